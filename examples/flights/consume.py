@@ -17,12 +17,12 @@ from examples.flights.data import Flight
 BATCH = 5000
 #: Seconds that a batch may take to fill.
 POLL_S = 0.2
-#: Seconds without any record after which the rest is given up.
+#: Seconds without a record after which reading fails.
 PATIENCE_S = 60.0
 
 
 class ReadBackFailed(RuntimeError):
-    """What came back is not what was written."""
+    """The records read differ from those written."""
 
 
 @dataclass
@@ -38,10 +38,10 @@ class ReadBack:
         error, value, key = message.error(), message.value(), message.key()
         partition, offset = message.partition(), message.offset()
         if error is not None or value is None or key is None or partition is None:
-            raise ReadBackFailed(f"no record came, but {error}")
+            raise ReadBackFailed(f"a record without key or value, or an error: {error}")
         following = self.ends.get(partition, 0)
         if offset != following:
-            raise ReadBackFailed(f"partition {partition}: offset {offset} came where {following} was to come")
+            raise ReadBackFailed(f"partition {partition}: read offset {offset}, expected {following}")
         self.ends[partition] = following + 1
         self.keys.setdefault(partition, set()).add(key)
         self.records += 1
@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, count: int, advance: Callable[[int], object]) -> ReadBack:
-    """Every record from offset 0 on, `count` in all; ReadBackFailed at a gap, a repeat, or a silence."""
+    """Reads all `count` records from offset 0 on. ReadBackFailed at a gap, a repeated offset, or a timeout."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "flights", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     found = ReadBack()
@@ -70,14 +70,14 @@ def read_all(bootstrap: str, topic: str, partitions: int, count: int, advance: C
             if batch:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > PATIENCE_S:
-                raise ReadBackFailed(f"{found.records} of {count} records came, then none")
+                raise ReadBackFailed(f"{found.records} of {count} records were read, then none arrived")
     finally:
         consumer.close()
     return found
 
 
 def kcat_command(bootstrap: str, topic: str, partition: int, timestamp: int, count: int) -> list[str]:
-    """The first `count` records at or after `timestamp` (ms since 1970): offset, timestamp, key and value a line."""
+    """The first `count` records at or after `timestamp` (ms since 1970): one line each of offset, timestamp, key and value."""
     words = ["kcat", "-C", "-b", bootstrap, "-t", topic, "-p", str(partition)]
     return [*words, "-o", f"s@{timestamp}", "-c", str(count), "-q", "-f", r"%o\t%T\t%k\t%s\n"]
 
@@ -94,7 +94,7 @@ def _parsed(line: bytes) -> Found:
 
 
 def expected_at(flights: Iterable[Flight], keys: set[bytes], timestamp: int, count: int) -> list[Found]:
-    """What the table says a seek must find in the partition of these keys, whose n-th flight has offset n."""
+    """What a seek must find, by the table, in the partition of these keys, whose n-th flight has offset n."""
 
     def found() -> Iterator[Found]:
         begun = False

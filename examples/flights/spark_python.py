@@ -1,4 +1,4 @@
-"""This Python, by a path that Spark can start."""
+"""The running Python, under a path that Spark can start."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def python_for_spark(directory: Path) -> str:
-    """What `PYSPARK_PYTHON` is to be. Before Spark looks for formats it asks a shell whether that command is there, without
-    quoting it: where the path has a space, the format would not be found. A script in `directory` then stands for it."""
+    """A value for `PYSPARK_PYTHON`. Before Spark looks for formats it checks this command in a shell, unquoted, so that a path
+    with a space would hide the format. For such a path this writes a script into `directory` and returns that."""
     if shlex.quote(sys.executable) == sys.executable:
         return sys.executable
     script = directory / "python"

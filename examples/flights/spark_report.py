@@ -1,6 +1,6 @@
-"""The mean arrival delay of every carrier, by PySpark, straight from the bucket: no node is asked, none need run.
+"""The mean arrival delay of every carrier, read by PySpark from the bucket; no node needs to run.
 
-By itself:  python -m examples.flights.spark_report STORE_URL [TOPIC]
+To run it alone:  python -m examples.flights.spark_report STORE_URL [TOPIC]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRESS_S = 0.2
 
 @contextmanager
 def session(work_directory: Path) -> Iterator[SparkSession]:
-    """A local Spark on all cores. Its workers run this very Python."""
+    """A local Spark on all cores. Its workers use the running Python."""
     os.environ.setdefault("PYSPARK_PYTHON", python_for_spark(work_directory))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def session(work_directory: Path) -> Iterator[SparkSession]:
 def delays_from_bucket(
     spark: SparkSession, store: str, topic: str, options: Mapping[str, str] | None = None
 ) -> dict[str, Delay]:
-    """`options` are further ones of the format: `clusterId`, `s3.endpoint` and so on."""
+    """`options` are more options of the format: `clusterId`, `s3.endpoint` and so on."""
     from pyspark.sql import functions as f
 
     records = spark.read.format("tidelog").option("store", store).option("topics", topic).options(**(options or {}))
@@ -62,13 +62,13 @@ def delays_from_bucket(
 
 
 def _number(mean: float | None) -> float:
-    """Spark's mean of nothing is null, pandas' is NaN."""
+    """Spark's mean of no rows is null, pandas' is NaN."""
     return float("nan") if mean is None else mean
 
 
 @contextmanager
 def watched(spark: SparkSession, show: Callable[[int, int], object]) -> Iterator[None]:
-    """Tells `show` how many tasks of the stages so far are done, of how many, until the block ends."""
+    """Until the block ends, calls `show` with the numbers of finished tasks and of all tasks of the stages so far."""
     tracker = spark.sparkContext.statusTracker()
     done, stages = threading.Event(), dict[int, tuple[int, int]]()
 

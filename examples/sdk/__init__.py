@@ -1,1 +1,1 @@
-"""The SDK at work: one small program each. `python examples/sdk/produce.py 127.0.0.1:9093 orders`, see docs/sdk.md."""
+"""Small programs that use the SDK, for example `python examples/sdk/produce.py 127.0.0.1:9093 orders`; see docs/sdk.md."""

@@ -12,12 +12,12 @@ def main(address: str, topic: str) -> None:
         if topic not in {known.name for known in client.topics()}:
             client.create_topic(topic)
         with client.producer() as producer:
-            place = producer.send(topic, b"a lamp", key=b"bob", headers=[("shop", b"12")]).result()
-            print(f"sent to partition {place.partition}, offset {place.offset}")
-        with client.reader(topic, partitions=[place.partition], start={place.partition: place.offset}) as reader:
+            sent = producer.send(topic, b"a lamp", key=b"bob", headers=[("shop", b"12")]).result()
+            print(f"sent to partition {sent.partition}, offset {sent.offset}")
+        with client.reader(topic, partitions=[sent.partition], start={sent.partition: sent.offset}) as reader:
             message = reader.poll(10.0)
             if message is None:
-                raise SystemExit("nothing came within ten seconds")
+                raise SystemExit("no record arrived within ten seconds")
             print(f"read {message.value!r} of {message.key!r}, sent at {message.time:%H:%M:%S} UTC")
 
 

@@ -1,4 +1,4 @@
-"""Reads a topic straight from the bucket; no node runs. `cold.py STORE TOPIC`, STORE as `serve --store` has it."""
+"""Reads a topic from the bucket, without a node. `cold.py STORE TOPIC`, with STORE as in `serve --store`."""
 
 from __future__ import annotations
 

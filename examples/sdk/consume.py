@@ -1,4 +1,4 @@
-"""Counts a topic's records by key, from a moment on. `consume.py ADDRESS TOPIC [2024-01-31T12:00+00:00]`"""
+"""Counts a topic's records by key, from a point in time on. `consume.py ADDRESS TOPIC [2024-01-31T12:00+00:00]`"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def main(address: str, topic: str, moment: str = "") -> None:
     start: Start = datetime.fromisoformat(moment) if moment else "earliest"
     counts: Counter[bytes | None] = Counter()
     async with Client.connect(address) as client:
-        # Without `until_end` the reader waits for what comes, and goes on for ever.
+        # Without `until_end` the reader waits for new records and never ends.
         reader = client.reader(topic, start=start, options=ReaderOptions(until_end=True))
         async for message in reader:
             counts[message.key] += 1

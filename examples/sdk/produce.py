@@ -17,16 +17,18 @@ async def main(address: str, topic: str) -> None:
         try:
             await client.create_topic(topic, partitions=3)
         except TopicExists:
-            print(f"{topic} is there already")
+            print(f"{topic} exists already")
         async with client.producer(ProducerOptions(compression="zstd")) as producer:
             sent = [
                 await producer.send(topic, json.dumps({"order": number}).encode(), key=CUSTOMERS[number % 3].encode())
                 for number in range(1000)
             ]
             await producer.flush()
-        # Each future says where its record went, or raises why it did not.
-        places = [future.result() for future in sent]
-        print(f"{len(places)} orders, the last one at offset {places[-1].offset} of partition {places[-1].partition}")
+        # Each future returns its record's partition and offset, or raises the error.
+        records = [future.result() for future in sent]
+        print(
+            f"{len(records)} orders, the last one at offset {records[-1].offset} of partition {records[-1].partition}"
+        )
 
 
 if __name__ == "__main__":

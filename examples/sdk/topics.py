@@ -1,4 +1,4 @@
-"""Makes a topic, changes it, moves its records to the bucket and lists what lies there. `topics.py ADDRESS NEW_TOPIC`"""
+"""Creates a topic, changes it, offloads its records and lists them in the bucket. `topics.py ADDRESS NEW_TOPIC`"""
 
 from __future__ import annotations
 

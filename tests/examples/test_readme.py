@@ -159,12 +159,9 @@ def test_links_and_targets_exist() -> None:
     assert {target for target in named if f"\n{target}:" not in makefile} == set()
 
 
-def test_named_modules_exist() -> None:
-    names = re.findall(r"`([\w/]+\.py)`", README)
-    known = {
-        str(path.relative_to(ROOT))
-        for folder in ("kafka_gateway", "service", "storage_tiers", "spark", "tests")
-        for path in (ROOT / folder).rglob("*.py")
-    }
-    assert names
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))])
+def test_named_modules_exist(page: str) -> None:
+    names = re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text())
+    folders = "benchmarks examples grpc_api kafka_gateway lambdas packaging scripts service spark storage_tiers tests"
+    known = {str(path.relative_to(ROOT)) for folder in folders.split() for path in (ROOT / folder).rglob("*.py")}
     assert [name for name in names if not any(path == name or path.endswith("/" + name) for path in known)] == []

@@ -40,7 +40,7 @@ def example(node: Node, name: str, *arguments: str) -> str:
 @pytest.mark.xdist_group("sdk-examples")
 def test_the_examples_do_what_they_say(node: Node) -> None:
     assert "1000 orders, the last one at offset" in example(node, "produce", node.grpc, "baskets")
-    assert "baskets is there already" in example(node, "produce", node.grpc, "baskets")
+    assert "baskets exists already" in example(node, "produce", node.grpc, "baskets")
     counted = example(node, "consume", node.grpc, "baskets")
     assert counted.splitlines()[:3] == ["alice: 668", "bob: 666", "carol: 666"]
     assert example(node, "consume", node.grpc, "baskets", "2100-01-01T00:00+00:00").startswith("read to {")
