@@ -1,4 +1,4 @@
-"""What the bucket holds, as values and as bytes: manifests, pages, keys, `cluster.json`, `topic.json`, and their commits.
+"""The bucket's documents as values and as bytes: manifests, pages, keys, `cluster.json`, `topic.json`, and their commits.
 
 All but `commit` and the two files' read-change-write loops is pure. Only the port of `stores` is known here.
 """

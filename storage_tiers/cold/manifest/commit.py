@@ -1,15 +1,15 @@
-"""The compare-and-swap loop: how a transition of the manifest becomes true, exactly once, whatever answers are lost.
+"""The compare-and-swap loop: a transition of the manifest takes effect exactly once, even if answers are lost.
 
     read manifest ──> prepare(manifest) ──> step(manifest, author) ──> PUT pages ──> PUT manifest if it is still the one read
         ^                                                                                 │
         └──────────── 412, 409, timeout: read it again; ours in `recent`? done <──────────┘
 
-Invariants: every attempt of one operation carries the same commit id, so a write that was thought lost is recognised
-whenever it lands, as long as the manifest shows the last 32 commits; no two attempts can both take effect, since each
-replaces exactly the version it read and no two versions are equal bytes. `prepare` has run on the very manifest that is
-committed on. The manifest in memory is dropped before each write and set again only when the outcome is known. No manifest is
-used that does not contain the newest one seen (`lineage`), by this loop in its life or by whoever told it (`expect`): a
-store that has gone backwards is StoreBehind, and a partition that had a manifest never gets a first one again.
+Invariants: every attempt of one operation carries the same commit id, so a write whose answer was lost is recognised whenever
+it lands, as long as the manifest shows the last 32 commits. No two attempts can both take effect, since each replaces exactly
+the version it read and no two versions are equal bytes. `prepare` has run on the very manifest that is committed on. The
+manifest in memory is dropped before each write and set again only when the outcome is known. A manifest is used only if it
+contains the newest one seen (`lineage`), by this loop or by a caller (`expect`): a store that has gone backwards is
+StoreBehind, and a partition that had a manifest never gets a first one again.
 
 Not promised: that an operation which ends in `TierUnavailable` had no effect; the next one starts from a fresh read.
 """
@@ -57,9 +57,9 @@ T = TypeVar("T")
 
 #: A transition: from the manifest just read to the next one, or None if there is nothing to do. Pure; run once an attempt.
 Step = Callable[[Manifest, Author], ManifestChange | Manifest | None]
-#: What must be true before a manifest may be committed on; raises to give up. Run once for each manifest that is read.
+#: Checks what must hold before a manifest may be committed on; raises to give up. Run once for each manifest read.
 Prepare = Callable[[Manifest], Awaitable[None]]
-#: Reads the whole manifest that a digest was made of.
+#: Reads the manifest that a digest was made from.
 ReadSaved = Callable[[SeenManifest], Awaitable[Manifest]]
 
 
@@ -102,14 +102,14 @@ class PageCache:
 
 
 class StoreClock:
-    """The store's time, known from objects just written: their modification time plus what has passed since on ours."""
+    """The store's time: the modification time of an object just written, plus the time elapsed since by our clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead_ms: int | None = None
 
     def wrote(self, modified_ms: int) -> None:
-        """The answer to a write of ours said so a moment ago."""
+        """Takes the modification time (ms) from the answer to a write that just ended."""
         self._ahead_ms = modified_ms - int(self._clock.monotonic() * 1000)
 
     def now_ms(self) -> int | None:
@@ -118,7 +118,7 @@ class StoreClock:
 
 
 class CommitLoop:
-    """One partition's manifest. Operations of one process are made one after another; processes race by the store."""
+    """One partition's manifest. Operations of one process run one after another; processes compete by compare-and-swap."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class CommitLoop:
         return self._loaded.manifest if self._loaded is not None else None
 
     def expect(self, seen: SeenManifest | None) -> None:
-        """From now on every manifest must contain this one, too; of an older line than this one nothing is asked any more."""
+        """From now on every manifest must contain this one, too; a manifest seen of an older line is forgotten."""
         if seen is not None and (self._expected is None or self._expected.commit < seen.commit):
             self._expected = seen
             if self._newest is not None and self._newest.line != seen.line and self._newest.commit < seen.commit:
@@ -196,7 +196,7 @@ class CommitLoop:
 
     def _know(self, loaded: LoadedManifest | None) -> None:
         self._loaded = loaded
-        # A deletion is not to be outlived: what was there before it may be put back.
+        # A deletion is not remembered: the version before it may be put back.
         if loaded is not None and loaded.manifest.state is State.LIVE and self._is_newest(loaded.manifest):
             self._newest = loaded.manifest
 
@@ -237,7 +237,7 @@ class CommitLoop:
         return await _ask(lambda load_page: lineage.lost(manifest, saved, load_page), self._pages, page)
 
     async def current(self) -> Manifest:
-        """The manifest in memory, else the one in the store, else the empty first one."""
+        """The manifest in memory, else the one in the store, else the empty first one. Errors as `load`."""
         loaded = self._loaded or await self.load()
         return loaded.manifest if loaded is not None else first_manifest(self.ids)
 
@@ -252,7 +252,7 @@ class CommitLoop:
         return await self.current()
 
     async def page(self, ref: PageRef) -> ManifestPage:
-        """TierObjectMissing if it was swept: the manifest it came from is old, load it again."""
+        """TierObjectMissing if the page was swept: its manifest is outdated, load that again."""
         page = self._pages.get(ref.key)
         if page is None:
             page = decode_page((await self._store.get(ref.key)).data, self.ids, ref)
@@ -273,21 +273,21 @@ class CommitLoop:
             return await self._commit(step, prepare)
 
     async def commit_whatever(self, step: Step) -> Manifest:
-        """As `commit`, whatever was seen before: for a deletion, which needs nothing of what was there."""
+        """As `commit`, but ignores every manifest seen before: for a deletion, which keeps nothing."""
         async with self._lock:
             self._newest = self._expected = None
             return await self._commit(step, None)
 
     # --- repair -------------------------------------------------------------------------------------------------------
     async def shown(self) -> Manifest | None:
-        """What the store shows now, whatever was seen; None if there is no manifest, or none that can be read."""
+        """The manifest in the store, whatever was seen; None if there is none, or it cannot be read."""
         try:
             return _decoded(await self._store.get(self.ids.manifest_key), self.ids)
         except TierObjectMissing:
             return None
 
     async def seen(self) -> Manifest | None:
-        """The newest manifest that this loop has seen or was told of; None if there is none."""
+        """The newest manifest that this loop has read or that `expect` named; None if there is none."""
         told = None if self._expected is None else await self._read_saved(self._expected)
         known = [manifest for manifest in (self._newest, told) if manifest is not None]
         return max(known, key=lambda manifest: manifest.commit, default=None)

@@ -1,8 +1,8 @@
-"""The JSON documents of a bucket: written for people, one list item a line; read strictly, every refusal naming the place.
+"""The JSON documents of a bucket: written for people, one list item a line; read strictly, with errors that name the field.
 
 Every document says its `format` and the oldest `least_reader` that understands it, and ends with a checksum of all bytes
-before that last field, so that a flipped digit is seen that would still be JSON. Missing or mistyped fields, and a checksum
-that does not fit, are `TierCorrupt`; unknown fields are ignored, a document for newer readers only is `StoreRefused`.
+before that last field, which also detects a flipped digit. Missing or mistyped fields, and a checksum that does not match, are
+`TierCorrupt`; unknown fields are ignored; a document for newer readers only is `StoreRefused`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _value(value: object) -> str:
 
 
 class Fields:
-    """A JSON object whose fields are asked for by type; every refusal names the place."""
+    """A JSON object whose fields are read by type. TierCorrupt names the field that is missing or mistyped."""
 
     __slots__ = ("_fields", "_where", "intact")
 

@@ -11,8 +11,8 @@
     <cluster>/readers/<reader>/verdicts/<topic>/<topic_id>/<partition:05d>/<commit:020>-<base_offset:020>.verdict
     <cluster>/readers/<reader>/missed/<topic>/<topic_id>/<partition:05d>/<after:020>-<swept:020>.missed
 
-What a reader of the bucket keeps for itself (JSON too) ends otherwise, so that a notification on what ends in `.json` below
-any prefix is never caused by whom it wakes.
+The objects that a reader of the bucket keeps for itself (JSON too) have other suffixes, so that its own writes never cause a
+notification on `.json` that wakes it.
 
 Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and whatever `parse` accepts
 is written back to the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids

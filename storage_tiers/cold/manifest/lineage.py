@@ -1,19 +1,18 @@
-"""Whether what the store shows of a partition contains what was seen of it before (I10).
+"""Whether the manifest in the store contains the newest one seen before (I10).
 
-A store can go backwards: a bucket is restored, a prefix is copied in the wrong order, a key is deleted by hand. Every
-object is then sound by itself, and deleting, evicting or committing by it destroys what it does not know. So whoever has
-seen a manifest keeps a digest of it (`SeenManifest`), and asks of each manifest that the store shows whether it *contains* that
-one:
+A store can go backwards: a bucket is restored, a prefix is copied in the wrong order, a key is deleted by hand. Every object is
+then sound in itself, and deleting, evicting or committing by it would destroy what it does not name. So every reader of a
+manifest keeps a digest of it (`SeenManifest`), and checks whether each manifest that the store shows *contains* that one:
 
     the line is another                                  it does not; only a repair begins one
-    the commit id stands in `recent`                     it does, whatever was committed since
+    the commit id is in `recent`                         it does, whatever was committed since
     the commit's number does, under another id           it does not: a second history
     the number is higher, or there is no manifest        it does not: older, or gone
     the number is older than `recent` goes back          no field fell, and each segment that was live then is live now or
                                                          was removed later (`lost`; it needs the whole manifest seen)
 
-Pure; faults are sentences, as in `model.broken`. Not promised: that a bucket put back to a state and then committed on more
-than 32 times by somebody else is recognised where every segment seen is still accounted for: then nothing is lost by it.
+Pure; faults are sentences, as in `transitions.broken`. Not promised: detection of a bucket that was put back and then committed
+on more than 32 times by another writer, if every segment seen is still live or removed since: then nothing is lost.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SeenManifest:
 
 
 def seen_of(manifest: Manifest, saved_at: str = "") -> SeenManifest | None:
-    """None for a manifest that was never stored."""
+    """The digest of a manifest; None for one that was never stored."""
     if not manifest.recent:
         return None
     return SeenManifest(
@@ -78,7 +77,7 @@ class Span(NamedTuple):
 
 
 def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
-    """Of unreferenced segments at or after a manifest's end, two of which the second begins where the first ends.
+    """Two of these unreferenced segments at or after a manifest's end, of which the second begins where the first ends.
 
     A writer offloads one segment at a time, where the manifest ends: every interrupted offload begins there. The first of two
     consecutive segments was therefore committed, and the manifest is older than that.
@@ -88,7 +87,7 @@ def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
 
 
 def fault(manifest: Manifest | None, seen: SeenManifest) -> str | None:
-    """Why what the store shows does not contain what was seen, as far as a digest can tell; None if nothing says so."""
+    """Why the manifest shown does not contain the one seen, as far as the digest tells; None if it shows no reason."""
     known = f"commit {seen.commit}, up to offset {seen.end}, has been seen"
     if manifest is None or not manifest.recent:
         return f"the object store holds no manifest, and {known}"
@@ -109,15 +108,15 @@ def fault(manifest: Manifest | None, seen: SeenManifest) -> str | None:
 
 
 def beyond_recent(manifest: Manifest, seen: SeenManifest) -> bool:
-    """Whether the commit seen is older than those whose ids the manifest keeps: `lost` must be asked, too."""
+    """Whether the commit seen is older than those whose ids the manifest keeps: then `lost` must decide."""
     return seen.commit < manifest.recent[0].commit
 
 
 def lost(manifest: Manifest, saved: Manifest, load_page: LoadPage) -> str | None:
-    """Which segment that was live in `saved` the manifest has lost: neither live nor removed since. Asks for pages that the two
-    do not share; for one of the saved manifest that the bucket has no more, `load_page` may give an empty one."""
+    """A sentence about a segment that was live in `saved` and is neither live nor removed since; None if there is none. Loads
+    the pages that the two do not share. For a page of `saved` that is gone, `load_page` may give an empty one."""
     if manifest.state is State.DELETED:
-        return None  # a deletion lets go of everything
+        return None  # a deletion removes everything
     shared = {ref.key for ref in saved.live_pages} & {ref.key for ref in manifest.live_pages}
     wanted = {segment.key: segment for segment in saved.segments}
     for ref in leaves(saved.live_pages, load_page, lambda ref: ref.key not in shared):
@@ -137,7 +136,7 @@ def lost(manifest: Manifest, saved: Manifest, load_page: LoadPage) -> str | None
     for item in itertools.chain(manifest.removed, *(load_page(ref).removed for ref in later)):
         if item.segment is not None and item.at.commit > saved.commit:
             wanted.pop(item.segment.key, None)
-    if not wanted or manifest.swept > saved.commit:  # what was removed later may have been forgotten since
+    if not wanted or manifest.swept > saved.commit:  # later removals may have been forgotten since
         return None
     segment = min(wanted.values(), key=lambda each: each.base)
     return (

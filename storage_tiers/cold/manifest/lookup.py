@@ -1,4 +1,4 @@
-"""Questions to a manifest: which segment holds an offset or a time, what was live at a commit, what was added since.
+"""Lookups in a manifest: which segment holds an offset or a time, what was live at a commit, what was added since.
 
 Pure: pages come from `load_page`, which may raise `PageNeeded` to have the question asked again (`CommitLoop.look`) or read
 the store itself (blocking tools). A page is asked for only if its offsets or its times can matter.

@@ -1,6 +1,6 @@
-"""What a partition has in the bucket, as values: its manifest and what it names. All of them are frozen.
+"""A partition's manifest and what it names, as frozen values.
 
-`transitions` has every way in which a manifest may change, and what holds of each manifest.
+`transitions` holds every way in which a manifest may change, and the invariants of each manifest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PageKind(Enum):
 
 
 class Stamp(NamedTuple):
-    """The commit that did something, and its time (ms since 1970, by the clock of the writer)."""
+    """A commit's number and its time (ms since 1970, by the writer's clock)."""
 
     commit: int
     time_ms: int
@@ -100,7 +100,7 @@ class Ids:
 
 @dataclass(frozen=True, slots=True)
 class ManifestWriter:
-    """Who commits. `incarnation` is None for a maintainer outside the cluster (a Lambda), who keeps the recorded one."""
+    """The committing process. `incarnation` is None for a maintainer outside the cluster; the recorded one then stays."""
 
     node_id: int
     incarnation: int | None
@@ -112,10 +112,10 @@ NOBODY = ManifestWriter(-1, None, "")
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """All that a transition takes from the world: who commits, under which id, when, names for new pages, known pages.
+    """A transition's inputs from outside: writer, commit id, time (ms), names for new pages, known pages.
 
     `new_uuid` gives 32 hexadecimal digits, never the same twice. `pages` holds decoded pages by key; a transition that
-    needs another raises `PageNeeded` and is run again.
+    needs another one raises `PageNeeded` and is run again.
     """
 
     writer: ManifestWriter
@@ -126,7 +126,7 @@ class Author:
 
 
 class PageNeeded(Exception):
-    """A pure function needs a page that it was not given. Whoever called it loads `ref` and calls again."""
+    """A pure function needs a page that it was not given. The caller loads `ref` and calls again."""
 
     def __init__(self, ref: PageRef) -> None:
         super().__init__(ref.key)
@@ -135,11 +135,12 @@ class PageNeeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RemoteSegment:
-    """One range of offsets [base, end) in bytes [position, position + length) of an object, with its sidecar.
+    """Offsets [base, end) of the log in bytes [position, position + length) of an object, with a sidecar (KIP-405).
 
-    `bytes` counts the record batches, `crc32c` covers them. `max_timestamp_offset` is the base offset of the first batch
-    that holds the largest timestamp (ms), `min_timestamp` the least first timestamp of a batch (a hint, no bound: inside
-    a batch older records may follow). `gap_from` is where the segment before it ended, where that is not `base`.
+    `records` counts records and control records, `bytes` the bytes of record batches, which `crc32c` covers.
+    `max_timestamp` (ms, -1: none) is the largest maximum timestamp of a batch header, `max_timestamp_offset` the base offset
+    of the first batch that has it. `min_timestamp` (ms) is the least first timestamp of a batch: a hint, no bound, since older
+    records may follow inside a batch. `gap_from` is the end of the previous segment where that is not `base`, else None.
     """
 
     base: int
@@ -160,12 +161,12 @@ class RemoteSegment:
 
     @property
     def newest_ms(self) -> int:
-        """The time that retention counts from: of the newest record, or, where none has a time, of the offload."""
+        """The time (ms) that retention counts from: of the newest record, or, where no record has one, of the commit."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.added.time_ms
 
 
 class Oldest(NamedTuple):
-    """What retention asks of the first of some live segments: where it ends, the time it counts from (ms), its bytes."""
+    """What retention needs of the first of some live segments: its end offset, the time that counts (ms), its bytes."""
 
     end: int
     newest_ms: int
@@ -178,7 +179,7 @@ def oldest_of(segment: RemoteSegment) -> Oldest:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What no longer counts but may still be in the bucket: a remote segment with its two objects, or one key (an old page)."""
+    """A removed remote segment with its two objects, or one key (an old page), that may still be in the bucket."""
 
     at: Stamp
     segment: RemoteSegment | None = None
@@ -191,7 +192,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class TombstonedKey:
-    """A key that was never referenced and never will be; deleted only after the commit that says so."""
+    """A key that no manifest ever named or ever will; its object is deleted only after the commit that tombstones it."""
 
     key: str
     at: Stamp
@@ -212,13 +213,13 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page as the manifest knows it. `base`, `end` span its segments; sums and bounds are over them.
+    """A manifest's record of a page. `base` and `end` span its segments; sums and bounds are over them.
 
-    `last_commit` is the newest commit that added a remote segment of a live page, or removed one of a removed page.
-    `first_removed_ms` is the oldest time of removal (0 in a live page), `crc32c` and `length` are of the stored object.
-    Of a live page, `oldest` is what retention asks of its first segment, `newest_ms` the newest time that it counts from:
-    what has not expired, or has as a whole, is known without the page. Of `level` 0 is a page of segments, of level 1 one that
-    names pages of level 0; its sums and bounds are over all of theirs.
+    `last_commit` is the newest commit that added a segment of a live page, or removed one of a removed page.
+    `first_removed_ms` is the oldest time of removal (0 in a live page). `crc32c` and `length` are of the stored object.
+    For a live page `oldest` describes its first segment, and `newest_ms` is the newest time that retention counts from: they
+    tell without the page whether none or all of it has expired. A page of `level` 0 holds segments; one of level 1 names
+    pages of level 0, and its sums and bounds are over all of theirs.
     """
 
     kind: PageKind
@@ -255,15 +256,15 @@ class ManifestPage:
 
     @property
     def count(self) -> int:
-        """Segments and removed items, those of its pages included."""
+        """Segments and removed items, including those of its pages."""
         return len(self.segments) + len(self.removed) + sum(ref.count for ref in self.pages)
 
 
 @dataclass(frozen=True, slots=True)
 class NewestSidecar:
-    """The sidecar of the last extension: epochs and producers at exactly `end`, whatever became of its segment.
+    """The sidecar of the last extension: epochs and producers at exactly `end`, even after its segment was removed.
 
-    `alone` once the segment is gone from the manifest, so that nothing else names the object.
+    `alone` is true once no segment names the object any more.
     """
 
     key: str
@@ -273,10 +274,11 @@ class NewestSidecar:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`line` is the id of the commit that began this history; only a repair begins another. `swept` is the newest removal
-    whose segment has been dropped: history before it is whole only at pins.
+    """One version of the object that says which segments of a partition are in the bucket. Fields as in docs/formats.md.
 
-    `format` is that of the writer. A node may read a newer one (if its least reader allows) but must not change it.
+    `line` is the id of the commit that began this history; only a repair begins another. `swept` is the newest commit whose
+    removals have been forgotten: history before it is complete only at pins. `committed_at` is in ms. `format` is the writer's.
+    A node may read a newer format (if `least_reader` allows) but must not change the manifest.
     """
 
     ids: Ids
@@ -312,7 +314,7 @@ class Manifest:
         return any(recent.id == commit_id for recent in self.recent)
 
     def keys(self) -> Iterator[str]:
-        """Every key that the manifest itself names: live, removed, tombstoned, pages. Those inside pages are not among them."""
+        """Every key that the manifest itself names: live, removed, tombstoned, pages; not those inside pages."""
         for segment in self.segments:
             yield segment.key
             yield segment.sidecar_key

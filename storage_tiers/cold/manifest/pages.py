@@ -1,9 +1,9 @@
-"""Keeping the manifest small: transitions that move segments between the manifest and its pages.
+"""Transitions that keep a manifest small: they move segments between the manifest and its pages.
 
     Manifest.segments ──spill──> live pages          Manifest.removed ──spill──> removed pages
          └────────expire────────┴──────expire──────>─┘  └──────────drop_gone──────┘
 
-A page is immutable: one that changes is written anew under a new uuid in the same commit, and the old one's key goes to
+A page is immutable: to change it, the commit writes a new page under a new uuid and moves the old key to
 `removed`. Live pages stand in offset order before the manifest's segments, removed pages in order of removal.
 
     Manifest.pages ──fold──> a page of pages (level 1) ──unfold──> Manifest.pages, a few at a time
@@ -11,11 +11,11 @@ A page is immutable: one that changes is written anew under a new uuid in the sa
 Invariants: after `settle` a manifest has at most 64 segments (live and removed), 64 pages and 32 KiB; a page has at most 8,192
 segments, one of level 1 at most 1,024 pages. A new page is merged with the ones before it while they are no larger than it has
 become, as a binary counter carries: a remote segment is rewritten about log2(8192/32) times in its life, and few pages are
-smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that have little else to
-write: so a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
+smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that write little
+else: so a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
 `Author.pages`: a transition that lacks one raises `PageNeeded`.
 
-Not promised: room for ever. A manifest that is full of pages of level 1 refuses to grow, which takes 500 million segments.
+Not promised: unlimited room. A manifest full of pages of level 1, which takes 500 million segments, refuses to grow.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
 #: Pages of a manifest from which on commits that write few make room, so that those that write many find it; and the most pages
 #: that a commit writes.
 TIDY_PAGES, MAX_PAGE_WRITES = 48, 3
-#: So few segments expired from a page go through the manifest instead of a page of their own.
+#: Up to so many segments expired from a page go to the manifest's list instead of a page of their own.
 _EXPIRED_INLINE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class PageWrite:
-    """`data` is to be stored under `ref.key` before the manifest that names it."""
+    """A page to store: `data`, under `ref.key`, before the manifest that names it."""
 
     ref: PageRef
     page: ManifestPage
@@ -70,14 +70,14 @@ class PageWrite:
 
 @dataclass(frozen=True, slots=True)
 class ManifestChange:
-    """A next manifest and the pages that it needs."""
+    """The next manifest, and the new pages that must be stored before it."""
 
     manifest: Manifest
     writes: tuple[PageWrite, ...] = ()
 
 
 def settle(change: ManifestChange, by: Author) -> ManifestChange:
-    """The same commit with its manifest within bounds. PageNeeded; StorageError if there is no room left."""
+    """The same commit with its manifest within bounds. PageNeeded; StorageError if no room is left."""
     draft = _Draft(change, by)
     draft.spill()
     if draft.write_count:
@@ -91,7 +91,7 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
     while len(draft.pages) > MAX_PAGES or draft.too_large():
         if not draft.merge() and not draft.fold():
             if len(draft.pages) <= MAX_PAGES + 1 and not draft.too_large():
-                break  # a page was opened to take something out of it
+                break  # a page was opened by `unfold` to take something out of it
             raise StorageError(
                 f"the manifest of {change.manifest.ids} is full: {sum(page.count for page in draft.pages)} segments in "
                 f"{len(draft.pages)} pages. Nothing more of it is offloaded until old ones go: shorten its retention if those "
@@ -102,8 +102,8 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
 
 
 def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | None:
-    """Raises log start to min(`log_start`, `end`) and moves segments wholly below it to `removed`; None if it changes
-    nothing. Run it again until then: one commit expires segments of one page, or opens one of level 1."""
+    """Raises log start to min(`log_start`, `end`) and moves segments wholly below it to `removed`; None if that changes
+    nothing. Repeat until then: one commit expires segments of one page, or opens one of level 1. PageNeeded."""
     log_start = max(manifest.log_start, min(log_start, manifest.end))
     stamp = next_stamp(manifest, by)
     kept: list[PageRef] = list(manifest.live_pages)
@@ -113,7 +113,7 @@ def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
     writes: list[PageWrite] = []
     if kept and kept[0].base < log_start:
         segments = _page(kept[0], by).segments
-        # What stands in the manifest goes into the same page: it would spill into one of its own else.
+        # Items in the manifest go into the same page; else they would spill into a page of their own.
         most = MAX_PAGE_SEGMENTS - min(len(removed), MAX_PAGE_SEGMENTS - 1)
         below = min(sum(segment.end <= log_start for segment in segments), most)
         if below:
@@ -166,14 +166,14 @@ def _has_below(ref: PageRef, log_start: int) -> bool:
 
 
 def sweepable(manifest: Manifest, item: Removed) -> tuple[str, ...]:
-    """The keys of a removed item that may be deleted: not the newest sidecar, which outlives its segment."""
+    """The keys of a removed item that may be deleted: all but the newest sidecar, which outlives its segment."""
     newest = manifest.sidecar.key if manifest.sidecar is not None else None
     return tuple(key for key in item.keys if key != newest)
 
 
 def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str], by: Author) -> ManifestChange | None:
-    """Forgets what is no longer in the bucket: tombstoned keys, and removed items all of whose keys are `gone`, in the manifest
-    and in the removed pages whose keys are in `pages`. None if there is nothing to forget."""
+    """Forgets objects that are no longer in the bucket: tombstoned keys, and removed items all of whose keys are `gone`, in the
+    manifest and in the removed pages whose keys are in `pages`. None if there are none. PageNeeded."""
     stamp = next_stamp(manifest, by)
     kept, dropped = _part(manifest, manifest.removed, gone)
     tombstoned = tuple(item for item in manifest.tombstoned if item.key not in gone)
@@ -228,7 +228,7 @@ def _page(ref: PageRef, by: Author) -> ManifestPage:
 
 
 def page_write(ids: Ids, page: ManifestPage, by: Author) -> PageWrite:
-    """The page as it will be stored, under a new key, with what the manifest records of it."""
+    """The page's bytes under a new key, with the manifest's record of it."""
     data = encode_page(ids, page)
     sums = _sums_of_pages(page.pages) if page.pages else _sums_of_segments(page)
     key = ids.page_key(sums["base"], max(sums["base"], sums["end"] - 1), by.new_uuid())
@@ -277,7 +277,7 @@ def _sums_of_pages(refs: Sequence[PageRef]) -> dict[str, Any]:
 
 
 class _Draft:
-    """A manifest on its way to being small. Its commit has been counted already: only the lists change."""
+    """A manifest while `settle` makes it small. Its commit is counted already: only the lists change."""
 
     __slots__ = ("_by", "_manifest", "_measured", "_size", "_stamp", "_writes", "pages", "removed", "segments")
 
@@ -350,8 +350,8 @@ class _Draft:
         return True
 
     def fold(self) -> bool:
-        """Moves up to FOLDED neighbours into a page of level 1, the one before them if it has room; False if none may be. Of
-        the longest run, so that what `unfold` has just opened stays open."""
+        """Moves up to FOLDED neighbours into a page of level 1, the one before them if it has room; False if none may be.
+        It takes the longest run, so that pages that `unfold` has just opened stay open."""
         start, end = self._longest_run()
         end = min(end, start + FOLDED)
         if end - start < 2:
@@ -367,8 +367,8 @@ class _Draft:
         return True
 
     def _longest_run(self) -> tuple[int, int]:
-        """Of neighbours of one kind that are of level 0 and may be folded: not the newest of their kind, which are still
-        merged, nor those in front of a page of level 1, which `unfold` has opened."""
+        """(start, end) of the longest run of foldable neighbours: pages of one kind and of level 0, except the newest of their
+        kind, which are still merged, and those in front of a page of level 1, which `unfold` has opened."""
         newest = {
             kind: [place for place, ref in enumerate(self.pages) if ref.kind is kind][-UNFOLDABLE:] for kind in PageKind
         }
@@ -385,7 +385,7 @@ class _Draft:
         return best
 
     def _forget(self, ref: PageRef) -> None:
-        """It is replaced by another page."""
+        """Drops a page that another one replaces."""
         if self._writes.pop(ref.key, None) is None:
             self.removed = (*self.removed, Removed(self._stamp, key=ref.key))
 
@@ -401,7 +401,7 @@ class _Draft:
         self.pages[start:end] = [self._new(page)]
 
     def _movable(self) -> bool:
-        # Fewer are left where they are: a page of two costs the manifest as much as they do.
+        # Two or fewer stay: the record of a page costs the manifest as much as they do.
         return len(self.segments) + len(self.removed) > 2
 
     def _read(self, ref: PageRef) -> ManifestPage:

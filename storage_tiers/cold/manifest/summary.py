@@ -1,4 +1,4 @@
-"""What a broker keeps of a partition's newest manifest, whatever its history: less than 2 KiB.
+"""A broker's summary of a partition's newest manifest: less than 2 KiB, whatever its history.
 
 It answers every question that the clock asks of each partition: whether something expires, is due to be swept, or is hidden;
 whether the manifest that the store shows contains the one seen. The segments themselves are in the manifest, which is loaded
@@ -42,7 +42,7 @@ class ManifestSummary:
     tombstoned: bool
 
     def seen(self, saved_at: str = "") -> SeenManifest | None:
-        """The digest that goes with a question to the store; None for a manifest that was never stored."""
+        """The digest that a question to the store carries; None for a manifest that was never stored."""
         if not self.commit_id:
             return None
         return SeenManifest(
@@ -58,11 +58,11 @@ class ManifestSummary:
         )
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Whether it sums up this very manifest."""
+        """Whether it summarises this very manifest."""
         return (manifest.commit, manifest.line) == (self.commit, self.line)
 
     def sweep_is_due(self, now_ms: int, grace_ms: int) -> bool:
-        """Whether something that the manifest names has stood removed for the grace."""
+        """Whether the manifest names an object that was removed at least `grace_ms` ago, or a tombstoned key."""
         return self.tombstoned or (self.first_removed_ms is not None and self.first_removed_ms + grace_ms <= now_ms)
 
 

@@ -1,13 +1,13 @@
 """Every way in which a manifest may change.
 
-A transition takes the old manifest and returns the new one, which only a compare-and-swap on the manifest's key makes true
-(I4). Every transition is one commit: `commit` rises by one, the last 32 commit ids stand in `recent` so that a writer
-whose answer was lost finds its own. Pure.
+A transition maps a manifest to the next one, which takes effect only by a compare-and-swap on the manifest's key (I4). Every
+transition is one commit: `commit` rises by one, and the last 32 commit ids are kept in `recent`, so that a writer whose answer
+was lost finds its own. Pure.
 
 Invariants, kept by every transition and checked again before a manifest is written (`broken`, `broken_step`):
-- live segments tile: each begins where the one before it ends, or records in `gap_from` where that was, and then the
-  offsets between are below log start; the last one ends at `end`; nothing at or above log start is left uncovered;
-- nobody lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
+- live segments tile: each begins where the previous one ends, or records in `gap_from` where that was, and then the
+  offsets between are below log start; the last one ends at `end`; every offset from log start to `end` is covered;
+- no transition lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
 - a key that stands in `removed` or `tombstoned` never becomes a live segment's again.
 
 Not promised: that the objects exist (the offloader verifies them before it commits), nor that the manifest is small; `pages`
@@ -43,7 +43,7 @@ from storage_tiers.errors import DeletedInStore, FencedWriter, InvalidRequest
 
 
 def first_manifest(ids: Ids) -> Manifest:
-    """The manifest of a partition that has no manifest yet. It is never stored: its first commit (1) creates the object."""
+    """The manifest of a partition that has none in the store. It is never stored itself: commit 1 creates the object."""
     return Manifest(ids)
 
 
@@ -70,7 +70,7 @@ def check_not_fenced(manifest: Manifest, writer: ManifestWriter) -> None:
 
 
 def advance(manifest: Manifest, by: Author, **changes: Any) -> Manifest:
-    """The next commit with these fields changed, by a writer that may make it (`check_writer`)."""
+    """The next commit with these fields changed. DeletedInStore, FencedWriter as `check_writer`."""
     check_writer(manifest, by.writer)
     commit = manifest.commit + 1
     stamped: dict[str, Any] = {
@@ -97,7 +97,7 @@ def check_epoch(manifest: Manifest, leader_epoch: int) -> None:
 
 
 def may_begin(manifest: Manifest, base: int, log_start: int) -> bool:
-    """An extension begins at `end`, or past it if every offset between is below log start (the gap is recorded)."""
+    """Whether an extension may begin at `base`: at `end`, or past it if every offset between is below log start."""
     return base == manifest.end or manifest.end < base <= max(manifest.log_start, log_start)
 
 
@@ -107,7 +107,7 @@ def extend(
     """Appends a verified segment. FencedWriter under an older epoch, InvalidRequest if it does not begin at `end`, or names
     a key that was tombstoned or removed.
 
-    Only the manifest's own lists are searched for the keys: those in pages were segments that ended at or below `end`.
+    Only the manifest's own lists are searched for the keys; segments in pages end at or below `end`.
     """
     check_epoch(manifest, leader_epoch)
     log_start = max(manifest.log_start, log_start)
@@ -138,13 +138,13 @@ def extend(
 
 
 def claim_epoch(manifest: Manifest, leader_epoch: int, by: Author) -> Manifest:
-    """Raises the leader epoch and, as every commit does, records the incarnation. FencedWriter under an older epoch."""
+    """Raises the leader epoch and records the incarnation, as every commit does. FencedWriter under an older epoch."""
     check_epoch(manifest, leader_epoch)
     return advance(manifest, by, leader_epoch=leader_epoch)
 
 
 def pin(manifest: Manifest, name: str, by: Author) -> Manifest:
-    """Keeps the state as of this very commit until `unpin`."""
+    """Keeps the state as of this commit until `unpin`. InvalidRequest if the name is taken or bad, or there are MAX_PINS."""
     if PIN_NAME.match(name) is None:
         raise InvalidRequest(f"{name!r} cannot name a pin: 1 to 64 letters, digits, '.', '_', ':' and '-'")
     if any(known.name == name for known in manifest.pins):
@@ -165,7 +165,7 @@ def unpin(manifest: Manifest, name: str, by: Author) -> Manifest:
 
 
 def tombstone(manifest: Manifest, orphans: Collection[str], by: Author) -> Manifest:
-    """Marks never-referenced keys. The caller has looked for them in the pages; the manifest is looked through here."""
+    """Tombstones keys that no manifest named. The caller has searched the pages for them; the manifest is searched here."""
     if len(manifest.tombstoned) + len(orphans) > MAX_TOMBSTONED:
         raise InvalidRequest(
             f"at most {MAX_TOMBSTONED} keys of {manifest.ids} may be tombstoned; drop those that are gone"
@@ -178,19 +178,19 @@ def tombstone(manifest: Manifest, orphans: Collection[str], by: Author) -> Manif
 
 
 def touch(manifest: Manifest, by: Author) -> Manifest:
-    """A commit that changes nothing: its object's time is the store's clock."""
+    """A commit that changes nothing: the modification time of its object shows the store's clock."""
     return advance(manifest, by)
 
 
 def delete(manifest: Manifest, by: Author) -> Manifest:
-    """The terminal commit. It names nothing: every object of the partition may go after the grace, pinned or not."""
+    """The terminal commit, which names no object: all may be deleted after the grace, pinned or not."""
     return advance(
         manifest, by, state=State.DELETED, sidecar=None, segments=(), removed=(), tombstoned=(), pins=(), pages=()
     )
 
 
 def broken(manifest: Manifest) -> str | None:
-    """What is wrong with a manifest by itself, as a sentence; None if it is sound."""
+    """The first fault of a manifest in itself, as a sentence; None if it is sound."""
     if not 0 <= manifest.log_start <= manifest.end:
         return f"log start {manifest.log_start} lies outside [0, {manifest.end}]"
     if [known.commit for known in manifest.recent] != list(
@@ -242,7 +242,7 @@ def _broken_keys(manifest: Manifest) -> str | None:
 
 
 def broken_step(old: Manifest, new: Manifest) -> str | None:
-    """Which promise between two commits `new` would break, as a sentence; None if none."""
+    """The invariant between two commits that `new` would break, as a sentence; None if none."""
     if new.commit != old.commit + 1 or new.ids != old.ids:
         return f"commit {new.commit} of {new.ids} does not follow commit {old.commit} of {old.ids}"
     if old.state is State.DELETED:

@@ -1,18 +1,16 @@
 """The bounded directory of verified chunks that the broker serves cold reads from, as it serves hot segments.
 
-The tier process makes the files; only the broker removes them. Invariants: a chunk that anything else has changed is not
-served; used bytes (chunks that
-are known, and chunks removed while an answer still holds their descriptor) plus reserved bytes never exceed the limit;
-what stands in the cache can be opened or is a miss. The directory is emptied at the start: it holds nothing that must
-survive.
+The tier process makes the files; only the broker removes them. Invariants: a chunk that another program has changed is never
+served. Used bytes (known chunks, and removed chunks whose descriptor an answer still holds) plus reserved bytes never exceed
+the limit. A chunk in the cache can be opened, or is a miss. The directory is emptied at the start: nothing in it must survive.
 
-A chunk's bytes are verified before it gets its name, and never again: to read 4 MiB for each answer would cost more than to
-send them. What tells that they are still those is the file's identity, noted when the chunk is added: inode, size, and the
-times of the last change of contents and of the inode. The last cannot be set by anybody; so a chunk that was overwritten,
-truncated, replaced or removed, or merely touched, is found out by one fstat whenever an answer is planned from it.
+A chunk's bytes are verified before it gets its name, and never again: reading 4 MiB for each answer would cost more than
+sending them. Instead its file's identity is noted when the chunk is added: inode, size, and the times of the last change of
+contents and of the inode. No program can set the last one, so one fstat before each answer detects a chunk that was
+overwritten, truncated, replaced, removed or merely touched.
 
-Not promised: that a chunk stays. Who plans an answer from one acquires its file in the same turn of the loop. Nor that an
-answer is whole whose chunk is changed while it is being sent: its batches' own checksums tell the client.
+Not promised: that a chunk stays: a caller that plans an answer from one acquires its file in the same turn of the loop. Nor
+that an answer is whole if its chunk changes while it is sent: the batches' own checksums tell the client.
 """
 
 from __future__ import annotations
@@ -31,19 +29,19 @@ from storage_tiers.types import SharedFile
 
 log = logging.getLogger(__name__)
 
-#: Descriptors of chunks that are kept open between answers. Others are opened again when they are wanted.
+#: Descriptors of chunks that stay open between answers. Other chunks are opened again when they are read.
 MAX_OPEN_FILES = 256
-#: Open ones that are looked at to find one to close.
+#: Open descriptors that are examined to find one to close.
 MAX_LOOKED_AT = 8
 #: Chunks of small segments are small files; so many at most.
 MAX_CHUNKS = 16_384
 #: The cache's share of its file system, unless its size is set.
 DISK_SHARE = 0.1
-#: The most that the share may come to, in bytes.
+#: The upper bound of that share, in bytes.
 LARGEST_DEFAULT_BYTES = 1 << 30
 #: The least useful size: a batch that straddles two chunks, and room to fetch more meanwhile.
 LEAST_BYTES = 4 * CHUNK_BYTES
-#: What a full disk leaves it: two chunks still serve a batch that straddles them.
+#: The size after the disk was full: two chunks still serve a batch that straddles them.
 SHRUNK_BYTES = 2 * CHUNK_BYTES
 
 
@@ -85,7 +83,7 @@ def default_cache_bytes(directory: str) -> int:
 
 
 class ChunkCache:
-    """Counters are plain ints: `evicted` chunks, of them `wasted` ones that were read ahead for nobody."""
+    """Counters are plain ints: `evicted` chunks, and those of them that were read ahead and never read (`wasted`)."""
 
     def __init__(self, directory: str, max_bytes: int) -> None:
         if max_bytes < LEAST_BYTES:
@@ -105,7 +103,7 @@ class ChunkCache:
 
     @property
     def limit_bytes(self) -> int:
-        """What the cache may hold now: less than its size after the disk was full."""
+        """Bytes that the cache may hold now: less than its size after the disk was full."""
         return self._limit
 
     @property

@@ -1,10 +1,10 @@
-"""Brings what cold reads lack: sidecars into memory, chunks into the cache. One for all partitions of a broker.
+"""Downloads what cold reads need: sidecars into memory, chunks into the cache. One for all partitions of a broker.
 
-Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else; what was begun goes on
-whoever stops waiting; failures go to current waiters and are never cached; read-ahead never fills more than half of the
-cache with what nobody has read yet.
+Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else; a download
+finishes even if every waiter leaves; failures go to current waiters and are never cached; read-ahead never fills more than half
+of the cache with unread chunks.
 
-Not promised: that what was brought is still there when it is looked for; whoever finds it gone asks again.
+Not promised: that a download is still in the cache when its waiter runs; a reader that misses it again retries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class PendingFetch:
-    """Something on its way. `urgent` once somebody waits for it; `question` is what may be read ahead, else None."""
+    """A download under way. `urgent` once a reader waits for it; `question` is None where it cannot be read-ahead."""
 
     __slots__ = ("question", "task", "urgent")
 
@@ -53,8 +53,8 @@ class PendingFetch:
 
 
 class Hydrator:
-    """Counters are plain numbers: reads answered at once (`hits`) or not (`misses`), chunks `brought`, of them `read_ahead` of
-    anybody's asking, `sidecars` fetched, and seconds that fetches were held back for producers (`held_s`)."""
+    """Counters are plain numbers: reads answered at once (`hits`) or not (`misses`), chunks downloaded (`brought`), those of
+    them that no reader had asked for (`read_ahead`), `sidecars` fetched, seconds of delay for producers (`held_s`)."""
 
     def __init__(self, client: TierClient, cache: ChunkCache, pace: Pace, clock: Clock) -> None:
         self._client = client
@@ -77,10 +77,10 @@ class Hydrator:
 
     @property
     def in_flight(self) -> int:
-        """Chunks and sidecars on their way, asked for or read ahead."""
+        """Chunks and sidecars being downloaded, urgent or ahead."""
         return sum(flight.question is not None for flight in self._flights.values())
 
-    # --- what is here -------------------------------------------------------------------------------------------------
+    # --- in memory ----------------------------------------------------------------------------------------------------
     def front(self, segment: RemoteSegment) -> Sidecar | None:
         """Index, checksums and aborted transactions of a remote segment, if they are in memory."""
         found = self._fronts.get(segment.sidecar_key)
@@ -92,16 +92,16 @@ class Hydrator:
         return self.cache.get(ChunkKey(segment.key, segment.position, index))
 
     def chunks(self, segment: RemoteSegment, indexes: range) -> list[SharedFile]:
-        """Those of them that are here."""
+        """Those of these chunks that are in the cache."""
         return [file for index in indexes if (file := self.chunk(segment, index)) is not None]
 
-    # --- what is brought ----------------------------------------------------------------------------------------------
+    # --- downloads ----------------------------------------------------------------------------------------------------
     async def bring_front(self, segment: RemoteSegment) -> None:
-        """Returns once `front` has it, for now. Raises what the tier process answered."""
+        """Returns once `front` has it; it may be evicted later. Raises the LogError that the tier process answered."""
         await self._join(self._front_flight(segment, urgent=True))
 
     async def bring_chunks(self, segment: RemoteSegment, indexes: range) -> None:
-        """Returns once `chunk` has them all, for now; the segment's front is in memory."""
+        """Returns once `chunk` has them all; they may be evicted later. The caller has the segment's front in memory."""
         flights = [self._chunk_flight(segment, index, urgent=True) for index in indexes]
         for flight in flights:
             if flight is not None:
@@ -120,7 +120,7 @@ class Hydrator:
         return await self.once(question, lambda: self._client.ask(question))
 
     async def once(self, name: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is on its way by that name, begun now if nothing is."""
+        """The result of the download under `name`, started with `begin` unless one is under way."""
         flight = self._flights.get(name)
         if flight is None:
             flight = self._fly(name, begin(), None)
@@ -128,7 +128,7 @@ class Hydrator:
         return found
 
     def want(self, segment: RemoteSegment, index: int) -> bool:
-        """Reads a chunk ahead, with its segment's front if need be. False if that would fill the cache with unread ones."""
+        """Reads a chunk ahead, and its segment's front if needed. False if the cache would hold too many unread chunks."""
         key = ChunkKey(segment.key, segment.position, index)
         if key in self.cache or key in self._flights:
             return True
@@ -140,14 +140,14 @@ class Hydrator:
         return True
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Background work that outlives who asked for it and ends with `close`."""
+        """Background work that outlives its caller; `close` cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def close(self) -> None:
-        """Gives up what is on its way. The client and the cache are closed by who made them."""
+        """Cancels all downloads. The client and the cache belong to the caller."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,15 +155,15 @@ class Hydrator:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to those who wait; nobody need to
+            task.exception()  # marks it retrieved: waiters have it, and there may be none
 
-    # --- flights ------------------------------------------------------------------------------------------------------
+    # --- coalescing ---------------------------------------------------------------------------------------------------
     async def _join(self, flight: PendingFetch) -> None:
         question = flight.question
         if not flight.urgent and question is not None:
             flight.urgent = True
             self.spawn(self._client.ask(RaisePriority(question.key, question.position, question.length)))
-        # Shielded: one who stops waiting must not end it for the others.
+        # Shielded: a waiter that leaves must not cancel it for the others.
         await asyncio.shield(flight.task)
 
     def _front_flight(self, segment: RemoteSegment, *, urgent: bool) -> PendingFetch:
@@ -177,7 +177,7 @@ class Hydrator:
         return flight
 
     def _chunk_flight(self, segment: RemoteSegment, index: int, *, urgent: bool) -> PendingFetch | None:
-        """None if it is in the cache."""
+        """The download of a chunk; None if it is in the cache."""
         key = ChunkKey(segment.key, segment.position, index)
         if key in self.cache:
             return None
@@ -235,7 +235,7 @@ class Hydrator:
         if question.urgent:
             self.pace.delay(question.length, self._clock.monotonic(), urgent=True)
             return
-        # One after the other, each by the rate of its own moment.
+        # One at a time, each at the rate of its own moment.
         async with self._pacing:
             held_s = self.pace.delay(question.length, self._clock.monotonic(), urgent=False)
             if held_s > 0:
@@ -250,12 +250,12 @@ class Hydrator:
             if flight is not None:
                 await asyncio.shield(flight.task)
         except LogError:
-            pass  # who needs it will ask, and be told
+            pass  # a reader that needs it asks for it, and gets the error
         finally:
             self._read_ahead_bytes -= size
 
     async def _fetch(self, question: FetchObject) -> bytes:
-        """The bytes of a small object; its file is gone again."""
+        """The bytes of a small object; its file is removed."""
         ready = await self._fetch_file(question)
         try:
             return _read_all(ready.path)
@@ -277,7 +277,7 @@ class Hydrator:
             self._room.set()
 
     async def _reserve(self, size: int) -> None:
-        """Waits while downloads and answers fill the cache: what the first bring and the second release can be evicted."""
+        """Waits while downloads and answers fill the cache: finished downloads and sent answers can be evicted."""
         patience = ROOM_S
         while not self.cache.reserve(size):
             if patience <= 0:
@@ -287,7 +287,7 @@ class Hydrator:
                 )
             self._room.clear()
             try:
-                # A download that ends says so; an answer that has been sent does not.
+                # The end of a download sets the event; the end of an answer does not.
                 await asyncio.wait_for(self._room.wait(), ROOM_STEP_S)
             except TimeoutError:
                 patience -= ROOM_STEP_S

@@ -1,10 +1,10 @@
-"""What is in memory of the segments of partitions: their manifests, and neighbours out of their pages. One for all of a broker.
+"""The remote segments that a broker has in memory: manifests of partitions, and runs of neighbours out of their pages.
 
-A partition that nobody reads cold has nothing here. Manifests come from the copies beside the segments (`Load` of `reader`),
-what stands in pages from the tier process.
+A partition without cold reads has nothing here. Manifests come from the copies saved beside the local segments (`Load` of
+`reader`), segments in pages from the tier process.
 
-Invariants: what is held stays within `MAX_KNOWN_BYTES` by estimate, but for one partition; the one that was asked for longest
-ago goes first. A manifest that was replaced is not found any more.
+Invariants: the estimated size stays within `MAX_KNOWN_BYTES`, except that one partition is always kept; the least recently
+used partition is dropped first. A replaced manifest is never returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 
 #: Bytes of manifests and of neighbours from pages in memory: 200 full manifests, or 1,300 of 24 segments.
 MAX_KNOWN_BYTES = 32 << 20
-#: Runs of neighbours from pages that a partition has at most: readers in so many places.
+#: Runs of neighbours from pages for each partition: so many readers at different offsets.
 MAX_RUNS = 16
 #: Bytes in memory of a manifest without segments, of a remote segment and of a reference to a page, keys and sections included.
 MANIFEST_BYTES, SEGMENT_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10
@@ -41,7 +41,7 @@ class _Known:
 
 
 class KnownSegments:
-    """`loads` counts manifests that were asked for and were not here."""
+    """`loads` counts the manifests that had to be loaded, `bytes` is the estimated size of what is held."""
 
     def __init__(self, limit_bytes: int = MAX_KNOWN_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -50,7 +50,7 @@ class KnownSegments:
         self.loads = 0
 
     def __len__(self) -> int:
-        """Partitions of which something is held."""
+        """Partitions that have something in memory."""
         return len(self._known)
 
     def manifest(self, ids: Ids) -> Manifest | None:
@@ -66,14 +66,14 @@ class KnownSegments:
         self._settle(known)
 
     def renew(self, ids: Ids, manifest: Manifest) -> None:
-        """The manifest has been replaced: the new one is kept only where the old one was."""
+        """Replaces a manifest that is held; does nothing where none is."""
         known = self._known.get(ids)
         if known is not None and known.manifest is not None:
             known.manifest = manifest
             self._settle(known)
 
     def run(self, ids: Ids, page_key: str, offset: int) -> tuple[RemoteSegment, ...]:
-        """Neighbours in a page, one of which holds `offset`; empty if they are not here."""
+        """Neighbours in a page, one of which holds `offset`; empty if they are not in memory."""
         known = self._known.get(ids)
         if known is not None:
             self._known.move_to_end(ids)
@@ -121,5 +121,5 @@ def cost(manifest: Manifest) -> int:
 
 
 def segment_of(segments: tuple[RemoteSegment, ...], offset: int) -> RemoteSegment:
-    """Of neighbours one of which holds `offset`, that one."""
+    """The one of these neighbours that holds `offset`; the caller knows that one does."""
     return segments[bisect.bisect_right(segments, offset, key=lambda segment: segment.end)]

@@ -1,17 +1,18 @@
-"""How many cold offsets are looked for at a time. One for all partitions of a broker.
+"""Bounds how many cold offsets a broker looks up at a time, over all partitions.
 
-Each is a task, and tasks that wait for the same things are woken together: ten thousand of them, which fetches of many
-partitions may start, keep the loop from everybody else for half a second, again and again.
+Each lookup is a task, and tasks that wait for the same download wake together. Fetches of many partitions could start ten
+thousand of them, which would block the event loop for half a second, again and again.
 
-Invariants: at most `limit` places are taken; every future that was given out ends, without an error, once half of the places
-are free. Not promised: that whoever is woken then finds one free. Who stopped waiting has left nothing in line.
+Invariants: at most `limit` permits are taken. Every future that `take` returned ends, without an error, once half of the
+permits are free. Not promised: that a permit is still free when the woken caller asks. There is no queue: a caller that stops
+waiting leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-#: Tasks of so many take their next step within a few milliseconds, and keep all connections to the store busy.
+#: So many tasks take their next step within a few milliseconds, and keep all connections to the store busy.
 MAX_HYDRATIONS = 256
 
 
@@ -22,8 +23,8 @@ class LookupPermits:
         self.taken = 0
 
     def take(self) -> asyncio.Future[None] | None:
-        """None: a place is the caller's, until `give_back`. Else it asks again when this future has ended, which is shared by
-        all who wait: whoever awaits it shields it."""
+        """None: the caller has a permit until `give_back`. Else a future, after whose end the caller tries again; all waiting
+        callers share it: await it shielded."""
         if self.taken < self._limit:
             self.taken += 1
             return None
@@ -33,7 +34,7 @@ class LookupPermits:
 
     def give_back(self) -> None:
         self.taken -= 1
-        # Not at each one: all who wait look again.
+        # Not at each return: every waiting caller would retry.
         if self._room is not None and self.taken <= self._limit // 2:
             room, self._room = self._room, None
             if not room.done():

@@ -1,37 +1,37 @@
-"""How fast chunks are fetched while clients produce: where processors are short, cold reads yield. Pure.
+"""The rate at which chunks are fetched while clients produce: cold reads yield where processor time is short. Pure.
 
-A backfill takes what it is given. On a small machine its downloads keep every processor busy, and each record produced beside
-it waits for a time slice, in the broker and in the client. The sign of that is the share of time in which the event loop was
-ready to run and did not; beyond `most_waiting` fetches become slower step by step, else faster again. Where processors are
-to spare nothing is slowed for long.
+A backfill uses all the capacity it can get. On a small machine its downloads keep every processor busy, and each record
+produced meanwhile waits for a time slice, in the broker and in the client. The symptom is the share of time in which the event
+loop was ready to run and did not. Above `most_waiting` the rate of fetches falls step by step, below it rises again. With
+processor time to spare nothing is slowed for long.
 
-Invariants: nothing is held back unless records were appended within the last QUIET_S, and never below LEAST_RATE; what
-somebody waits for is not held back, but counts, so that what is read ahead makes up for it. Not promised: any latency; that
-what is in the cache already is sent more slowly.
+Invariants: fetches are delayed only if records were appended within the last QUIET_S, and the rate never falls below
+LEAST_RATE. A fetch with a waiting reader is not delayed, but counts against the rate, so that read-ahead makes up for it. Not
+promised: any latency; that chunks already in the cache are sent more slowly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Seconds between looks at how the event loop fares.
+#: Seconds between measurements of the event loop.
 PERIOD_S = 0.1
-#: Seconds without an append after which nobody produces; also without a fetch, after which the rate is not known any more.
+#: Seconds without an append after which nobody produces; also seconds without a fetch after which the rate is unknown.
 QUIET_S = 1.0
-#: Bytes a second: where it begins, and what is never refused, so that who lags can catch up whatever else goes on.
+#: Bytes a second: the initial rate, and the lowest, at which a lagging consumer can still catch up.
 FIRST_RATE = 64 << 20
 LEAST_RATE = 32 << 20
-#: Factors of a step: up until it was too fast for the first time, up from then on, and down.
+#: Factors of a step: up before the first time that it was too fast, up after that, and down.
 RISE_AT_FIRST, RISE, FALL = 1.25, 1.05, 0.9
-#: A rate that is not made use of grows no further than to so many times what is.
+#: An unused rate grows to at most so many times the achieved one.
 MOST_UNUSED = 2.0
-#: Seconds of fetches that may be owed for what was not held back.
+#: Seconds of fetches that undelayed ones may borrow from later ones.
 MOST_OWED_S = 1.0
 
 
 class Pace:
-    """`appended` counts what was appended so far. `waited_s` are the seconds that the event loop has waited for a processor
-    so far. `most_waiting` is the share of time, 0 to 1, that it may; 1 slows nothing."""
+    """`appended` counts appends so far. `waited_s` is the total of seconds that the event loop has waited for a processor.
+    `most_waiting` is the share of time, 0 to 1, that it may wait; 1 never slows fetches."""
 
     def __init__(
         self, appended: Callable[[], int], waited_s: Callable[[], float], most_waiting: Callable[[], float]
@@ -45,12 +45,12 @@ class Pace:
         self._fetched = 0
         self._rising_at_first = True
         self._next = float("-inf")
-        #: Bytes a second; None while nothing is held back.
+        #: Bytes a second; None while nothing is delayed.
         self.rate: float | None = None
 
     def delay(self, size: int, now: float, *, urgent: bool) -> float:
-        """Seconds to wait before `size` bytes are fetched, which are taken for fetched then. Asked by one at a time, who waits
-        for so long before the next asks, except `urgent` ones, who are told 0."""
+        """Seconds to wait before `size` bytes are fetched, which count as fetched from then on. One caller at a time: it waits
+        so long before the next one calls. `urgent` fetches get 0 and call at any time."""
         if now - self._looked_at >= PERIOD_S:
             self._look(now)
         self._fetched += size
@@ -74,7 +74,7 @@ class Pace:
         if now - self._produced_at > QUIET_S or most >= 1:
             self.rate = None
         elif self.rate is None or elapsed > QUIET_S:
-            # What was fetched at full speed until somebody produced says what half of it is.
+            # Fetches ran at full speed until a client produced: begin with half of that.
             self.rate = max(FIRST_RATE, achieved / 2)
             self._rising_at_first = True
             self._next = now

@@ -1,6 +1,6 @@
-"""Who reads on where others stopped, and how far ahead of them to fetch. Pure.
+"""Recognises sequential readers by their accesses, and says how far ahead of each to fetch. Pure.
 
-A *stream* is a reader as its accesses show it: it stands on one chunk; an access to the next one moves it there and doubles
+A *stream* is a reader as its accesses show it, positioned on one chunk: an access to the next one moves it there and doubles
 its window, an access anywhere else starts another stream with no window. So many readers of one partition do not disturb
 each other, and a random read costs one chunk.
 
@@ -20,25 +20,25 @@ MAX_WINDOW_BYTES = 16 * CHUNK_BYTES
 #: Readers of one partition that are told apart.
 MAX_STREAMS = 16
 
-Place = TypeVar("Place", bound=Hashable)
+Chunk = TypeVar("Chunk", bound=Hashable)
 
 
-class ReadAhead(Generic[Place]):
-    """Streams of one partition. A place names a chunk; only the caller knows which one follows which."""
+class ReadAhead(Generic[Chunk]):
+    """Streams of one partition. Chunks are opaque names; only the caller knows which one follows which."""
 
     __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        self._streams: OrderedDict[Place, int] = OrderedDict()
+        self._streams: OrderedDict[Chunk, int] = OrderedDict()
 
-    def accessed(self, place: Place, before: Place | None) -> int | None:
-        """The window in bytes from `place` on if a stream moved there from `before`, else None: nothing new to fetch."""
-        if place in self._streams:
-            self._streams.move_to_end(place)
+    def accessed(self, chunk: Chunk, before: Chunk | None) -> int | None:
+        """The window in bytes from `chunk` on if a stream moved there from `before`, else None: nothing new to fetch."""
+        if chunk in self._streams:
+            self._streams.move_to_end(chunk)
             return None
         window = self._streams.pop(before, None) if before is not None else None
         wider = 0 if window is None else min(max(2 * window, CHUNK_BYTES), MAX_WINDOW_BYTES)
-        self._streams[place] = wider
+        self._streams[chunk] = wider
         if len(self._streams) > MAX_STREAMS:
             self._streams.popitem(last=False)
         return wider or None

@@ -1,14 +1,15 @@
-"""Reads of one partition's tiered range: at once from the chunk cache, or not yet.
+"""Reads of one partition's remote segments: answered at once from the chunk cache, or reported as a miss.
 
-`read` never waits. It asks the view once; if anything that the answer needs is not at hand, it returns a `ColdMiss`, whose
-waiter ends when it is worth asking again, and what is missing is on its way whether or not anybody still waits.
+`read` never waits. It queries the view once. If something that the answer needs is not in memory or in the cache, it returns a
+`ColdMiss`. The miss starts the downloads, which finish whether or not anybody still waits; its waiter ends when a retry can
+succeed.
 
 Invariants: an answer begins with the batch that holds the offset, or, where compaction or log start left a hole, with the
-next one there is; its bytes were verified; it stays inside one segment, which holds whole batches. What log start hides is
-never looked for. An answer may be cut inside a batch, but never inside its first.
+next batch. Its bytes are verified. It stays inside one segment, which holds whole batches. Offsets below log start are never
+looked up. An answer may end inside a batch, but never inside its first.
 
-Not promised: that the manifest is the newest. If an object is gone, `reload` is called, which makes the newest manifest current
-for the next `read`; if the segment is gone from it too, that read says OffsetOutOfRange.
+Not promised: that the manifest is the newest. If an object is gone, `reload` makes the newest manifest current for the next
+`read`; if the segment is gone from that one too, the read raises OffsetOutOfRange.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 from storage_tiers.cold.process.settings import CHUNK_BYTES
-from storage_tiers.cold.read import timestamp_lookup as cold_times
+from storage_tiers.cold.read import timestamp_lookup
 from storage_tiers.cold.read.fetcher import Hydrator, chunk_count
 from storage_tiers.cold.read.prefetch import ReadAhead
 from storage_tiers.cold.read.view import ColdSlices, ColdView, Missing
@@ -34,25 +35,25 @@ T = TypeVar("T")
 Load = Callable[[Ids], Awaitable[Manifest]]
 Reload = Callable[[Ids], Awaitable[Manifest]]
 
-#: Seconds for who waited for a batch to come and read it, before it may be evicted.
+#: Seconds that a downloaded batch is kept for the reader that waited for it, before it may be evicted.
 HOLD_S = 1.0
-#: Chunks that one step of a reader may ask for ahead: a window over tiny segments is many objects.
+#: Chunks that one step of a reader may read ahead: a window over tiny segments spans many objects.
 MAX_CHUNKS_AHEAD = 32
-#: How often a look-up begins anew because the manifest that it used was outdated.
+#: Restarts of a lookup whose manifest turned out to be outdated.
 MAX_RELOADS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ColdMiss:
-    """`waiter` ends with None when it is worth reading again, or with the LogError to answer. It is shared by all who read
-    the same offset: whoever awaits it shields it."""
+    """`waiter` ends with None when a retry can succeed, or with the LogError to answer. All readers of one offset share it:
+    await it shielded."""
 
     waiter: asyncio.Future[None]
 
 
-class _ChunkPlace(NamedTuple):
-    """A chunk, as read-ahead names it: by its segment's base and its index, or, the last of a remote segment, by the segment's
-    end, which tells what follows without knowing it."""
+class _ChunkId(NamedTuple):
+    """A chunk's name for read-ahead: its segment's base and its index. A segment's last chunk is (the segment's end, -1), so
+    that the first chunk of the next segment can name its predecessor without knowing that segment."""
 
     offset: int
     number: int
@@ -69,7 +70,7 @@ class ColdReader:
         self._load = load
         self._reload = reload
         self._view = ColdView(ids, hydrator)
-        self._read_ahead: ReadAhead[_ChunkPlace] = ReadAhead()
+        self._read_ahead: ReadAhead[_ChunkId] = ReadAhead()
         self._hydrating: dict[int, asyncio.Future[None]] = {}
         self._held: dict[int, list[SharedFile]] = {}
 
@@ -93,7 +94,7 @@ class ColdReader:
         return manifest
 
     def replaced(self, manifest: Manifest | None) -> None:
-        """Another manifest is current, or none."""
+        """Another manifest has become current; None: the partition has none."""
         if manifest is None:
             self._hydrator.known.forget(self.ids)
         else:
@@ -101,8 +102,8 @@ class ColdReader:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def read(self, manifest: Manifest | None, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
-        """At most `max_bytes`, but at least one whole batch; `manifest` None: it is not at hand. OffsetOutOfRange below log
-        start."""
+        """At most `max_bytes`, but at least one whole batch. `manifest` is None where it is not in memory. OffsetOutOfRange
+        below log start."""
         try:
             if manifest is None:
                 raise Missing(_nothing)
@@ -124,15 +125,15 @@ class ColdReader:
         self, manifest: Manifest, timestamp: int, *, log_start: int
     ) -> TimestampOffset | None:
         """The first record by offset, from log start on, whose timestamp (ms) is at least `timestamp`; None if the tier has
-        none."""
+        none. TierUnavailable, TierCorrupt."""
         return await self._current(
-            manifest, lambda newest: cold_times.first_at_or_after(self._view, newest, timestamp, log_start)
+            manifest, lambda newest: timestamp_lookup.first_at_or_after(self._view, newest, timestamp, log_start)
         )
 
     async def max_timestamp(self, manifest: Manifest, *, log_start: int) -> TimestampOffset | None:
         """The record of the largest timestamp from log start on, the first of them by offset; None if there is none."""
         return await self._current(
-            manifest, lambda newest: cold_times.with_max_timestamp(self._view, newest, log_start)
+            manifest, lambda newest: timestamp_lookup.with_max_timestamp(self._view, newest, log_start)
         )
 
     async def newest_state(self, manifest: Manifest) -> Sidecar:
@@ -162,7 +163,7 @@ class ColdReader:
         return await self._hydrator.newest_state(manifest.sidecar, manifest.end)
 
     async def _current(self, manifest: Manifest, look_up: Callable[[Manifest], Awaitable[T]]) -> T:
-        """A look-up on this manifest, or, where an object of it is gone, on the newest."""
+        """A lookup on this manifest, or on the newest one if an object that this one names is gone."""
         for _ in range(MAX_RELOADS):
             try:
                 return await look_up(manifest)
@@ -209,7 +210,7 @@ class ColdReader:
                     waiter.set_exception(failure)
 
     async def _bring(self, manifest: Manifest, offset: int, log_start: int) -> None:
-        """The first batch's chunks, held until they are read: who waits for them has its turn only after this."""
+        """Downloads the first batch's chunks and holds them until they are read: the waiting reader runs only after this."""
         files = await self._view.complete(lambda: self._view.first_batch(manifest, offset, log_start))
         self._release(offset)
         self._held[offset] = [file.acquire() for file in files]
@@ -221,7 +222,7 @@ class ColdReader:
 
     # --- reading ahead ------------------------------------------------------------------------------------------------
     def _accessed(self, manifest: Manifest, segment: RemoteSegment, index: int) -> None:
-        window = self._read_ahead.accessed(_place(segment, index), _place_before(segment, index))
+        window = self._read_ahead.accessed(_chunk_id(segment, index), _chunk_before(segment, index))
         if window is None:
             return
         for wanted, (following, number) in enumerate(self._chunks_after(manifest, segment, index)):
@@ -232,7 +233,8 @@ class ColdReader:
     def _chunks_after(
         self, manifest: Manifest, segment: RemoteSegment, index: int
     ) -> Iterator[tuple[RemoteSegment, int]]:
-        """As far as segments are known; one that stands in a page not read yet is fetched for the next time."""
+        """Following chunks, as far as their segments are in memory. A segment in a page not yet read is fetched for the next
+        call."""
         following: RemoteSegment | None = segment
         start = index + 1
         while following is not None:
@@ -251,19 +253,19 @@ async def _bring(missing: Missing) -> None:
 
 
 async def _nothing() -> None:
-    """A hydration begins with the manifest anyway."""
+    """A hydration loads the manifest first."""
 
 
 def _seen(waiter: asyncio.Future[None]) -> None:
     if not waiter.cancelled():
-        waiter.exception()  # nobody need wait for it
+        waiter.exception()  # marks it retrieved: there may be no waiter left
 
 
-def _place(segment: RemoteSegment, index: int) -> _ChunkPlace:
-    return _ChunkPlace(segment.end, -1) if index == chunk_count(segment) - 1 else _ChunkPlace(segment.base, index)
+def _chunk_id(segment: RemoteSegment, index: int) -> _ChunkId:
+    return _ChunkId(segment.end, -1) if index == chunk_count(segment) - 1 else _ChunkId(segment.base, index)
 
 
-def _place_before(segment: RemoteSegment, index: int) -> _ChunkPlace:
+def _chunk_before(segment: RemoteSegment, index: int) -> _ChunkId:
     if index > 0:
-        return _ChunkPlace(segment.base, index - 1)
-    return _ChunkPlace(segment.base if segment.gap_from is None else segment.gap_from, -1)
+        return _ChunkId(segment.base, index - 1)
+    return _ChunkId(segment.base if segment.gap_from is None else segment.gap_from, -1)

@@ -1,10 +1,10 @@
-"""Look-ups by time in a partition's tiered range, without a scan: metadata finds the segment and the interval, one interval is
-decoded. Timestamps need not rise with offsets: a remote segment and a sidecar say how far the maximum had risen by where.
+"""Lookups by time in a partition's remote segments, without a scan: metadata finds the segment and the interval, and one
+interval is decoded. Timestamps need not rise with offsets: manifest and sidecar record the maximum so far.
 
-Invariant: nothing below log start is returned. Where log start cuts a remote segment, the rest of that one segment may be
-walked, batch by batch, since its summary speaks of what is hidden too.
+Invariant: no record below log start is returned. Where log start cuts a remote segment, the rest of that segment may be walked
+batch by batch, since its maximum includes hidden records.
 
-Not promised: bounded time; each step waits for what it needs.
+Not promised: bounded time; each step waits for the downloads it needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEP_BYTES = 256 << 10
 
 
 class _Batch(NamedTuple):
-    """A batch's place in its segment, and what its header says."""
+    """`size` bytes from byte `position` of a segment on, with fields of the batch's header. `max_timestamp` is in ms."""
 
     position: int
     size: int
@@ -39,6 +39,7 @@ class _Batch(NamedTuple):
 async def first_at_or_after(
     view: ColdView, manifest: Manifest, timestamp: int, log_start: int
 ) -> TimestampOffset | None:
+    """The first record by offset, from log start on, whose timestamp (ms) is at least `timestamp`; None if there is none."""
     start = max(log_start, manifest.log_start)
     async for segment in _segments_reaching(view, manifest, start, timestamp):
         front = await view.complete(lambda segment=segment: view.front(segment))  # type: ignore[misc]
@@ -55,6 +56,7 @@ async def first_at_or_after(
 
 
 async def with_max_timestamp(view: ColdView, manifest: Manifest, log_start: int) -> TimestampOffset | None:
+    """The first record by offset that has the largest timestamp from log start on; None if there is none."""
     start = max(log_start, manifest.log_start)
     best: RemoteSegment | None = None
     cut: RemoteSegment | None = None
@@ -74,7 +76,7 @@ async def with_max_timestamp(view: ColdView, manifest: Manifest, log_start: int)
 async def _first_from(
     view: ColdView, segment: RemoteSegment, position: int, timestamp: int, start: int
 ) -> TimestampOffset | None:
-    """The segment's first record at or after both, looked for from `position` on."""
+    """The segment's first record at or after both `timestamp` (ms) and offset `start`, searched from byte `position` on."""
     async for batch in _batches(view, segment, position):
         if batch.max_timestamp < timestamp or batch.next_offset <= start:
             continue
@@ -86,7 +88,7 @@ async def _first_from(
 
 
 async def _max_of_rest(view: ColdView, segment: RemoteSegment, start: int) -> TimestampOffset | None:
-    """Over a remote segment that log start cuts, all of whose batches from there on are looked at."""
+    """The largest timestamp in a segment that log start cuts: every batch from there on is visited."""
     front = await view.complete(lambda: view.front(segment))
     best: TimestampOffset | None = None
     highest: _Batch | None = None
@@ -142,8 +144,8 @@ async def _segments_reaching(
 
 
 async def _segments_with_maxima(view: ColdView, manifest: Manifest, start: int) -> AsyncIterator[RemoteSegment]:
-    """Enough segments to know the largest timestamp from `start` on: of a page that lies wholly above it only the first that
-    has the page's largest."""
+    """Enough segments to find the largest timestamp from `start` on. A page wholly above it gives one: the first segment with
+    the page's maximum."""
     for page in manifest.live_pages:
         if page.end <= start:
             continue

@@ -1,10 +1,9 @@
-"""What is at hand of one partition's tiered range, without waiting: answers, and the segments, sidecars and bytes that they are
-made of. Or `Missing`, which can bring it.
+"""Answers about one partition's remote segments from memory and the chunk cache, without waiting; or `Missing`, which can
+download what lacks.
 
-`answer` goes the whole way of a read in one pass: the segment that holds an offset, its sidecar, the interval, that interval's
-batch headers to the batch, its chunks. Every method either answers from memory and the chunk cache in this turn of the
-loop, or raises `Missing`. So a read is written once, as plain code, and is tried again as each missing thing arrives
-(`complete`).
+`answer` makes a whole read in one pass: from an offset to the segment, its sidecar, the interval, the batch by that interval's
+batch headers, and the chunks. Every method either answers in this turn of the loop or raises `Missing`. So a read is plain
+code, written once, and is retried as each missing thing arrives (`complete`).
 
 Invariant: bytes come from verified chunks only.
 """
@@ -32,17 +31,17 @@ from storage_tiers.types import AbortedTransaction, FileSlice, SharedFile
 
 T = TypeVar("T")
 
-#: Bytes of batch headers that one step looks through.
+#: Bytes that one step searches for a batch.
 WALK_BYTES = 128 << 10
-#: Things that one attempt may find missing one after another: a page, a sidecar, chunks of a batch.
+#: Things that one attempt may lack, one after another: a page, a sidecar, chunks of a batch.
 MAX_STEPS = 64
-#: After so many, chunks seem to be evicted as others come: from there on what was brought is held.
+#: After so many, chunks are probably evicted as others arrive: from then on downloaded chunks are held.
 STEPS_WITHOUT_HOLDING = 12
 
 
 class Missing(Exception):
-    """Something must be brought before this can be answered; `held` are the chunks that it then has. Caught in this
-    package."""
+    """An answer lacks something. `bring` downloads it, raising LogError; `held` then gives its chunks, not yet acquired. Never
+    leaves this package."""
 
     def __init__(self, bring: Callable[[], Awaitable[None]], held: Callable[[], Sequence[SharedFile]] = tuple) -> None:
         super().__init__()
@@ -52,9 +51,10 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ColdSlices:
-    """The caller releases every slice's file. `aborted` overlap the offsets that the slices may hold.
+    """Bytes to send; the caller releases every slice's file. `aborted` are the aborted transactions that overlap offsets up to
+    `next_offset`, which no batch in the slices reaches.
 
-    No slices: from the offset on to `next_offset`, the manifest's end, there is no batch; read on from there.
+    No slices: there is no batch from the offset up to `next_offset`, the manifest's end. Continue there.
     """
 
     slices: tuple[FileSlice, ...]
@@ -67,6 +67,8 @@ class ColdSlices:
 
 
 class Located(NamedTuple):
+    """A batch: `size` bytes from byte `position` of `segment` on. `front` is the front of the segment's sidecar."""
+
     segment: RemoteSegment
     front: Sidecar
     position: int
@@ -74,7 +76,7 @@ class Located(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`slices` come from these chunks of `segment`; None: the tier has nothing from the offset on."""
+    """`slices` come from these chunks of `segment`, which is None where the tier has no batch from the offset on."""
 
     slices: ColdSlices
     segment: RemoteSegment | None
@@ -100,7 +102,7 @@ class ColdView:
         return Answer(slices, located.segment, range(first, first + len(slices.slices)))
 
     def first_batch(self, manifest: Manifest, offset: int, log_start: int) -> list[SharedFile]:
-        """The chunks that hold it, not yet acquired; none past the tier's end."""
+        """The chunks of the batch that holds `offset`, or of the next one, not yet acquired; none past the tier's end."""
         located = self._locate(manifest, offset, log_start)
         if located is None:
             return []
@@ -133,7 +135,7 @@ class ColdView:
                 return at + found, second
             if found != -1 or (second == 0 and len(piece) < HEADER_BYTES):
                 raise TierCorrupt(f"{segment.key}: no whole batch begins at byte {at + second}; run `tidelog fsck`")
-            # Where the walk stopped before a batch that the window cuts, its header may be there: step over it.
+            # The window may cut a batch whose header it holds: skip that batch.
             at += second + (third if len(piece) - second >= HEADER_BYTES else 0)
         return None
 
@@ -154,10 +156,10 @@ class ColdView:
         return ColdSlices(_cut(files, position, limit), end_offset, front.aborted_between(offset, end_offset))
 
     async def complete(self, attempt: Callable[[], T]) -> T:
-        """Tries until nothing is missing. Raises what bringing it raised, or TierUnavailable if that does not end.
+        """Retries until nothing is missing. Raises what a download raised, or TierUnavailable after MAX_STEPS.
 
-        Where the cache is too small for all who read, one at a time holds what it was brought while it waits for the rest:
-        so somebody always gets on, and no two wait for each other.
+        Where the cache is too small for all readers, one at a time holds its downloaded chunks while it waits for the rest: so
+        one reader always makes progress, and no two wait for each other.
         """
         for _ in range(STEPS_WITHOUT_HOLDING):
             try:
@@ -228,7 +230,7 @@ class ColdView:
         return present
 
     def more(self, segment: RemoteSegment, index: int) -> SharedFile | None:
-        """A further chunk if it happens to be here."""
+        """A further chunk, if it is in the cache."""
         return self._hydrator.chunk(segment, index)
 
     def read(self, segment: RemoteSegment, position: int, length: int) -> bytearray:
@@ -254,7 +256,7 @@ class ColdView:
                 raise StorageError(f"cannot read the cached chunk {file.path}: {error.strerror}") from error
             done = os.preadv(file.fd, (target,), position)  # a file system without RWF_NOWAIT
         if done < len(target):
-            # Its pages left memory: a thread reads them, the loop does not wait for a disk.
+            # It is not in the page cache: a thread reads it, so that the loop never waits for a disk.
             raise Missing(lambda: _warm(file, position, len(target)))
 
 
@@ -276,7 +278,7 @@ def _cut(files: list[SharedFile], position: int, limit: int) -> tuple[FileSlice,
 
 
 async def _warm(file: SharedFile, position: int, length: int) -> None:
-    file.acquire()  # not sooner: nobody need bring what is missing
+    file.acquire()  # only now: a `Missing` may be dropped without this call
     try:
         data = await asyncio.to_thread(os.pread, file.fd, length, position)
     except OSError as error:
