@@ -38,7 +38,7 @@ async def require_grpc(address: str) -> None:
     finally:
         writer.close()
     if protocol is not None:
-        raise InvalidRequest(f"{address} is no gRPC listener: {protocol}; {_REMEDY}")
+        raise InvalidRequest(f"{address} is not a gRPC listener: {protocol}; {_REMEDY}")
 
 
 async def _first_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:

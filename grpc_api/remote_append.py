@@ -1,7 +1,7 @@
 """Appends across a channel, in the order they are made: one produce stream, opened by the first append.
 
 Invariants: requests go out in the order of `append`; each is answered exactly once, with the node's word or, when the
-stream ends before it, with RequestTimedOut: the records may be there or not, as with any connection that is lost. At
+stream ends before it, with RequestTimedOut: the records may or may not be there, as with any connection that is lost. At
 most MAX_WAITING_BYTES are handed over and not answered; beyond it an append is refused at once, retriably.
 """
 
@@ -125,7 +125,7 @@ class _AppendStream:
             await self._call.code()  # ended by the node, in order: whatever waits was not answered
         except grpc.aio.AioRpcError as failure:
             cause = error_of_call(failure, self._address)
-            reason = RequestTimedOut(f"{cause}; the records may be there or not")
+            reason = RequestTimedOut(f"{cause}; the records may or may not be there")
         finally:
             self.over = True
             writer.cancel()

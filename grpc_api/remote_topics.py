@@ -127,12 +127,12 @@ class RemoteTopics:
                     newest = self._version
                     await self._updated.wait()
         except TimeoutError:
-            raise RequestTimedOut(f"{self._address} made the change, but did not show it in time; ask again") from None
+            raise RequestTimedOut(f"{self._address} made the change, but did not show it in time; retry") from None
 
     # --- what there is ------------------------------------------------------------------------------------------------
     def cluster(self) -> ClusterDescription:
         if self._cluster is None:
-            raise LeaderNotAvailable(f"{self._address} has not answered yet; ask again")
+            raise LeaderNotAvailable(f"{self._address} has not answered yet; retry")
         return self._cluster
 
     def describe(

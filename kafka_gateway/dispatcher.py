@@ -186,7 +186,7 @@ class Dispatcher:
                 failure = future.exception()
                 pieces = delayed.finish(future.result()) if failure is None else delayed.refuse(failure)
             elif not self._stopping and not session.closed:
-                pieces = delayed.refuse(RequestTimedOut("the broker cancelled this request; ask again"))
+                pieces = delayed.refuse(RequestTimedOut("the broker cancelled this request; retry"))
         except CloseConnection as error:
             self._owner.close(session, str(error))
             return

@@ -35,7 +35,9 @@ def messages(event: Mapping[str, Any], location: StoreLocation) -> list[QueueMes
     `fault` and no manifests. ValueError if `event` is not an SQS batch."""
     records = event.get("Records")
     if not isinstance(records, list) or not all(isinstance(record, dict) and "body" in record for record in records):
-        raise ValueError("the event is no batch of SQS messages: connect the function to the queue, not to the bucket")
+        raise ValueError(
+            "the event is not a batch of SQS messages: connect the function to the queue, not to the bucket"
+        )
     return [_message(record, location) for record in records]
 
 
@@ -57,7 +59,7 @@ def _manifests(body: str, location: StoreLocation) -> Sequence[Ids]:
     try:
         objects = [(item["s3"]["bucket"]["name"], item["s3"]["object"]["key"]) for item in content["Records"]]
     except (KeyError, TypeError) as error:
-        raise NotANotification(f"a message is no notification of S3: {error!r} is missing") from error
+        raise NotANotification(f"a message is not an S3 notification: {error!r} is missing") from error
     found = []
     for bucket, key in objects:
         if bucket != location.bucket:

@@ -103,7 +103,7 @@ async def serve_http(
         open_metrics = prefers_open_metrics(request.headers.get("Accept", ""))
         scraping = scrape(open_metrics)
         if scraping is None:
-            return web.Response(text="the node does not serve yet; ask again\n", status=503)
+            return web.Response(text="the node does not serve yet; retry\n", status=503)
         kind = OPEN_METRICS if open_metrics else TEXT
         async with places.at_work(request):
             return web.Response(body=await scraping, headers={"Content-Type": kind})

@@ -85,7 +85,7 @@ def parse_listeners(listeners: str, advertised: str | None = None, protocols: st
         if each.host in WILDCARDS[1:]:
             hint = f"{each.listener}://HOST:{each.port or 'PORT'}"
             raise InvalidConfig(
-                f"{key} {url_of(each)}: clients cannot be told to connect to {each.host}; write {hint} in "
+                f"{key} {url_of(each)}: clients cannot connect to {each.host}; write {hint} in "
                 "advertised.listeners, with a name or address of this machine that clients reach"
             )
     return Listeners(bound, told)
@@ -111,16 +111,14 @@ def _endpoints(key: str, text: str) -> tuple[Endpoint, ...]:
         parts = _ENDPOINT.fullmatch(each)
         if parts is None or not parts[1] or int(parts[3]) > MAX_PORT:
             raise InvalidConfig(
-                f"{key}: {each!r} is no listener; write NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092"
+                f"{key}: {each!r} is not a listener; write NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092"
             )
         found.append(Endpoint(parts[1].upper(), parts[2], int(parts[3])))
     if not found:
         raise InvalidConfig(f"{key} names no listener; write NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092")
     twice = _twice([each.listener for each in found])
     if twice:
-        raise InvalidConfig(
-            f"{key}: Each listener must have a different name, and {', '.join(twice)} stands there twice"
-        )
+        raise InvalidConfig(f"{key}: Each listener must have a different name, and {', '.join(twice)} appears twice")
     return tuple(found)
 
 
@@ -138,8 +136,8 @@ def _check_protocols(bound: Sequence[Endpoint], known: Mapping[str, str]) -> Non
             )
         if protocol != PROTOCOLS[0]:
             raise InvalidConfig(
-                f"listeners {url_of(each)}: the protocol of listener {each.listener} is {protocol}, and this version speaks "
-                f"PLAINTEXT alone; write {each.listener}:PLAINTEXT in listener.security.protocol.map, and let only friends "
+                f"listeners {url_of(each)}: the protocol of listener {each.listener} is {protocol}, and this version supports "
+                f"only PLAINTEXT; write {each.listener}:PLAINTEXT in listener.security.protocol.map, and restrict who can "
                 "reach that address"
             )
 
@@ -153,7 +151,7 @@ def _check_ports(bound: Sequence[Endpoint], text: str) -> None:
         if sorted(families) != [4, 6]:
             raise InvalidConfig(
                 f"listeners {text}: Each listener must have a different port, unless one has an address of IPv4 and the "
-                f"other one of IPv6; {port} stands there twice"
+                f"other one of IPv6; {port} appears twice"
             )
 
 
@@ -177,6 +175,6 @@ def _check_names(bound: Sequence[Endpoint], told: Sequence[Endpoint]) -> None:
     missing = [name for name in names if name not in told_names]
     if missing:
         raise InvalidConfig(
-            f"advertised.listeners does not name {', '.join(missing)}: clients that connect there would be told of no broker; "
-            "add it, or take it out of listeners"
+            f"advertised.listeners does not name {', '.join(missing)}: clients that connect there would get no broker's "
+            "address; add it, or take it out of listeners"
         )

@@ -160,7 +160,7 @@ def _cluster_id(ground: Ground) -> str:
 async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | None, home: HomeGuard) -> Tier:
     """Makes the directory the cluster's, or goes on with that."""
     if client is None:
-        raise InvalidConfig("a take-over has begun in this directory: start it with the --store that it is from")
+        raise InvalidConfig("a take-over has begun in this directory: start it with the --store of that take-over")
     stop, settings, host = ground.ending.stop, ground.settings, ground.host
     cluster_id = ground.metadata.image.cluster_id or settings.take_over or ""
     taking = TakeOver(

@@ -22,7 +22,7 @@ def check(settings: NodeSettings) -> None:
     """InvalidConfig for what can be known to be wrong before anything is made on disk."""
     check_static(settings.broker)
     if settings.new_cluster and settings.take_over is not None:
-        raise InvalidConfig("--new-cluster begins a cluster, --take-over goes on with one: give one of them")
+        raise InvalidConfig("--new-cluster begins a cluster, --take-over continues one: give one of them")
     if settings.take_over is not None and settings.store == NO_STORE:
         raise InvalidConfig("--take-over builds the node from the store: give its --store")
     if settings.store != NO_STORE:

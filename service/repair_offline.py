@@ -44,7 +44,7 @@ async def repaired(
         # Nothing is done by itself.
         await node.work.tiering.close()
         if node.tier is None:
-            raise InvalidConfig("a repair is of the store: give its --store")
+            raise InvalidConfig("a repair needs the store: give its --store")
         access = node.tier.access
         image = node.ground.metadata.image
         _check_named(image, settings, topic, accept_loss)
@@ -76,14 +76,12 @@ def _check_named(image: MetadataImage, settings: NodeSettings, topic: str | None
         raise UnknownTopicOrPartition(f"the node of {settings.data_dir} has no topic {topic}")
     unknown = [number for number in sorted(losses) if number >= len(found.partitions)]
     if unknown:
-        raise UnknownTopicOrPartition(f"there is no partition {unknown[0]}, of which --accept-loss names offsets")
+        raise UnknownTopicOrPartition(f"--accept-loss names partition {unknown[0]}, which does not exist")
 
 
 async def _opened(settings: NodeSettings) -> Node:
     if not belongs(str(settings.data_dir)):
-        raise InvalidConfig(
-            f"{settings.data_dir} is no node's data directory: give the one of the node that is stopped"
-        )
+        raise InvalidConfig(f"{settings.data_dir} is not a node's data directory: give the stopped node's directory")
     check_store_is_there(settings)
     clock, rng, files = SystemClock(), SystemRng(), OsFiles()
     data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)

@@ -228,7 +228,7 @@ class StorageError(LogError):
 
 
 class TierUnavailable(LogError):
-    """The object store did not answer, or not in time. Nothing is lost; ask again."""
+    """The object store did not answer, or not in time. Nothing is lost; retry."""
 
     advice = Advice.RETRY
 

@@ -211,9 +211,7 @@ class Producer:
                     await self._clock.sleep(self._backoff.next_delay())
         except Exception as defect:
             self._closed = True
-            self._fail_all(
-                LogError(f"the producer failed ({defect!r}); records that were under way may be there or not")
-            )
+            self._fail_all(LogError(f"the producer failed ({defect!r}); records in flight may or may not be there"))
             raise
 
     def _fail_all(self, error: LogError) -> None:
@@ -401,7 +399,7 @@ class Producer:
             expired = self._accumulator.take_expired(now)
         for batch, flew in expired:
             self._forget = self._forget or (flew and self._options.idempotent)
-            known = "the records may be there or not" if flew else "the records were not sent"
+            known = "the records may or may not be there" if flew else "the records were not sent"
             why = f"; {batch.reason}" if batch.reason else ""
             late = f"not acknowledged within {self._options.delivery_timeout_s} s"
             self._fail(batch, RequestTimedOut(f"{batch.partition}: {late}, {known}{why}"))

@@ -76,9 +76,9 @@ class ProducerOptions:
         if self.compression not in _CODECS:
             raise InvalidConfig(f"compression {self.compression!r} does not exist: {', '.join(_CODECS)}")
         if not 0 < self.batch_bytes <= self.buffer_bytes:
-            raise InvalidConfig("batch_bytes lies above 0 and not above buffer_bytes")
+            raise InvalidConfig("batch_bytes must be above 0 and at most buffer_bytes")
         if self.linger_s < 0 or self.delivery_timeout_s <= self.linger_s:
-            raise InvalidConfig("linger_s is not negative, and delivery_timeout_s is longer")
+            raise InvalidConfig("linger_s must not be negative, and delivery_timeout_s must be longer")
         if self.idempotent and self.acks is not Acks.ALL:
             raise InvalidConfig("an idempotent producer waits for Acks.ALL: choose that, or idempotent=False")
 
@@ -109,9 +109,9 @@ class ReaderOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.fetch_bytes <= 32 << 20:
-            raise InvalidConfig("fetch_bytes lies above 0 and not above 32 MiB")
+            raise InvalidConfig("fetch_bytes must be above 0 and at most 32 MiB")
         if self.retry_s < 0:
-            raise InvalidConfig("retry_s is not negative")
+            raise InvalidConfig("retry_s must not be negative")
 
 
 def checked_start(start: Any) -> Start:
@@ -123,8 +123,8 @@ def checked_start(start: Any) -> Start:
         return datetime.fromisoformat(start)
     except (TypeError, ValueError):
         raise InvalidRequest(
-            f"{start!r} is no place to begin: that is 'earliest', 'latest', a datetime, a time as '2024-01-31T12:00:00Z', or "
-            "an offset for each partition"
+            f"{start!r} is not a start position: that is 'earliest', 'latest', a datetime, a time as "
+            "'2024-01-31T12:00:00Z', or an offset for each partition"
         ) from None
 
 

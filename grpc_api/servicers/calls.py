@@ -93,9 +93,9 @@ class Bounds:
     def call(self, *, produces: bool) -> Any:
         """Busy beyond MAX_CALLS or MAX_PRODUCE_STREAMS."""
         if self.calls >= limits.MAX_CALLS:
-            raise Busy(f"{limits.MAX_CALLS} calls are under way already; ask again later")
+            raise Busy(f"{limits.MAX_CALLS} calls are under way already; retry later")
         if produces and self.produce_streams >= limits.MAX_PRODUCE_STREAMS:
-            raise Busy(f"{limits.MAX_PRODUCE_STREAMS} streams produce already; share one among your producers")
+            raise Busy(f"{limits.MAX_PRODUCE_STREAMS} produce streams are open already; share one among your producers")
         self.calls += 1
         self.produce_streams += produces
         try:

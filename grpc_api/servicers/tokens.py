@@ -31,7 +31,7 @@ def decode_token(cluster_id: str, token: bytes) -> tuple[int, int]:
         if version == _VERSION and _CHECK.unpack(check)[0] == _check(cluster_id, identity):
             return producer_id, producer_epoch
     raise InvalidRequest(
-        f"the token ({len(token)} bytes) is none that cluster {cluster_id} gave to a stream; open one without a token"
+        f"the token ({len(token)} bytes) was not issued by cluster {cluster_id}; open one without a token"
     )
 
 

@@ -102,7 +102,7 @@ async def _look_up(
             else:
                 await call.together(group(each) for each in groups)
     except TimeoutError:
-        late = RequestTimedOut("not found within the request's timeout; ask again")
+        late = RequestTimedOut("not found within the request's timeout; retry")
         async for query in call.each(queries):
             answers.setdefault(query.partition, late)
 

@@ -67,13 +67,13 @@ def repair(
     if (topic is None) != cluster:
         raise typer.BadParameter("name one topic, or give --cluster for all")
     if accept_loss and topic is None:
-        raise typer.BadParameter("what is lost is given up topic by topic: name the topic", param_hint="--accept-loss")
+        raise typer.BadParameter("losses are accepted topic by topic: name the topic", param_hint="--accept-loss")
     try:
         losses = [Loss.parse(text) for text in accept_loss or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--accept-loss") from None
     if (data_dir is None) != (store is None):
-        raise typer.BadParameter("--data-dir and --store are of a node that is stopped: give both, or neither")
+        raise typer.BadParameter("--data-dir and --store are for a stopped node: give both, or neither")
     if data_dir is not None and store is not None:
         settings = NodeSettings(data_dir=data_dir, store=store, s3_endpoint=s3_endpoint, s3_region=s3_region)
         answers = repairs_offline(settings, topic, apply=apply, losses=losses)
@@ -99,7 +99,7 @@ def repair(
 def _check_losses(losses: Sequence[Loss], partitions: Sequence[tuple[str, int]]) -> None:
     for loss in losses:
         if loss.partition not in {number for _, number in partitions}:
-            raise CommandError(f"there is no partition {loss.partition}, of which --accept-loss names offsets")
+            raise CommandError(f"--accept-loss names partition {loss.partition}, which does not exist")
 
 
 def _partitions(bootstrap: str, admin: AdminClient, topics: Sequence[str]) -> list[tuple[str, int]]:

@@ -51,7 +51,7 @@ def check_bootstrap(text: str) -> None:
     for address in text.split(","):
         found = _ADDRESS.fullmatch(address)
         if found is None or not 0 < int(found[1]) < 65536:
-            raise ValueError(f"{address!r} is no address: write HOST:PORT, several separated by commas")
+            raise ValueError(f"{address!r} is not an address: write HOST:PORT, several separated by commas")
 
 
 def _note_profile(ctx: typer.Context, value: str | None) -> str | None:
@@ -188,7 +188,7 @@ def grpc_address(bootstrap: str, admin: AdminClient) -> str:
     entries = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")
     entry = entries.get(GRPC_LISTENER)
     if entry is None or not entry.value:
-        raise CommandError(f"node {node.id} at {bootstrap} has no {GRPC_LISTENER}: it is no tidelog node")
+        raise CommandError(f"node {node.id} at {bootstrap} has no {GRPC_LISTENER}: it is not a tidelog node")
     return str(entry.value)
 
 

@@ -160,7 +160,7 @@ class HomeGuard:
             return None
         return LeaderNotAvailable(
             f"{partition}: the data directory {self.away}; the partition "
-            "takes records once the store has been asked what it holds"
+            "accepts records once it has been compared with the store"
         )
 
     @property

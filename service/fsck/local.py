@@ -47,7 +47,7 @@ def _cluster_id(data_dir: str) -> str:
             lines = dict(line.strip().split("=", 1) for line in file if "=" in line)
         return lines["cluster.id"]
     except (OSError, KeyError) as error:
-        raise InvalidConfig(f"{data_dir} is no data directory of a node: {error!r}") from error
+        raise InvalidConfig(f"{data_dir} is not a node's data directory: {error!r}") from error
 
 
 def _saved_manifest(directory: str, ids: Ids, report: Report) -> Manifest | None:

@@ -56,7 +56,7 @@ class PartitionCheck:
         try:
             manifest = self.bucket.manifest(self.ids, sound=False)
             if manifest is None:
-                raise TierObjectMissing(f"the manifest of {self.ids} was deleted while it was looked at")
+                raise TierObjectMissing(f"the manifest of {self.ids} was deleted while it was read")
         except (TierCorrupt, TierObjectMissing, StoreRefused) as error:
             self._add(FindingKind.BAD_MANIFEST, key, str(error))
             self._know_everything()  # what it names is unknown, and so is what it does not name

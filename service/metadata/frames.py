@@ -72,8 +72,8 @@ def scan(data: bytes, first_index: int, name: str) -> Scan:
     while (frame := decode(data, position)) is not None:
         if frame.index != expected or frame.term < term:
             raise MetadataCorrupt(
-                f"{name}: at byte {position} stands entry {frame.index} of term {frame.term} where entry {expected} "
-                f"of term {term} or later belongs. {ADVICE}"
+                f"{name}: at byte {position} is entry {frame.index} of term {frame.term}, where entry {expected} of "
+                f"term {term} or later is expected. {ADVICE}"
             )
         frames.append(frame)
         position += HEADER_BYTES + len(frame.payload)

@@ -115,7 +115,7 @@ class MetadataLog:
 
     def propose(self, records: Sequence[pb.MetadataRecord]) -> asyncio.Future[int]:
         """Appends `records` as one atomic batch. The future gives the index of their entry once they are durable and
-        applied, or StorageError if the disk refused them (nothing changed; ask again later).
+        applied, or StorageError if the disk refused them (nothing changed; retry later).
 
         Raises at once, with nothing proposed: MetadataCorrupt if the records do not fit the state (a mistake of the
         planner), InvalidRequest if they are too large, StorageError if too much waits already or the log is closed.
@@ -128,7 +128,7 @@ class MetadataLog:
                 f"the change takes {len(payload)} bytes of metadata, more than {MAX_PROPOSAL_BYTES}: ask for it in parts"
             )
         if self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:
-            raise StorageError("too many metadata changes wait for the disk; ask again later")
+            raise StorageError("too many metadata changes wait for the disk; retry later")
         self._proposed = self._proposed.apply_batch(records)
         proposal = _Proposal(payload, self._proposed, asyncio.get_running_loop().create_future())
         self._waiting.append(proposal)

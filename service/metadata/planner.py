@@ -197,7 +197,7 @@ def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
     """The next block for that broker (KIP-730). No id of it may be given out before the records are durable."""
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
-        raise PolicyViolation("All producer ids of this cluster are given out.")
+        raise PolicyViolation("All producer ids of this cluster are used up.")
     broker = image.brokers.get(broker_id)
     record = pb.ProducerIdBlockRecord(
         broker_id=broker_id,

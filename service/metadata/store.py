@@ -155,7 +155,7 @@ class MetadataStore:
         path = self._snapshot_path(index, term)
         frame = decode(_read(path))
         if frame is None or (frame.index, frame.term) != (index, term):
-            raise MetadataCorrupt(f"{path}: the snapshot's checksum does not fit its bytes. {ADVICE}")
+            raise MetadataCorrupt(f"{path}: the snapshot's checksum does not match its bytes. {ADVICE}")
         self._snapshot_at = max(self._bound, len(frame.payload))
         return Recovered(_applied(MetadataImage(), frame, path), index, term)
 

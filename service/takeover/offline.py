@@ -25,7 +25,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
     clock, rng, files = SystemClock(), SystemRng(), OsFiles()
     client = tier_client(settings, None, clock, rng)
     if client is None:
-        raise InvalidConfig("a restore is from the store: give its --store")
+        raise InvalidConfig("a restore needs the store: give its --store")
     check_store_is_there(settings)
     parts = {"node_id": settings.node_id, "readiness": Readiness(), "clock": clock, "rng": rng}
     try:

@@ -245,9 +245,9 @@ class TakeOver:
             mine.add((begun.incarnation, begun.start_id))
         if (found.incarnation, found.holder.start_id) not in mine:
             raise FencedWriter(
-                f"the take-over of cluster {self._cluster_id} cannot go on: since it began, another start (node "
-                f"{found.holder.node_id}, incarnation {found.incarnation}) has claimed the cluster. If this node shall take "
-                "it over nevertheless, stop that one and begin again on another, empty --data-dir"
+                f"the take-over of cluster {self._cluster_id} cannot continue: since it began, another start (node "
+                f"{found.holder.node_id}, incarnation {found.incarnation}) has claimed the cluster. To take it over with this "
+                "node nevertheless, stop that one and begin again on another, empty --data-dir"
             )
         return found.incarnation
 
@@ -271,7 +271,7 @@ class TakeOver:
             if taken.deleted:
                 raise StoreRefused(
                     f"the manifest of {ids} is deleted, but topic.json says that topic id {ids.topic_id} is live: the bucket "
-                    "is not of one moment. Put it back as it was, then start again"
+                    "mixes states of different times. Put it back as it was, then start again"
                 )
             claimed[ids.topic_id, ids.partition] = Claimed(
                 taken.leader_epoch, taken.log_start, taken.end, taken.committed_at, taken.producer_id
@@ -357,7 +357,7 @@ def _decoded(path: str, key: str) -> MetadataImage:
         frame = frames.decode(file.read())
     if frame is None:
         raise MetadataCorrupt(
-            f"{key}: the snapshot's checksum does not fit its bytes. Move this object out of the prefix, then "
-            "the one before it is taken"
+            f"{key}: the snapshot's checksum does not match its bytes. Move this object out of the prefix; the "
+            "previous snapshot is then used"
         )
     return MetadataImage().apply_batch(pb.MetadataBatch.FromString(frame.payload).records)

@@ -33,6 +33,6 @@ async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: s
         told = output.decode(errors="replace").strip()[-SHOWN:]
         raise StoreRefused(
             f"cluster {cluster_id} in {store} was checked and is not sound: {told}. Nothing was changed. Put the newest "
-            "version of every object that is named back, then start again; delete nothing. What each finding means stands in "
-            "docs/operations.md"
+            "version of every object that is named back, then start again; delete nothing. docs/operations.md explains each "
+            "finding"
         )

@@ -210,7 +210,7 @@ def _by_topic(name: str, text: str, topics: tuple[str, ...], words: str, form: s
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("a name appears twice in one object")
     return found
 
 

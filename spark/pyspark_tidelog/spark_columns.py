@@ -52,7 +52,7 @@ def checked(schema: StructType) -> StructType:
         if field.dataType.simpleString() != kind.simpleString():
             raise OptionError(f"column {field.name!r} is {kind.simpleString()}, not {field.dataType.simpleString()}")
     if len(set(schema.names)) != len(schema.names):
-        raise OptionError(f"a column stands twice in the schema: {', '.join(schema.names)}")
+        raise OptionError(f"a column appears twice in the schema: {', '.join(schema.names)}")
     if not schema.names:
         raise OptionError(f"the schema has no column; columns are {known}")
     return schema

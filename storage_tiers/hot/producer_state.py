@@ -359,5 +359,5 @@ def _check_sequence(header: BatchHeader, entry: ProducerEntry) -> None:
     expected = (entry.last_sequence + 1) & _MAX_SEQUENCE
     if first != expected:
         raise OutOfOrderSequence(
-            f"producer {header.producer_id} sent sequence {first} where {expected} follows: a batch before it is missing"
+            f"producer {header.producer_id} sent sequence {first} where {expected} is expected: a batch before it is missing"
         )

@@ -182,7 +182,7 @@ def check_crc(batch: Buffer, header: BatchHeader) -> None:
     actual = crc32c(memoryview(batch)[ATTRIBUTES : header.size])
     if actual != header.crc:
         raise CorruptRecord(
-            f"CRC-32C of the record batch is {actual:#010x}, its header says {header.crc:#010x}: damaged on the way"
+            f"CRC-32C of the record batch is {actual:#010x}, its header says {header.crc:#010x}: damaged in transit"
         )
 
 

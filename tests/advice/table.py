@@ -41,7 +41,7 @@ _ASK_AGAIN = (
     "tests/service/directory/test_beginning.py::test_an_empty_directory_waits_for_a_store_that_is_away",
 )
 RETRIED = row(
-    "^(?!refresh metadata).*((ask|send|try) (it )?again( later)?|ask (later|another)|send again later)\n?$",
+    "^(?!refresh metadata).*((ask|send|try) (it )?again( later)?|retry( later)?|ask (later|another)|send again later)\n?$",
     *_ASK_AGAIN,
 )
 

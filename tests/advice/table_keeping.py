@@ -75,7 +75,7 @@ DIRECTORY_ROWS = (
         "tests/service/directory/test_beginning.py::test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay",
         "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
     ),
-    row("start it with the --store that it is from", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),
+    row("start it with the --store of that take-over", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),
     row("belongs to cluster … already: give an empty --data-dir", LIBRARIES + "a_restore_goes_to_an_empty_directory"),
     row(
         "nothing else names the topic of these records; restore it from a copy|write the two lines `version: 0`",
@@ -169,7 +169,7 @@ STORE_ROWS = (
         "the store holds nothing of cluster …: .* Look at --store, the prefix in it and --s3-endpoint",
         "tests/service/cli/test_cold_repair.py::test_a_store_that_holds_nothing_of_the_cluster_is_not_written_to",
     ),
-    row("Stop this (node|one); the one that began last goes on", *_STOP_THIS_NODE),
+    row("Stop this (node|one); the (one|node) that started last owns the cluster", *_STOP_THIS_NODE),
     row(
         "Start the newer directory again. If its disk is lost, keep this one",
         BROKER + "test_copies.py::test_a_copy_that_has_missed_something_claims_nothing_and_the_original_goes_on",
@@ -189,17 +189,17 @@ STORE_ROWS = (
         "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
     ),
     row(
-        "what lies between left this disk once the store had shown it",
+        "the records between them left this disk after the store had shown them",
         BROKER
         + "test_store_lineage.py::test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back",
     ),
     row(
-        "is deleted in the bucket, and nothing follows that there",
+        "is deleted in the bucket, which is final: nothing more",
         REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
         REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
     ),
     row(
-        "is deleted in the bucket, which is the last thing|is deleted; delete the topic and create it anew",
+        "is deleted in the bucket, which is final for a partition|is deleted; delete the topic and create it anew",
         REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
         REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
     ),
@@ -221,11 +221,11 @@ STORE_ROWS = (
     ),
     row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_where_nothing_is_lost_nothing_is_given_up"),
     row(
-        "is lost is given up topic by topic: name the topic|write PARTITION:START-END",
+        "losses are accepted topic by topic: name the topic|write PARTITION:START-END",
         "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
     ),
     row(
-        "are of a node that is stopped: give both, or neither|give the one of the node that is stopped",
+        "are for a stopped node: give both, or neither|give the stopped node's directory",
         "tests/service/cli/test_cold_repair.py::test_a_stopped_node_is_repaired_by_its_directory",
     ),
     row(
@@ -248,7 +248,7 @@ STORE_ROWS = (
         "stop that one and begin again on another, empty --data-dir",
         STORE + "of_two_take_overs_the_one_that_is_meant_begins_again",
     ),
-    row("the bucket is not of one moment", STORE + "a_bucket_that_is_not_of_one_moment_is_put_back"),
+    row("the bucket mixes states of different times", STORE + "a_bucket_that_is_not_of_one_moment_is_put_back"),
     row("Move this object out of the prefix", STORE + "a_damaged_snapshot_is_moved_out_and_the_one_before_taken"),
     row(
         "were committed after that: the manifest is gone",
@@ -264,7 +264,7 @@ STORE_ROWS = (
     ),
     row(": upgrade( it)?$", STORE + "what_a_newer_version_wrote_waits_for_the_upgrade"),
     row(
-        "has a pin named|pins, the most there may be; remove one",
+        "has a pin named|pins, the maximum; remove one",
         STORE + "names_of_pins_are_free_again_once_they_are_removed",
     ),
     row(

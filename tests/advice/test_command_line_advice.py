@@ -91,7 +91,7 @@ ADVISED: list[tuple[str, str, Sequence[str]]] = [
     ),
     (
         "produce -b {kafka}",
-        "name the topic, or give --json with lines that do",
+        "name the topic, or give --json with lines that name it",
         ["produce t -b {kafka}", "produce --json -b {kafka}"],
     ),
     (
@@ -174,7 +174,7 @@ STARTS: list[tuple[str, str]] = [
     ("--listeners INSIDE://:0", "add INSIDE:PLAINTEXT to listener.security.protocol.map"),
     (
         "--listeners SSL://:0",
-        "write SSL:PLAINTEXT in listener.security.protocol.map, and let only friends reach that address",
+        "write SSL:PLAINTEXT in listener.security.protocol.map, and restrict who can reach that address",
     ),
     ("--listener-security-protocol-map INSIDE", "write INSIDE:PLAINTEXT"),
     ("--advertised-listeners INSIDE://h:1", "add it there, or take it out here"),

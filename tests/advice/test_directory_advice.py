@@ -150,7 +150,7 @@ async def test_a_take_over_that_began_is_finished_with_its_store(tmp_path: Path)
     with pytest.raises(LogError, match="cut"):
         async with running(tmp_path / "data", node.store, take_over=cluster):
             pass
-    with pytest.raises(InvalidConfig, match="start it with the --store that it is from"):
+    with pytest.raises(InvalidConfig, match="start it with the --store of that take-over"):
         async with running(tmp_path / "data", store_url="none"):
             pass
     async with running(tmp_path / "data", node.store) as node:

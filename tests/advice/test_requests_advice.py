@@ -213,7 +213,7 @@ async def test_what_waits_for_a_store_is_asked_again(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20)
         node.store.down = True
-        with pytest.raises(RequestTimedOut, match="it goes on, ask again"):
+        with pytest.raises(RequestTimedOut, match="the operation continues, ask again"):
             await node.log.seal("t", wait=True, timeout_ms=200)
         node.store.down = False
         await node.seal("t")

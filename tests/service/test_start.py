@@ -36,7 +36,7 @@ def taken() -> Iterator[int]:
         ({"store": "ftp://x"}, "ftp://x"),
         (
             {"listeners": "PLAINTEXT://0.0.0.0:0"},
-            "clients cannot be told to connect to 0.0.0.0; write PLAINTEXT://HOST:PORT",
+            "clients cannot connect to 0.0.0.0; write PLAINTEXT://HOST:PORT",
         ),
         ({"listeners": "PLAINTEXT://host.invalid:0"}, "cannot listen on PLAINTEXT://host.invalid:0"),
         ({"grpc_listener": "host.invalid:0"}, "cannot listen on host.invalid:0 for gRPC"),

@@ -93,7 +93,7 @@ def test_a_path_is_told_where_it_belongs() -> None:
         ({"endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
         ({"startingOffsets": "5"}, "has another form than"),
         ({"startingOffsets": "{"}, "neither earliest, latest nor JSON"),
-        ({"startingOffsets": '{"a": {"0": 1}, "a": {"0": 2}}'}, "stands twice"),
+        ({"startingOffsets": '{"a": {"0": 1}, "a": {"0": 2}}'}, "appears twice"),
         ({"startingOffsets": '{"a": {"0": 1}}'}, "must name exactly the topics that are read (a, b), not a"),
         ({"startingOffsets": '{"a": {"0": -1}, "b": {}}'}, "-1 is no offset for a-0"),
         ({"endingOffsets": '{"a": {"0": -2}, "b": {}}'}, "-2 is no offset for a-0"),

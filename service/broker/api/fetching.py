@@ -170,7 +170,7 @@ def _read_one(
         epoch, end = log.hot.epoch_end_offset(wanted.last_fetched_epoch)
         if epoch < 0 or wanted.offset < log.log_start_offset:
             raise OffsetOutOfRange(
-                f"{wanted.partition}: where the last fetched epoch {wanted.last_fetched_epoch} ended is not known, or "
+                f"{wanted.partition}: the end of the last fetched epoch {wanted.last_fetched_epoch} is unknown, or "
                 f"offset {wanted.offset} is below the log start; ask ListOffsets where the log begins"
             )
         if epoch < wanted.last_fetched_epoch or end < wanted.offset:

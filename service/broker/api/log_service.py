@@ -49,7 +49,7 @@ from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId
 _WITHOUT_LOG_START = (CorruptRecord, LeaderNotAvailable, NotLeader, RecordBatchTooLarge, RecordTooLarge, StorageError)
 
 #: Stands in an answer until it is known.
-_UNKNOWN = LogError("the broker gave no answer")
+_UNKNOWN = LogError("the broker did not answer")
 
 
 class _DelayedAnswers:
@@ -227,7 +227,7 @@ class LogService:
                 f"{partition}: cannot delete below {before_offset}; the high watermark is {watermark} (or ask with -1)"
             )
         if "delete" not in led.log.hot.settings.cleanup_policy:
-            raise PolicyViolation(f"{partition}: cleanup.policy has no `delete`, so records leave by compaction only")
+            raise PolicyViolation(f"{partition}: cleanup.policy has no `delete`, so only compaction removes records")
         self._tiering.lineage.check(led)
         await self._partitions.raise_log_starts({led: target})
         led.check_readable()

@@ -119,7 +119,7 @@ def _why_closed(access: StoreAccess) -> str:
     if access.behind is not None:
         return f"cluster.json comes first: `tidelog cold repair --cluster`. {access.behind}"
     if access.writer is None:
-        raise TierUnavailable("the object store has not answered yet; ask again")
+        raise TierUnavailable("the object store has not answered yet; retry")
     return ""
 
 

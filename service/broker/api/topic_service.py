@@ -125,7 +125,7 @@ class TopicService:
             ]
             if all(failures) and failures[0] is not None:
                 raise StorageError(
-                    f"topic {topic.name!r} exists now, but none of its partitions could be opened; they are tried again "
+                    f"topic {topic.name!r} was created, but none of its partitions could be opened; they are retried "
                     f"every few seconds: {failures[0]}"
                 )
         given = {name: value for name, value in topic.configs.items() if value is not None}

@@ -96,7 +96,7 @@ class DiskGuard:
     def _refuse_for_ballast(self) -> None:
         """From any thread: the room that the ballast leaves is not for records."""
         self._refusal = StorageError(
-            f"{self._directory} has no room left, and its ballast is in use to free some; free space, lower retention, or "
+            f"{self._directory} has no space left and its ballast is released; free space, lower retention, or "
             "bring the object store back"
         )
 

@@ -58,7 +58,7 @@ class Extensions:
             if extension.ended.is_set():
                 raise TierUnavailable(
                     f"{partition.partition}: deleted here, but an offload of what lies below offset {log_start} may have "
-                    "reached the bucket; ask again"
+                    "reached the bucket; retry"
                 )
             await extension.ended.wait()
             extension = self._of.get(partition)

@@ -73,7 +73,7 @@ class StoreLineage:
 
     def _check_not_in_repair(self, partition: Partition) -> None:
         if partition in self._in_repair:
-            raise TierUnavailable(f"{partition.partition}: its manifest is being repaired; ask again")
+            raise TierUnavailable(f"{partition.partition}: its manifest is being repaired; retry")
 
     @contextmanager
     def asking(self, partition: Partition) -> Iterator[SeenManifest | None]:
@@ -103,9 +103,11 @@ class StoreLineage:
         shown = "no manifest" if manifest is None else f"commit {manifest.commit}, up to offset {end}"
         raise StoreBehind(
             f"{partition.partition}: the object store shows {shown}, and the local log begins at offset "
-            f"{hot.local_start_offset}: what lies between left this disk once the store had shown it. The store has gone "
-            "backwards, or this directory is another one's: nothing is deleted or evicted. Put the newest version of the "
-            "partition's manifest back, with every object that was there then"
+            f"{hot.local_start_offset}: the records between them left this disk after the store had shown them. The store "
+            "has gone "
+            ""
+            "backwards, or this directory belongs to another node: nothing is deleted or evicted. Put the newest version "
+            "of the partition's manifest back, with every object that was there then"
         )
 
     def check_follows(self, partition: Partition, manifest: Manifest) -> None:

@@ -51,7 +51,7 @@ async def check_not_older(client: TierClient, image: MetadataImage) -> None:
                 if why is not None:
                     raise FencedWriter(
                         f"this data directory was copied, restored or moved, and is older than its cluster {image.cluster_id}: "
-                        f"since then {why}. A node that went on from it would give names and offsets out a second time; "
+                        f"since then {why}. A node that continued from it would assign names and offsets twice; "
                         "nothing was changed. Start the newer directory again. If its disk is lost, keep this one and start on "
                         f"another, empty --data-dir with --take-over {image.cluster_id}"
                     )

@@ -137,7 +137,7 @@ class StoreAccess:
     async def store_ms(self) -> int:
         """The store's clock (ms since 1970). TierUnavailable if it has not been opened, or does not answer."""
         if self.writer is None:
-            raise TierUnavailable("the store has not been opened yet; ask again")
+            raise TierUnavailable("the store has not been opened yet; retry")
         return await self.client.ask(ReadStoreTime(f"{self._metadata.image.cluster_id}/"))
 
     def _opened(self) -> None:
@@ -181,7 +181,7 @@ class StoreAccess:
             return RepairReport(refused=refused), 0
         found = await self.client.ask(ShownCluster(image.cluster_id))
         if apply and self.writer is None and self.behind is None:
-            raise TierUnavailable("the object store has not answered yet, or the node is new there; ask again")
+            raise TierUnavailable("the object store has not answered yet, or the node is new there; retry")
         try:
             settle(found, image, self._directory_id)
             return RepairReport(), 0
@@ -193,7 +193,7 @@ class StoreAccess:
         if highest.number > image.incarnation:
             return RepairReport(
                 refused=f"{highest.key} is of incarnation {highest.number}, and this directory has held {image.incarnation}: "
-                "another node has gone on with the cluster. Stop this one; the one that began last goes on"
+                "another node has continued the cluster. Stop this one; the node that started last owns the cluster"
             ), 0
         shows = "is gone" if found is None else f"shows incarnation {found.incarnation}"
         # A start that claimed beside this one may hold the next numbers, and nothing is left that shows it.
@@ -273,12 +273,13 @@ def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) 
         raise StoreBehind(
             f"the bucket went backwards: cluster {image.cluster_id} {shows} there, and this directory has held incarnation "
             f"{image.incarnation}. Local data is served; nothing is offloaded, evicted or deleted before the bucket shows it "
-            "again. Put the bucket back as it was, or correct --store if this is another one; delete nothing. If that version "
+            "again. Put the bucket back as it was, or correct --store; delete nothing. If that version "
             "of cluster.json is gone for good, see what `tidelog cold repair --cluster` would write"
         )
     raise FencedWriter(
         f"the bucket is at incarnation {number} of cluster {image.cluster_id}, held by another start than this "
         f"directory's (which is at {image.incarnation}): a copy of it has run, the cluster was taken over, or the "
-        "store is another one. Stop this node; the one that began last goes on. If its disk is lost and this directory is an "
+        "store is another one. Stop this node; the one that started last owns the cluster. If its disk is lost and this "
+        "directory is an "
         f"older copy of it, keep this one and start on another, empty --data-dir with --take-over {image.cluster_id}"
     )

@@ -338,7 +338,7 @@ class Tiering:
         await reconcile(partition)
         if manifest.end <= offload.start:
             raise TierUnavailable(
-                f"{partition.partition}: the manifest still ends at {manifest.end}; it is extended again"
+                f"{partition.partition}: the manifest still ends at {manifest.end}; the commit is retried"
             )
 
     async def _extend(self, partition: Partition, job: ExtendJob) -> Manifest:
@@ -401,7 +401,7 @@ class Tiering:
         if manifest is None:
             manifest = await self.reload(partition)
             if not await self._manifests.save_again(partition, manifest):
-                raise TierUnavailable(f"{partition.partition}: its manifest is changing; ask again")
+                raise TierUnavailable(f"{partition.partition}: its manifest is changing; retry")
         return manifest
 
     async def _evict(self, partition: Partition) -> None:
@@ -415,7 +415,7 @@ class Tiering:
 
     def _writer(self) -> ManifestWriter:
         if self._access is None or self._access.writer is None:
-            raise TierUnavailable("the object store has not answered yet; ask again")
+            raise TierUnavailable("the object store has not answered yet; retry")
         return self._access.writer
 
     # --- asked for ----------------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ class Tiering:
         said = f"after {timeout_ms} ms not everything of {', '.join(str(p.partition) for p in late)} is in the bucket"
         behind = next((reason for p in late if (reason := self.lineage.reason(p)) is not None), None)
         # What has gone backwards somebody has to mend: to ask again would be to wait for nothing.
-        return RequestTimedOut(f"{said}; it goes on, ask again" if behind is None else f"{said}: {behind}")
+        return RequestTimedOut(f"{said}; the operation continues, ask again" if behind is None else f"{said}: {behind}")
 
     async def log_start_raised(self, partition: Partition) -> None:
         """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then), also what
@@ -462,7 +462,7 @@ class Tiering:
         if self._client is not None and _shows_deleted(partition):
             if not self._is_open or partition not in self._compared:
                 raise TierUnavailable(
-                    f"{partition.partition}: deleted here, but the object store has not answered yet; ask again"
+                    f"{partition.partition}: deleted here, but the object store has not answered yet; retry"
                 )
             await self._hide_deleted(partition)
         self._notify()

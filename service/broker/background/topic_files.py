@@ -204,7 +204,7 @@ class TopicFiles:
                 return report, 0
             shown = await self._client.ask(RepublishTopic(state))
             if shown is None:
-                raise TierUnavailable(f"{name}: the tier process gave an empty answer; ask again")
+                raise TierUnavailable(f"{name}: the tier process sent an empty answer; retry")
             self._shown(topic.topic_id, shown.revision)
             self._published[topic.topic_id] = (count, tuple(sorted(configs.items())))
             await self._save_revisions()

@@ -61,8 +61,8 @@ def wait_for_store(partition: Partition) -> None:
     tier = partition.log.tier
     partition.recover(
         LeaderNotAvailable(
-            f"{partition.partition}: its local log is not known to be what the bucket holds up to offset "
-            f"{tier.end if tier else 0}; it leads once the store has answered"
+            f"{partition.partition}: its local log has not been compared with the bucket up to offset "
+            f"{tier.end if tier else 0}; it leads once the store answers"
         )
     )
 
@@ -85,8 +85,8 @@ async def reconcile(partition: Partition) -> None:
             continue  # what was found wrong is so no more
         if _epoch_before(state.epochs, manifest.end) != manifest.last_record_epoch:
             raise TierCorrupt(
-                f"{partition.partition}: the manifest and the sidecar of its end do not agree on the leader epoch before "
-                f"offset {manifest.end}; nothing is discarded for them, run `tidelog fsck`"
+                f"{partition.partition}: the manifest and its last sidecar disagree on the leader epoch before offset "
+                f"{manifest.end}; nothing is discarded, run `tidelog fsck`"
             )
         if disagrees(partition, manifest):
             _discard(partition, manifest, state)

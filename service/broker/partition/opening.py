@@ -56,6 +56,6 @@ def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailabl
     if moved is None:
         return None
     return LeaderNotAvailable(
-        f"{partition}: its directory was copied or put back ({moved}); it takes records once the store has been asked what "
-        "it holds"
+        f"{partition}: its directory was copied or put back ({moved}); it accepts records once it has been compared with "
+        "the store"
     )

@@ -148,7 +148,7 @@ class Partition:
 
     def begin_at(self, offset: int) -> None:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
-        why = LeaderNotAvailable(f"{self.partition}: the local log was discarded for the bucket's; send again")
+        why = LeaderNotAvailable(f"{self.partition}: the local log was replaced by the bucket's; send again")
         self._apply(PartitionEvent.DISCARD, why)
         self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
 
@@ -443,7 +443,7 @@ class Partition:
             return
         if current_leader_epoch < self.state.leader_epoch:
             raise FencedLeaderEpoch(
-                f"{self.partition}: leader epoch {current_leader_epoch} is over, it is {self.state.leader_epoch} now; "
+                f"{self.partition}: leader epoch {current_leader_epoch} is over, the current one is {self.state.leader_epoch}; "
                 "refresh metadata"
             )
         raise UnknownLeaderEpoch(f"{self.partition}: leader epoch {current_leader_epoch} has not reached this node yet")
@@ -454,7 +454,7 @@ class Partition:
             if offset > self.log.end_offset:
                 if self.is_recovering:
                     # An older copy: what the reader has seen beyond may be in the store, which is asked first.
-                    raise OffsetNotAvailable(f"{self.partition}: offset {offset} is not known yet; ask again")
+                    raise OffsetNotAvailable(f"{self.partition}: offset {offset} is not known yet; retry")
                 raise OffsetOutOfRange(
                     f"{self.partition}: offset {offset} is past the log end {self.log.end_offset}; "
                     "ask ListOffsets where the log ends"

@@ -199,7 +199,7 @@ class Partitions:
     async def _manifest(self, find: FindManifest, ids: Ids) -> Manifest:
         led = self.get(ids.topic_partition)
         if led.topic_id != ids.topic_id:
-            raise TierUnavailable(f"{ids}: the topic was made anew; ask again")
+            raise TierUnavailable(f"{ids}: the topic was recreated; retry")
         return await find(led)
 
     def add(self, hot: HotLog, leader_epoch: int, *, started: bool = False) -> Partition:

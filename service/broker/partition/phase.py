@@ -222,7 +222,7 @@ class Life:
 
     @classmethod
     def begin(cls, partition: TopicPartition) -> Life:
-        why = LeaderNotAvailable(f"{partition}: its log is being opened; ask again")
+        why = LeaderNotAvailable(f"{partition}: its log is being opened; retry")
         return cls(partition, Phase.OPENING, {Cause.RECOVERY: why})
 
     def after(self, event: PartitionEvent, why: LogError | None = None) -> Life:

@@ -62,7 +62,7 @@ def from_json(line: bytes) -> JsonRecord:
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"it is no JSON object, but {_quoted(found)}")
+        raise ValueError(f"it is not a JSON object but {_quoted(found)}")
     _check_fields(found, _FIELDS, "a record")
     if "value" not in found and "value_base64" not in found:
         raise ValueError('it has no value; a tombstone has "value": null')
@@ -109,14 +109,14 @@ def _content(found: Mapping[str, Any], name: str) -> bytes | None:
             raise binascii.Error
         return base64.b64decode(content, validate=True)
     except ValueError:
-        raise ValueError(f"{encoded} is no base64, but {_quoted(content)}") from None
+        raise ValueError(f"{encoded} is not base64 but {_quoted(content)}") from None
 
 
 def _utf8(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} has half of a surrogate pair, which no bytes stand for") from None
+        raise ValueError(f"{name} has half of a surrogate pair, which cannot be encoded") from None
 
 
 def _number(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:

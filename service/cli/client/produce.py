@@ -181,7 +181,7 @@ def _check(topic: str | None, key_separator: str | None, *, as_json: bool) -> No
     if as_json and key_separator is not None:
         raise typer.BadParameter("a line of JSON has its key in it: leave --key-separator out", param_hint="--json")
     if topic is None and not as_json:
-        raise typer.BadParameter("name the topic, or give --json with lines that do", param_hint="TOPIC")
+        raise typer.BadParameter("name the topic, or give --json with lines that name it", param_hint="TOPIC")
 
 
 def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _reader(
     def read_json(line: bytes) -> JsonRecord:
         found = from_json(line)
         if topic is None and found.topic is None:
-            raise ValueError("it names no topic, nor does the command")
+            raise ValueError("neither the line nor the command names a topic")
         return found._replace(
             topic=topic or found.topic,
             partition=found.partition if partition is None else partition,

@@ -14,7 +14,7 @@ PATIENCE_S = 2.0
 #: What the body says of a store that nothing is wrong with.
 _SOUND_STORES = ("ok", "none")
 _LONGEST_BODY = 1 << 20
-ASK_THE_LOG = "the node says of nothing that is wrong; it is asked on"
+ASK_THE_LOG = "the node reports no problem; retrying"
 
 
 def why_nothing_comes(bootstrap: str, places: Sequence[Place]) -> str:
@@ -22,7 +22,7 @@ def why_nothing_comes(bootstrap: str, places: Sequence[Place]) -> str:
     try:
         body = _readyz(bootstrap)
     except (CommandError, OSError, ValueError):
-        return "the node does not say why; it is asked on. Its log and /readyz say what it waits for"
+        return "the node gives no reason; retrying. Its log and /readyz have it"
     return explain_readyz(body, [f"{topic}-{number}" for topic, number in places])
 
 
@@ -33,12 +33,12 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
         if partition in behind:
             return f"the object store shows less of {partition} than the node has seen: {behind[partition]}"
     if body.get("store") not in _SOUND_STORES:
-        return f"the node waits for the object store, and asks it on: {body.get('store')}"
+        return f"the node waits for the object store, and retries: {body.get('store')}"
     if body.get("holding"):
-        return f"the node takes nothing yet: {body['holding']}"
+        return f"the node refuses writes for now: {body['holding']}"
     refusing = [partition for partition in partitions if partition in body.get("refusing_partitions", ())]
     if refusing:
-        return f"the node's disk keeps {refusing[0]} from being written or opened"
+        return f"the node's disk prevents {refusing[0]} from being written or opened"
     waiting = [partition for partition in partitions if partition in body.get("waiting_partitions", ())]
     if waiting:
         return f"{waiting[0]} waits for the object store"

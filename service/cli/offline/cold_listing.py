@@ -121,7 +121,7 @@ def _read(bucket: Bucket, ids: Ids, with_segments: bool) -> tuple[Manifest, tupl
     for attempt in range(ATTEMPTS):
         manifest = bucket.manifest(ids)
         if manifest is None:
-            raise TierObjectMissing(f"the manifest of {ids} was deleted while it was looked at")
+            raise TierObjectMissing(f"the manifest of {ids} was deleted while it was read")
         try:
             return manifest, tuple(live_segments(manifest, bucket.pages(ids))) if with_segments else ()
         except TierObjectMissing:  # the page was written anew since the manifest was read

@@ -68,7 +68,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         elif _is_known(path):
             yield path
         else:
-            raise Unreachable(f"{path} is of no kind that can be dumped")
+            raise Unreachable(f"{path} is not a file that can be dumped")
 
 
 def _is_known(path: Path) -> bool:

@@ -106,7 +106,7 @@ class Nodes:
         except Unreachable as error:
             return NodeView(last.address, last.numbers, str(error))
         except ValueError as error:
-            return NodeView(last.address, last.numbers, f"what it serves as /metrics cannot be read: {error}")
+            return NodeView(last.address, last.numbers, f"its /metrics cannot be parsed: {error}")
         self._readings[last.address] = after
         if before is None:
             return NodeView(last.address, None)
@@ -127,12 +127,10 @@ def scrape(address: str) -> str:
         said = error.read(200).decode("utf-8", "replace").strip()
         raise Unreachable(f"answers {error.code} to /metrics: {said or error.reason}") from None
     except (HTTPException, UnicodeDecodeError):  # what it said is not shown: it may be anything
-        raise Unreachable("does not speak HTTP; it is asked again") from None
+        raise Unreachable("does not speak HTTP; it is retried") from None
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
-        raise Unreachable(
-            f"cannot be reached: {getattr(reason, 'strerror', None) or reason}; it is asked again"
-        ) from None
+        raise Unreachable(f"cannot be reached: {getattr(reason, 'strerror', None) or reason}; it is retried") from None
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Scrape:
             for sample in family.samples:
                 samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
         if not samples:
-            raise ValueError("there are no metrics in it")
+            raise ValueError("it contains no metrics")
         return cls(at, samples)
 
     def values(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:

@@ -188,7 +188,7 @@ def _not_as_expected(found: ClusterState | None, expected: int, mine: Holder) ->
     return FencedWriter(
         f"cluster {found.cluster_id} is at incarnation {found.incarnation} in the bucket (node {holder.node_id}, directory "
         f"{holder.directory_id}, start {holder.start_id}), this directory is at {expected}: a copy of its directory has "
-        "run, or the cluster was taken over. Stop this node; the one that began last goes on. If its disk is lost and this "
-        "directory is an older copy of it, keep this one and start on another, empty --data-dir with --take-over "
+        "run, or the cluster was taken over. Stop this node; the one that started last owns the cluster. If its disk is "
+        "lost and this directory is an older copy of it, keep this one and start on another, empty --data-dir with --take-over "
         f"{found.cluster_id}"
     )

@@ -34,7 +34,7 @@ async def find_clusters(store: ObjectStore) -> tuple[ClusterFound, ...]:
     if len(folders) > MAX_FOLDERS:
         raise StoreRefused(
             f"the store's prefix holds {len(folders)} folders, too many to look for clusters in: choose a prefix of its own "
-            "for tidelog, or start with --new-cluster if this directory shall begin a new cluster here"
+            "for tidelog, or start with --new-cluster to begin a new cluster here"
         )
     found = [await _look(store, folder) for folder in folders]
     return tuple(cluster for cluster in found if cluster is not None)

@@ -186,8 +186,8 @@ class CommitLoop:
             return LoadedManifest(decode(body.data, self.ids), body.etag)
         except TierCorrupt as error:
             raise ManifestDamaged(
-                f"{error}. The object store shows no manifest of {self.ids}: nothing is deleted or evicted until it shows one "
-                f"that follows what was seen. Put the newest version of {self.ids.manifest_key} back, or see what "
+                f"{error}. The object store shows no manifest of {self.ids}: nothing is deleted or evicted until it shows the "
+                f"one last seen, or a later one. Put the newest version of {self.ids.manifest_key} back, or see what "
                 f"`tidelog cold repair {self.ids.topic}` can prove"
             ) from error
 
@@ -365,8 +365,8 @@ class CommitLoop:
     async def _planned(self, step: Step, manifest: Manifest, commit_id: str) -> ManifestChange | None:
         if manifest.format > FORMAT:
             raise StoreRefused(
-                f"the manifest of {self.ids} has format {manifest.format}; this version of tidelog may read it, but to "
-                f"change it must write that format: upgrade"
+                f"the manifest of {self.ids} has format {manifest.format}; this version of tidelog can read that format "
+                f"but not write it: upgrade"
             )
         held: dict[str, ManifestPage] = {}
         while True:
@@ -420,7 +420,7 @@ class CommitLoop:
             ) from error
         saved = decode(data, self.ids)
         if saved.commit != seen.commit or not saved.has_commit(seen.commit_id):
-            raise TierUnavailable(f"{self.ids}: {seen.saved_at} was replaced while it was asked for; ask again")
+            raise TierUnavailable(f"{self.ids}: {seen.saved_at} was replaced while it was read; retry")
         return saved
 
 

@@ -119,7 +119,7 @@ def basis(
     holds. `uncommitted`: where neither manifest is there, all else says that there never was one."""
     if shown is not None and shown.state is State.DELETED:
         return Refused(
-            f"{shown.ids} is deleted in the bucket, which is the last thing that happens to a partition. If that was a "
+            f"{shown.ids} is deleted in the bucket, which is final for a partition. If that was a "
             f"mistake, put the version of {shown.ids.manifest_key} back that was there before; else delete the topic and "
             "create it anew"
         )
@@ -127,8 +127,8 @@ def basis(
         if shown is not None or uncommitted:
             return None
         return Refused(
-            "the bucket has no manifest of it, and none was ever seen here: nothing tells what was committed from what was "
-            "not. Put the newest version of its manifest back"
+            "the bucket has no manifest of it, and none was ever seen here: which objects were committed is "
+            "unknown. Put the newest version of its manifest back"
         )
     if saved.state is State.DELETED:
         return Refused(f"{saved.ids} is deleted; delete the topic and create it anew")
@@ -140,7 +140,7 @@ def basis(
     if shown.line != saved.line and shown.commit > saved.commit and lost is None:
         if local.end > saved.end and shown.end > saved.end:
             return Refused(
-                f"somebody else has repaired {saved.ids} and gone on to offset {shown.end}; the local log has records from "
+                f"another node has repaired {saved.ids} and continued to offset {shown.end}; the local log has records from "
                 f"offset {saved.end} on that are not among them, and would be discarded. Consume them from here and keep "
                 "them before anything else; nothing was changed"
             )
@@ -305,7 +305,7 @@ def _unaccepted(
         kept = f"the pin {min(pins)} keeps what it holds"
     return Refused(
         f"{keys[0]} is missing, or is not what was uploaded{_and_more(len(keys) - 1)}: offsets {_spelled(ranges)}; {kept}; put "
-        "the object back. Only if no copy of it exists anywhere: to go on without the records of exactly these offsets, for "
+        "the object back. Only if no copy of it exists anywhere: to continue without the records of exactly these offsets, for "
         f"ever, add {flags}"
     )
 

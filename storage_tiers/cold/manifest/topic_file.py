@@ -96,7 +96,8 @@ def _check_incarnation(found: TopicState, incarnation: int) -> None:
     if incarnation < found.incarnation:
         raise FencedWriter(
             f"topic.json of {found.topic} was written by incarnation {found.incarnation}, this node is {incarnation}: a "
-            "copy of its directory has run, or the cluster was taken over. Stop this node; the one that began last goes on"
+            "copy of its directory has run, or the cluster was taken over. Stop this node; the one that started last "
+            "owns the cluster"
         )
 
 
@@ -170,8 +171,10 @@ async def _check_cluster(store: ObjectStore, new: TopicState) -> None:
     cluster = await read_cluster(store, new.cluster_id)
     if cluster is not None and cluster.incarnation > new.incarnation:
         raise FencedWriter(
-            f"cluster {new.cluster_id} is at incarnation {cluster.incarnation} in the bucket, this node is {new.incarnation}: "
-            "a copy of its directory has run, or the cluster was taken over. Stop this node; the one that began last goes on"
+            f"cluster {new.cluster_id} is at incarnation {cluster.incarnation} in the bucket, this node is "
+            f"{new.incarnation}: "
+            "a copy of its directory has run, or the cluster was taken over. Stop this node; the one that started last "
+            "owns the cluster"
         )
 
 

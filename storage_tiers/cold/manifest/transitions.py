@@ -52,7 +52,7 @@ def check_writer(manifest: Manifest, writer: ManifestWriter) -> None:
     if manifest.state is State.DELETED:
         raise DeletedInStore(
             f"{manifest.ids} with topic id {manifest.ids.topic_id} is deleted in the bucket, and nothing follows that there: "
-            "nothing more is offloaded, evicted or swept. If the topic is to live, put the version of "
+            "nothing more is offloaded, evicted or swept. To keep the topic, put the version of "
             f"{manifest.ids.manifest_key} before the deletion back, with every object that was there then; else delete the "
             "topic"
         )
@@ -65,7 +65,7 @@ def check_not_fenced(manifest: Manifest, writer: ManifestWriter) -> None:
         raise FencedWriter(
             f"the manifest of {manifest.ids} was committed by incarnation {manifest.incarnation}, this node is "
             f"{writer.incarnation}: a copy of its directory has run, or the cluster was taken over. Stop this node; the one "
-            "that began last goes on"
+            "that started last owns the cluster"
         )
 
 
@@ -118,7 +118,7 @@ def extend(
     if not segment.base < segment.end:
         raise InvalidRequest(f"an extension of {manifest.ids} must hold offsets, not [{segment.base}, {segment.end})")
     if {segment.key, segment.sidecar_key} & set(manifest.keys()):
-        raise InvalidRequest(f"{segment.key} stands in the manifest of {manifest.ids} already; upload under a new uuid")
+        raise InvalidRequest(f"{segment.key} is already in the manifest of {manifest.ids}; upload under a new uuid")
     stamp = next_stamp(manifest, by)
     removed = manifest.removed
     if manifest.sidecar is not None and manifest.sidecar.alone:
@@ -152,7 +152,7 @@ def pin(manifest: Manifest, name: str, by: Author) -> Manifest:
             f"{manifest.ids} has a pin named {name!r} already; remove it first, or choose another name"
         )
     if len(manifest.pins) == MAX_PINS:
-        raise InvalidRequest(f"{manifest.ids} has {MAX_PINS} pins, the most there may be; remove one")
+        raise InvalidRequest(f"{manifest.ids} has {MAX_PINS} pins, the maximum; remove one")
     return advance(
         manifest, by, pins=(*manifest.pins, Pin(name, manifest.commit + 1, manifest.log_start, manifest.end))
     )

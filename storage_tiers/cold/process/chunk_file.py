@@ -84,7 +84,7 @@ class ChunkFile:
         try:
             os.rename(self._temporary, self._path)
         except FileNotFoundError as error:
-            raise TierUnavailable(f"{self._temporary} was removed while it was written; ask again") from error
+            raise TierUnavailable(f"{self._temporary} was removed while it was written; retry") from error
         except OSError as error:
             raise self._unwritable(error) from error
         os.close(self._fd)

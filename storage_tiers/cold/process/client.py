@@ -164,7 +164,7 @@ class TierClient:
                 return answer
         except TimeoutError as error:
             self.stats.failed["TierUnavailable"] += 1
-            late = TierUnavailable(f"the tier process gave no answer to {name} in {deadline_s:g} s; ask again")
+            late = TierUnavailable(f"the tier process did not answer {name} within {deadline_s:g} s; retry")
             self._note(question, late)
             raise late from error
         except LogError as error:
@@ -331,7 +331,7 @@ class _TierLife:
     async def ask(self, question: Question[Any]) -> Any:
         if self.writer.is_closing():
             # It has ended a moment ago, and who listens to it has not had its turn. Not every loop takes what is written.
-            raise TierUnavailable("the tier process has ended; it is started again, ask again")
+            raise TierUnavailable("the tier process has exited; it is being restarted, ask again")
         self._last_number += 1
         number = self._last_number
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -360,7 +360,7 @@ class _TierLife:
         try:
             asked.answer.set_result(from_json(row_of(asked.question).answer, reply.value))
         except ProtocolError as error:
-            asked.answer.set_exception(TierUnavailable(f"the tier process broke the protocol ({error}); ask again"))
+            asked.answer.set_exception(TierUnavailable(f"the tier process broke the protocol ({error}); retry"))
             raise
 
     def fail_all(self, reason: str) -> None:

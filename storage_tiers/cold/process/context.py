@@ -98,5 +98,5 @@ class TierContext:
                 return await work
         except TimeoutError as error:
             raise TierUnavailable(
-                f"{what} took longer than {deadline_s:g} s; its outcome is open, try again"
+                f"{what} took longer than {deadline_s:g} s; its outcome is unknown, try again"
             ) from error

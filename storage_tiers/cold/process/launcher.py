@@ -80,4 +80,4 @@ def _start(log_format: str) -> Launched:
 
 
 def _unstartable(error: OSError) -> TierUnavailable:
-    return TierUnavailable(f"the tier process cannot be started: {error.strerror}; ask again")
+    return TierUnavailable(f"the tier process cannot be started: {error.strerror}; retry")

@@ -43,5 +43,5 @@ class PatientReads:
                     await self._clock.sleep(backoff.next_delay())
         except TimeoutError as error:
             raise TierUnavailable(
-                f"the store gave no {what} within {self._deadline_s:g} s ({failure}); ask again"
+                f"the store gave no {what} within {self._deadline_s:g} s ({failure}); retry"
             ) from error

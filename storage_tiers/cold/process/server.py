@@ -125,7 +125,7 @@ class TierSession:
     def _take(self, number: int, question: Question[Any]) -> None:
         self._asked[type(question).__name__] += 1
         if len(self._working) >= self._settings.operations:
-            self._fail(number, TierUnavailable(f"{len(self._working)} operations are under way already; ask again"))
+            self._fail(number, TierUnavailable(f"{len(self._working)} operations are under way already; retry"))
             return
         if self._idle_timer is not None:
             self._idle_timer.cancel()

@@ -135,9 +135,7 @@ class ChunkCache:
                 return None
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise TierUnavailable(
-                    f"cannot open the cached chunk {chunk.path}: {error.strerror}; ask again"
-                ) from error
+                raise TierUnavailable(f"cannot open the cached chunk {chunk.path}: {error.strerror}; retry") from error
             self._lose(key, error.strerror or str(error))
             return None
         self._chunks.move_to_end(key)

@@ -185,7 +185,7 @@ class Hydrator:
         if flight is None:
             front = self._fronts.get(segment.sidecar_key)
             if front is None:
-                raise TierUnavailable(f"the sidecar of {segment.key} left memory again; ask again")
+                raise TierUnavailable(f"the sidecar of {segment.key} was evicted from memory; retry")
             crcs = tuple(front.mib_crcs[index * _MIBS : (index + 1) * _MIBS])
             start = segment.position + index * CHUNK_BYTES
             question = FetchChunk(segment.key, start, chunk_length(segment, index), crcs, urgent)
@@ -260,7 +260,7 @@ class Hydrator:
         try:
             return _read_all(ready.path)
         except OSError as error:
-            raise TierUnavailable(f"the copy of {question.key} left the cache directory; ask again") from error
+            raise TierUnavailable(f"the cached copy of {question.key} was removed; retry") from error
         finally:
             self.cache.discard(ready.path)
 
@@ -282,8 +282,8 @@ class Hydrator:
         while not self.cache.reserve(size):
             if patience <= 0:
                 raise TierUnavailable(
-                    f"the cache of cold chunks ({self.cache.limit_bytes} bytes) has been full of what is being sent for "
-                    f"{ROOM_S:g} s; ask again, or raise tidelog.tier.chunk.cache.bytes and restart the node"
+                    f"the cache of cold chunks ({self.cache.limit_bytes} bytes) has been full of chunks being sent for "
+                    f"{ROOM_S:g} s; retry, or raise tidelog.tier.chunk.cache.bytes and restart the node"
                 )
             self._room.clear()
             try:

@@ -193,7 +193,7 @@ class ColdReader:
     async def _hydrate(
         self, waiter: asyncio.Future[None], manifest: Manifest | None, offset: int, log_start: int
     ) -> None:
-        failure: LogError | None = TierUnavailable(f"{self.ids}: the cold read was given up; ask again")
+        failure: LogError | None = TierUnavailable(f"{self.ids}: the cold read was cancelled; retry")
         try:
             current = manifest if manifest is not None else await self.manifest()
             await self._current(current, lambda newest: self._bring(newest, offset, log_start))

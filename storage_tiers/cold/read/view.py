@@ -179,7 +179,7 @@ class ColdView:
                 for file in holding:
                     file.release()
         raise TierUnavailable(
-            "the cache of cold chunks is too small for what is being read; ask again, or raise tidelog.tier.chunk.cache.bytes "
+            "the cache of cold chunks is too small for the current reads; retry, or raise tidelog.tier.chunk.cache.bytes "
             "and restart the node"
         )
 

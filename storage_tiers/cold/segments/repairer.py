@@ -129,7 +129,7 @@ class Repairer:
                 return None
             if await self._loop.shown() == manifest:
                 return manifest
-        raise TierUnavailable(f"the manifest of {self._loop.ids} changes all the while; ask again")
+        raise TierUnavailable(f"the manifest of {self._loop.ids} keeps changing; retry")
 
     async def _lacks_some(self, manifest: Manifest, log_start: int) -> bool:
         ids, log_start = self._loop.ids, max(manifest.log_start, log_start)

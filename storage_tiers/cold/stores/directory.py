@@ -175,7 +175,7 @@ class BlockingDirectoryStore:
                 return self._files.open(path, create=True, exclusive=True)
             except FileNotFoundError:
                 self._make_folders(os.path.dirname(path))
-        raise TierUnavailable(f"the directories of {path} vanish while they are made, or a file is in their place")
+        raise TierUnavailable(f"the directories of {path} vanish while they are created, or a file is in their place")
 
     def _make_folders(self, folder: str) -> None:
         self._check_root()
@@ -220,7 +220,7 @@ class BlockingDirectoryStore:
         except FileNotFoundError:
             present = None
         if if_match is not None and (present is None or _etag(present) != if_match):
-            raise PreconditionFailed(f"object {key} is no longer the version that was to be replaced")
+            raise PreconditionFailed(f"object {key} is no longer the expected version")
         if present is not None and os.fstat(fd).st_mtime_ns <= present.st_mtime_ns:
             # The clock may step back; two versions must not share a time.
             os.utime(fd, ns=(present.st_atime_ns, present.st_mtime_ns + 1))

@@ -65,7 +65,7 @@ class BlockingMemoryStore:
             if if_absent and present is not None:
                 raise PreconditionFailed(f"object {key} exists already")
             if if_match is not None and (present is None or present.info.etag != if_match):
-                raise PreconditionFailed(f"object {key} is no longer the version that was to be replaced")
+                raise PreconditionFailed(f"object {key} is no longer the expected version")
             if present is None:
                 bisect.insort(self._keys, key)
             self._objects[key] = _Object(data, info)

@@ -310,7 +310,7 @@ class S3Store:
         except TierObjectMissing:
             present = None
         if present != if_match:
-            raise PreconditionFailed(f"object {key} is not in the state that was to be replaced")
+            raise PreconditionFailed(f"object {key} is not in the expected state")
 
     async def _complete(
         self,

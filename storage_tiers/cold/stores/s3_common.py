@@ -124,8 +124,8 @@ def required(answer: Mapping[str, Any], name: str) -> Any:
     found = answer.get(name)
     if found is None:
         raise StoreRefused(
-            f"the object store answers without {name}, by which tidelog tells versions and sizes of objects; use a store "
-            "that answers as S3 does, and look at any proxy before it"
+            f"the object store answers without {name}, which tidelog needs for versions and sizes of objects; use a store "
+            "that answers as S3 does, and check any proxy in front of it"
         )
     return found
 
@@ -167,7 +167,7 @@ def no_bucket(location: StoreLocation) -> StoreRefused:
 
 
 def ignores_ranges(location: StoreLocation) -> StoreRefused:
-    return StoreRefused(f"{location.url} ignores ranges in reads; tidelog needs a server that has them")
+    return StoreRefused(f"{location.url} ignores ranges in reads; tidelog needs a server that supports them")
 
 
 def error_code(error: BaseException | None) -> str:

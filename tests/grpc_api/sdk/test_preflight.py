@@ -48,7 +48,7 @@ async def listener() -> AsyncIterator[Callable[[bytes | None], object]]:
 )
 async def test_what_speaks_no_grpc_is_named(listener: Callable[..., object], answer: bytes, sentence: str) -> None:
     address = await listener(answer)  # type: ignore[misc]
-    with pytest.raises(InvalidRequest, match=f"{address} is no gRPC listener: .*{sentence}.*; name a node's gRPC"):
+    with pytest.raises(InvalidRequest, match=f"{address} is not a gRPC listener: .*{sentence}.*; name a node's gRPC"):
         async with Client.connect(address):
             pass
 

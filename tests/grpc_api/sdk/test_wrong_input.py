@@ -149,7 +149,7 @@ async def test_a_moment_is_a_datetime_or_its_text(client: Client) -> None:
         assert await client.offsets("t", text) == {0: 2}
     with pytest.raises(InvalidConfig, match="no time zone"):
         await client.offsets("t", "2024-01-01T00:00:02")
-    with pytest.raises(InvalidRequest, match=r"'yesterday' is no place to begin: .* a time as '2024-"):
+    with pytest.raises(InvalidRequest, match=r"'yesterday' is not a start position: .* a time as '2024-"):
         await read(client, start="yesterday")
 
 

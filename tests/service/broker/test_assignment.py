@@ -138,7 +138,7 @@ async def test_what_an_earlier_topic_had_reached_is_forgotten_before_another_tak
         await node.log.delete_records(TopicPartition("t", 0), 4)
         await node.core.topics.delete(["t"])
         in_the_way.mkdir()
-        with pytest.raises(StorageError, match="exists now, but none of its partitions"):
+        with pytest.raises(StorageError, match="was created, but none of its partitions"):
             await node.create("t")
         in_the_way.rmdir()
         await node.node.broker.assignment.retry()

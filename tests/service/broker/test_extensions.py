@@ -29,7 +29,7 @@ async def test_an_offload_whose_outcome_is_open_counts_until_a_later_one_has_end
         extensions = Extensions()
         with pytest.raises(type(outcome)), extensions.under_way(led, JOB):
             raise outcome
-        with pytest.raises(TierUnavailable, match="ask again"):
+        with pytest.raises(TierUnavailable, match="retry"):
             await extensions.hiding(led, 7)
         # The one that follows carries the log start; the one before may still land without it.
         with extensions.under_way(led, replace(JOB, log_start=7)):

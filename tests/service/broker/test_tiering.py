@@ -149,7 +149,7 @@ async def test_what_may_have_been_offloaded_is_not_called_deleted(node: Running)
     await until(lambda: led.log.log_start_offset == 17)
     node.store.down = True
     gate.open()
-    with pytest.raises(TierUnavailable, match="may have reached the bucket; ask again"):
+    with pytest.raises(TierUnavailable, match="may have reached the bucket; retry"):
         await deleting
     node.store.down = False
     await until(lambda: led.log.tiered_end > 17)

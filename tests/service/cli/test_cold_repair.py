@@ -261,7 +261,7 @@ def test_a_stopped_node_is_repaired_by_its_directory(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [(["typo"], "has no topic typo"), (["t", "--accept-loss", "9:0-10"], "there is no partition 9")],
+    [(["typo"], "has no topic typo"), (["t", "--accept-loss", "9:0-10"], "--accept-loss names partition 9")],
 )
 def test_what_a_stopped_node_does_not_have_is_refused_before_anything_is_written(
     node: Node, words: list[str], why: str
@@ -278,7 +278,7 @@ def test_what_a_stopped_node_does_not_have_is_refused_before_anything_is_written
 
 def test_a_directory_of_no_node_is_refused(tmp_path: Path) -> None:
     refused = tidelog("cold", "repair", "t", "--data-dir", tmp_path / "none", "--store", tmp_path / "store")
-    assert refused.code == 1 and "no node's data directory" in refused.err
+    assert refused.code == 1 and "not a node's data directory" in refused.err
     assert not (tmp_path / "none").exists()
     assert tidelog("cold", "repair", "t", "--data-dir", tmp_path).code == 2
 

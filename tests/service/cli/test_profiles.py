@@ -113,9 +113,9 @@ def test_every_command_that_talks_to_a_node_takes_both(
         (
             "[prod]\nbootstrap-server='h'\n",
             "prod",
-            "{path}: [prod] bootstrap-server: 'h' is no address: write HOST:PORT",
+            "{path}: [prod] bootstrap-server: 'h' is not an address: write HOST:PORT",
         ),
-        ("[default]\nbootstrap-server='h'\n", None, "{path}: [default] bootstrap-server: 'h' is no address"),
+        ("[default]\nbootstrap-server='h'\n", None, "{path}: [default] bootstrap-server: 'h' is not an address"),
         ("[prod\n", "prod", "{path} is not TOML: "),
         ("[prod\n", None, "{path} is not TOML: "),
         (b"\xff", "prod", "{path} is not TOML, which is UTF-8: byte 0 is not"),
@@ -157,4 +157,4 @@ def test_the_variable_is_named_when_its_address_is_none(monkeypatch: pytest.Monk
     monkeypatch.setenv("TIDELOG_BOOTSTRAP_SERVER", "nonsense")
     ran = tidelog("topic", "list")
     assert ran.code == 2
-    assert "Invalid value for TIDELOG_BOOTSTRAP_SERVER: 'nonsense' is no address" in ran.err
+    assert "Invalid value for TIDELOG_BOOTSTRAP_SERVER: 'nonsense' is not an address" in ran.err

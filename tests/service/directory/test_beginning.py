@@ -79,7 +79,7 @@ def test_an_empty_directory_waits_for_a_store_that_is_away(tmp_path: Path, versi
             node.spawn()
             until(lambda: node.readyz() == 503 and "waits for an answer" in node.get("/readyz")[1], "it says so")
             assert json.loads(node.get("/readyz")[1])["recovered"] is False
-            assert node.get("/metrics") == (503, "the node does not serve yet; ask again\n")
+            assert node.get("/metrics") == (503, "the node does not serve yet; retry\n")
             assert not node.data_dir.exists()
             assert node.stop() == 0
             assert "node.stopped code=0" in node.output_tail(1)

@@ -53,7 +53,7 @@ def test_nobody_extends_under_an_older_epoch(manifest: Manifest) -> None:
 )
 def test_a_key_that_the_manifest_names_never_becomes_another_segments(manifest: Manifest, taken: RemoteSegment) -> None:
     named = transitions.tombstone(manifest, ["tombstoned"], by(3))
-    with pytest.raises(InvalidRequest, match="stands in the manifest"):
+    with pytest.raises(InvalidRequest, match="is already in the manifest"):
         extended(named, taken)
 
 

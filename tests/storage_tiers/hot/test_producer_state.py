@@ -47,7 +47,7 @@ def test_sequences_must_follow_one_another() -> None:
     written(state, header(3, 0), 100)
     written(state, header(2, 3), 103)
     for sequence in (4, 6, MAX_SEQUENCE):
-        with pytest.raises(OutOfOrderSequence, match="where 5 follows"):
+        with pytest.raises(OutOfOrderSequence, match="where 5 is expected"):
             state.check(header(1, sequence), now_ms=NOW)
     written(state, header(1, 5), 105)
 

@@ -172,7 +172,7 @@ def test_a_chunk_for_which_there_is_no_descriptor_is_not_lost(tmp_path: Path) ->
     """Or it would be fetched from the bucket again, and again, as long as descriptors are used up."""
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     key = filled(cache, 1, 10)
-    with no_descriptors(), pytest.raises(TierUnavailable, match="Too many open files; ask again"):
+    with no_descriptors(), pytest.raises(TierUnavailable, match="Too many open files; retry"):
         cache.get(key)
     assert cache.get(key) is not None
 

@@ -268,7 +268,7 @@ async def test_topic_files(tmp_path: Path) -> None:
 async def test_a_commit_past_its_deadline_is_cut_off(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=dataclasses.replace(QUICK, commit_deadline_s=0.1)) as b:
         b.store.hold(1, "put", "manifests/")
-        with pytest.raises(TierUnavailable, match="outcome is open"):
+        with pytest.raises(TierUnavailable, match="outcome is unknown"):
             await b.client.ask(Claim(IDS, WRITER, 1))
         assert (await b.client.ask(Claim(IDS, WRITER, 1))).leader_epoch == 1
 

@@ -104,21 +104,21 @@ def test_a_line_that_is_no_record_ends_it_and_what_was_before_stays(node: Node) 
     assert ran.err.endswith("; all lines before it were written\n")
     assert at(node, "consume", "partly", "-e").out == "one\n"
     nowhere = at(node, "produce", "--json", stdin=b'{"value":"one"}\n')
-    assert (nowhere.code, "line 1: it names no topic, nor does the command" in nowhere.err) == (1, True)
+    assert (nowhere.code, "line 1: neither the line nor the command names a topic" in nowhere.err) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("{", "it is not JSON: "),
-        ("[]", "it is no JSON object, but []"),
+        ("[]", "it is not a JSON object but []"),
         ("{}", 'it has no value; a tombstone has "value": null'),
         ('{"value":1}', "value is not text or null, but 1"),
         ('{"value":{"a":1}}', 'value is not text or null, but {"a": 1}'),
         ('{"value":"a","value_base64":"YQ=="}', "it has both value and value_base64"),
-        ('{"value_base64":"a"}', 'value_base64 is no base64, but "a"'),
-        ('{"value_base64":"YQ==\\n"}', "value_base64 is no base64"),
-        ('{"value_base64":null}', "value_base64 is no base64, but null"),
+        ('{"value_base64":"a"}', 'value_base64 is not base64 but "a"'),
+        ('{"value_base64":"YQ==\\n"}', "value_base64 is not base64"),
+        ('{"value_base64":null}', "value_base64 is not base64 but null"),
         ('{"value":null,"key":["k"]}', 'key is not text or null, but ["k"]'),
         ('{"value":"\\ud800"}', "value has half of a surrogate pair"),
         ('{"value":"a","partition":-1}', "partition is -1; between 0 and 2147483647 can be written"),

@@ -22,16 +22,16 @@ SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions"
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "the node says of nothing that is wrong; it is asked on"),
-        ({"store": "none"}, "the node says of nothing that is wrong; it is asked on"),
-        ({"store": "cannot connect"}, "the node waits for the object store, and asks it on: cannot connect"),
+        ({}, "the node reports no problem; retrying"),
+        ({"store": "none"}, "the node reports no problem; retrying"),
+        ({"store": "cannot connect"}, "the node waits for the object store, and retries: cannot connect"),
         (
             {"store_behind": {"t-0": "key missing"}},
             "the object store shows less of t-0 than the node has seen: key missing",
         ),
-        ({"store_behind": {"u-0": "key missing"}}, "the node says of nothing that is wrong; it is asked on"),
-        ({"holding": "the directory was moved"}, "the node takes nothing yet: the directory was moved"),
-        ({"refusing_partitions": ["t-1"]}, "the node's disk keeps t-1 from being written or opened"),
+        ({"store_behind": {"u-0": "key missing"}}, "the node reports no problem; retrying"),
+        ({"holding": "the directory was moved"}, "the node refuses writes for now: the directory was moved"),
+        ({"refusing_partitions": ["t-1"]}, "the node's disk prevents t-1 from being written or opened"),
         ({"waiting_partitions": ["t-0", "t-1"]}, "t-0 waits for the object store"),
     ],
 )
@@ -61,7 +61,7 @@ def test_seal_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ran.code == 1
     waits, failed = ran.err.splitlines()
     assert waits.startswith("tidelog: t is not in the bucket after 1 s, and is waited for: ")
-    assert "the node waits for the object store, and asks it on: " in waits
+    assert "the node waits for the object store, and retries: " in waits
     assert failed.startswith("tidelog: cannot seal t through ")
 
 
@@ -96,7 +96,7 @@ def test_consume_says_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: 
             assert reader.stderr is not None and reader.stdout is not None
             line = reader.stderr.readline()
             assert line.startswith("tidelog: nothing has come for 3 s, with t-0 not read to the end: ")
-            assert "the node waits for the object store, and asks it on: " in line
+            assert "the node waits for the object store, and retries: " in line
             bring_back(tmp_path)
             assert reader.stdout.readline().startswith("value-0-"), "it goes on by itself"
         finally:
