@@ -20,7 +20,7 @@ from grpc_api.contract.log import Fetched, FetchPartition
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST, FetchRequest
 from storage_tiers.errors import UnknownTopicId, UnknownTopicOrPartition
-from storage_tiers.steps import at_once
+from storage_tiers.steps import run_steps
 from storage_tiers.types import TopicId, TopicPartition
 
 #: `max.incremental.fetch.session.cache.slots` by default.
@@ -106,7 +106,7 @@ class FetchSession:
     def update(self, request: FetchRequest) -> None:
         """Applies the request: added and changed partitions, then forgotten ones."""
         if request.indexes:
-            at_once(collecting(request, self.places))
+            run_steps(collecting(request, self.places))
             self.order = None
         for key in request.forgotten:
             if self.places.pop(key, None) is not None:
@@ -317,7 +317,7 @@ def _unknown_id(topic_id: bytes) -> Fetched:
 def _places(request: FetchRequest) -> Sequence[CachedPartition]:
     if len(request.indexes) == 1:
         return (CachedPartition(request.topics[0][0], request.indexes[0], request.partitions[0]),)
-    return tuple(at_once(collecting(request, {})).values())
+    return tuple(run_steps(collecting(request, {})).values())
 
 
 def collecting(

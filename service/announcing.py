@@ -1,4 +1,4 @@
-"""What a node says once it serves: where, to programs (`endpoints.json`, its log) and to who has started it."""
+"""Announces a node that serves: its addresses for programs (`endpoints.json`, the log) and for the person who started it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from storage_tiers import events
 
 log = logging.getLogger("tidelog")
 
-#: How an empty host is shown: every address of this machine.
+#: Shown for an empty host, which means every address of this machine.
 _EVERYWHERE = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a node listens, as HOST:PORT: `kafka` by the listener's name, in their order. `advertised` is what clients of each
-    are told."""
+    """A node's addresses as HOST:PORT. `kafka` and `advertised` are by listener name, in their order: the bound address, and
+    the one in answers to clients."""
 
     kafka: dict[str, str]
     advertised: dict[str, str]
@@ -33,7 +33,7 @@ class Addresses:
 
     @classmethod
     def of(cls, listeners: Listeners, *, grpc: tuple[str, int], http: tuple[str, int]) -> Addresses:
-        """Of listeners that are resolved."""
+        """The addresses of resolved listeners."""
         return cls(
             {each.listener: _shown(each.host, each.port) for each in listeners.bound},
             {each.listener: _shown(each.host, each.port) for each in listeners.advertised},
@@ -43,16 +43,16 @@ class Addresses:
 
     @property
     def bootstrap(self) -> str:
-        """What a client on this machine connects to."""
+        """The address that a client on this machine connects to."""
         return next(iter(self.advertised.values()))
 
     def document(self) -> bytes:
-        """`endpoints.json`."""
+        """The content of `endpoints.json`."""
         told = {"kafka": self.kafka, "advertised": self.advertised, "grpc": self.grpc, "http": self.http}
         return json.dumps({**told, "pid": os.getpid()}, indent=1).encode()
 
     def lines(self) -> list[str]:
-        """Of each listener."""
+        """One line per Kafka listener."""
         if list(self.kafka) == ["PLAINTEXT"] and self.kafka == self.advertised:
             return [self.bootstrap]
         width = max(map(len, self.kafka))
@@ -68,7 +68,7 @@ def _shown(host: str, port: int) -> str:
 
 
 def announce(addresses: Addresses, cluster_id: str, topics: int, took_ms: int) -> None:
-    """In the log."""
+    """Writes `node.listening` to the log."""
     events.info(
         log,
         "node.listening",
@@ -83,8 +83,7 @@ def announce(addresses: Addresses, cluster_id: str, topics: int, took_ms: int) -
 
 
 def invite(settings: NodeSettings, addresses: Addresses, cluster_id: str, trouble: str | None) -> None:
-    """On the standard output, unless the log is to be objects alone: where it listens, what is wrong with the store, and what
-    to try."""
+    """Prints addresses, a problem of the store and commands to try, unless the log format is JSON."""
     if settings.log_format != "text":
         return
     kafka, tidelog = addresses.bootstrap, _command()
@@ -117,7 +116,7 @@ def _joined(addresses: dict[str, str]) -> str:
 
 
 def _command() -> str:
-    """How a shell in this directory finds the command: by its name, or by its path in an environment not activated."""
+    """The `tidelog` command for a shell in this directory: its name, or its path if the environment is not activated."""
     beside = os.path.join(os.path.dirname(sys.executable), "tidelog")
     if shutil.which("tidelog") is not None or not os.path.exists(beside):
         return "tidelog"

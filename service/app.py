@@ -1,4 +1,4 @@
-"""The process: takes its addresses, opens a node, serves until it is told to stop, takes all down in order.
+"""The process: binds its addresses, opens a node, serves until it is stopped, and shuts down in order.
 
 Start: lock the directory, recover the metadata log, claim this start, recover the partitions, start the servers, then probe
 the store in the background (a store that does not answer stops only offloads and cold reads). Stop, at SIGTERM or SIGINT:
@@ -43,12 +43,12 @@ from storage_tiers.files import DescriptorReserve, Files, OsFiles, replace_file
 
 log = logging.getLogger("tidelog")
 
-#: Seconds that whoever started the node waits at most for what the store answers, before the commands to try are shown.
+#: Longest time in seconds to wait for the store's answer before printing the commands to try.
 FIRST_LOOK_S = 10.0
 
 
 def run(settings: NodeSettings) -> int:
-    """Runs a node until it is told to stop; the exit code. Raises LogError if it cannot start."""
+    """Runs a node until it is stopped and returns the exit code. LogError if it cannot start."""
     import uvloop
 
     events.set_up(settings.log_level, settings.log_format)
@@ -87,7 +87,7 @@ async def _serve(settings: NodeSettings) -> int:
     descriptors, files = _files()
     shown = _Telemetry()
     async with AsyncExitStack() as stack:
-        # First up and last down, so that it can say "not yet" and "no more".
+        # Started first and stopped last, so that it can report "not ready" at both ends.
         http_host, http_port = host_and_port(settings.http_listener)
         most = shares(descriptors.limit, partitions=0, max_connections=0).http
         http = await serve_http(readiness, shown.stats, shown.scrape, http_host, http_port, connections=most)
@@ -116,7 +116,7 @@ async def _serve(settings: NodeSettings) -> int:
 
 
 def _files() -> tuple[Descriptors, Files]:
-    """As many as the system lets the process open, some of them kept for logs."""
+    """Raises the limit of open files, and reserves some descriptors for logs."""
     limit, reserve = raise_limit(), DescriptorReserve(RESERVED)
     reserve.fill()
     return Descriptors(limit, reserve), OsFiles(reserve)
@@ -147,7 +147,8 @@ async def _until_stopped(node: Node, invited: Callable[[str | None], None]) -> i
 
 
 async def _invite(node: Node, access: asyncio.Task[None], invited: Callable[[str | None], None]) -> None:
-    """Once it is known whether the store can be used, or FIRST_LOOK_S later; never if this start must end for it."""
+    """Prints the invitation once the store's state is known, or after FIRST_LOOK_S; never if the node must stop because of
+    it."""
     if node.tier is None:
         invited(None)
         return
@@ -161,7 +162,7 @@ async def _invite(node: Node, access: asyncio.Task[None], invited: Callable[[str
 
 
 def _ended(ending: Ending, task: asyncio.Task[None]) -> None:
-    """Claiming the store either succeeds or says why this node must not run."""
+    """Ends the node if claiming the store failed."""
     failure = None if task.cancelled() else task.exception()
     if isinstance(failure, LogError):
         ending.end(failure)

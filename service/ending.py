@@ -1,4 +1,4 @@
-"""What ends a node by itself: made before its parts, which tell it that the node must not go on."""
+"""How parts of a node stop it: created before them, and called by a part that finds that the node must not continue."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from storage_tiers.errors import LogError
 
 
 class Ending:
-    """`stop` is set when the node shall stop, whoever wants that; `fatal` says why it must not go on, if so."""
+    """`stop` is set when the node has to stop for any reason; `fatal` is the error if it must not continue, else None."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self.stop = stop
         self.fatal: LogError | None = None
 
     def end(self, error: LogError) -> None:
-        """The node must not go on: a copy of its directory has run, or the store is not one to use. The first reason stays."""
+        """Stops the node because it must not continue: a copy of its directory has run, or the store is unusable. Keeps the
+        first error."""
         if self.fatal is None:
             self.fatal = error
             self.stop.set()

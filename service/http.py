@@ -30,26 +30,27 @@ class HttpServer:
         await self._runner.cleanup()
 
 
-class _Places:
-    """So many connections at a time. A new one takes the place of the oldest that has nothing under way, as strangers who
-    connect and say nothing, or ask and do not read, must not keep out who asks whether the node lives."""
+class _ConnectionLimit:
+    """Bounds concurrent connections. A new one replaces the oldest idle one, so that clients that stay silent or do not read
+    their answers cannot block health checks."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._working: set[asyncio.BaseProtocol] = set()
 
     def make_room(self, server: web.Server) -> None:
-        """For one more. Those accepted in one turn of the loop may be more than the limit, by the listen backlog."""
+        """Makes room for one more connection. Connections accepted in one turn of the loop may exceed the limit by the listen
+        backlog."""
         here = [each for each in server.connections if each.transport and not each.transport.is_closing()]
         here.sort(key=lambda each: each in self._working)
         for leaving in here[: max(0, len(here) + 1 - self._limit)]:
             assert leaving.transport is not None
-            # What is unsent goes too: its reader may never take it.
+            # Drops unsent bytes as well, because the client may never read them.
             leaving.transport.abort()
 
     @asynccontextmanager
     async def at_work(self, request: web.Request) -> AsyncIterator[None]:
-        """While an answer is made. While it is sent it is not: its reader may never take it."""
+        """Marks the connection as busy while its answer is built, but not while it is sent: the client may never read it."""
         self._working.add(request.protocol)
         try:
             yield
@@ -57,18 +58,18 @@ class _Places:
             self._working.discard(request.protocol)
 
 
-def _not_of_a_stranger(record: logging.LogRecord) -> bool:
-    """aiohttp logs requests that it cannot parse as errors, with a traceback each, so that any stranger could fill the log.
-    They are answered with 400 and left out; what fails in the node is not."""
+def _is_no_parse_error(record: logging.LogRecord) -> bool:
+    """Drops aiohttp's records of requests that it cannot parse. It logs each as an error with a traceback, so any client could
+    fill the log; they are answered with 400. Failures of the node itself are kept."""
     from aiohttp.http_exceptions import HttpProcessingError
 
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 log = logging.getLogger(__name__)
-log.addFilter(_not_of_a_stranger)
+log.addFilter(_is_no_parse_error)
 
-#: Gives the body of an answer in text format, or in OpenMetrics where asked; None before the node serves.
+#: Returns the body of `/metrics` in text format, or in OpenMetrics if True is passed; None before the node serves.
 Scrape = Callable[[bool], Awaitable[bytes] | None]
 
 
@@ -81,8 +82,8 @@ async def serve_http(
     *,
     connections: int = 64,
 ) -> HttpServer:
-    """Listens on `host`:`port` (an empty host: every address; port 0: a free one), for so many connections at a time: a
-    further one takes the place of one that is idle. InvalidConfig if that address cannot be had."""
+    """Listens on `host`:`port` (an empty host: every address; port 0: a free one) with at most `connections` at a time: a
+    further one replaces an idle one. InvalidConfig if the address cannot be bound."""
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
@@ -93,10 +94,10 @@ async def serve_http(
             text=readiness.body(), status=200 if readiness.ready else 503, content_type="application/json"
         )
 
-    places = _Places(connections)
+    limit = _ConnectionLimit(connections)
 
     async def counters(request: web.Request) -> web.Response:
-        async with places.at_work(request):
+        async with limit.at_work(request):
             return web.json_response(await stats())
 
     async def metrics(request: web.Request) -> web.Response:
@@ -105,7 +106,7 @@ async def serve_http(
         if scraping is None:
             return web.Response(text="the node does not serve yet; retry\n", status=503)
         kind = OPEN_METRICS if open_metrics else TEXT
-        async with places.at_work(request):
+        async with limit.at_work(request):
             return web.Response(body=await scraping, headers={"Content-Type": kind})
 
     app = web.Application()
@@ -119,7 +120,7 @@ async def serve_http(
     assert server is not None
 
     def welcome() -> asyncio.Protocol:
-        places.make_room(server)
+        limit.make_room(server)
         return server()
 
     try:

@@ -1,8 +1,8 @@
-"""Where a node listens and what it tells clients, from Kafka's `listeners`, `advertised.listeners` and
-`listener.security.protocol.map`. Pure: ports that the kernel chose and the machine's name are arguments.
+"""A node's bound and advertised addresses, from Kafka's `listeners`, `advertised.listeners` and
+`listener.security.protocol.map`. Pure: ports chosen by the kernel and the machine's name are arguments.
 
-Invariants: names and, but for 0, ports are told apart as Kafka tells them; every listener is advertised, at an address that a
-client can connect to. Not promised: that an advertised address leads here, which only who sets up the network knows.
+Invariants: names, and ports other than 0, are unique by Kafka's rules; every listener is advertised at an address that a client
+can connect to. Not promised: that an advertised address leads to this node, which depends on the network.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from grpc_api.contract.topics import Endpoint
 from storage_tiers.errors import InvalidConfig
 
 DEFAULT_PROTOCOLS = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
-#: Kafka's, of which the first is served.
+#: Kafka's protocols; only the first is supported.
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-#: Every address of a machine, as a bound host.
+#: Hosts that bind every address of a machine.
 WILDCARDS = ("", "0.0.0.0", "::")
 MAX_PORT = 65535
 
@@ -28,17 +28,17 @@ _ADDRESS = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:(\d+)")
 
 
 def text_of(host: str, port: int) -> str:
-    """HOST:PORT, as clients and URLs take it."""
+    """HOST:PORT in the syntax of clients and URLs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def url_of(at: Endpoint) -> str:
-    """As it stands in `listeners`."""
+    """NAME://HOST:PORT, the syntax of `listeners`."""
     return f"{at.listener}://{text_of(at.host, at.port)}"
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """ValueError unless the text is HOST:PORT, [IPV6]:PORT or :PORT."""
+    """Parses HOST:PORT, [IPV6]:PORT or :PORT. ValueError for other text."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[2]) > MAX_PORT:
         raise ValueError("write HOST:PORT, or :PORT for every address of this machine")
@@ -47,14 +47,14 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`bound` are the addresses to listen at: port 0 is a free one, an empty host every address. `advertised` has the same
-    names; there a port of 0 is the listener's own, an empty host this machine's name."""
+    """`bound` are the addresses to listen at: port 0 means a free one, an empty host every address. `advertised` has the same
+    names; there port 0 means the listener's own port, an empty host this machine's name."""
 
     bound: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
 
     def resolved(self, ports: Mapping[str, int], machine: str) -> Listeners:
-        """With the ports that listeners have got, by name, and `machine` for hosts that are empty in what is advertised."""
+        """The same listeners with their bound ports, by name, and `machine` for empty advertised hosts."""
         return Listeners(
             tuple(each._replace(port=ports[each.listener]) for each in self.bound),
             tuple(
@@ -65,13 +65,13 @@ class Listeners:
 
     @property
     def needs_machine(self) -> bool:
-        """Whether what is advertised says this machine's name."""
+        """Whether an advertised address contains this machine's name."""
         return any(not each.host for each in self.advertised)
 
 
 def parse_listeners(listeners: str, advertised: str | None = None, protocols: str | None = None) -> Listeners:
-    """The values of `listeners`, `advertised.listeners` and `listener.security.protocol.map`; None is not set. InvalidConfig
-    says which is wrong, why, and what to write."""
+    """Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`; None means not set. InvalidConfig names
+    the wrong value, the reason, and a correct form."""
     known = _protocols(DEFAULT_PROTOCOLS if protocols is None else protocols)
     bound = _endpoints("listeners", listeners)
     _check_protocols(bound, known)
@@ -143,7 +143,7 @@ def _check_protocols(bound: Sequence[Endpoint], known: Mapping[str, str]) -> Non
 
 
 def _check_ports(bound: Sequence[Endpoint], text: str) -> None:
-    """As Kafka: a port may serve two listeners only if one is bound to an address of IPv4 and the other to one of IPv6."""
+    """As in Kafka, two listeners may share a port only if one is bound to an IPv4 and the other to an IPv6 address."""
     for port, count in Counter(each.port for each in bound if each.port).items():
         if count == 1:
             continue

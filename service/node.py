@@ -1,8 +1,8 @@
-"""The life of one node: it starts, it serves, something ends it, it stops. `service.build` puts it together.
+"""The lifecycle of one node: start, serve, stop. `service.build` builds its parts.
 
-Start: lock the directory, recover the metadata log, find out what the directory is (a new node's, its own, one that takes a
-cluster over), register, recover the partitions. A start that fails leaves nothing open, and logs untouched unless it is the
-recovery of one that failed.
+Start: lock the directory, recover the metadata log, determine whether the directory is new, this node's own, or takes a cluster
+over, register, recover the partitions. A failed start leaves nothing open, and leaves logs untouched unless recovering one of
+them failed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Made by `Node.open`, of parts that are finished. `ground.ending` says whether it must not go on."""
+    """Created by `Node.open` from finished parts. `ground.ending` tells whether the node must stop."""
 
     ground: Ground
     cluster_id: str
@@ -63,9 +63,8 @@ class Node:
         host: Host,
         listening: Listening | None = None,
     ) -> Node:
-        """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not, and
-        StoppedBeforeStart if `stop` was set while an empty directory waited for the store. `listening` is by default what the
-        settings say."""
+        """Locks and recovers everything; returns once the node may serve. LogError if it may not; StoppedBeforeStart if `stop`
+        was set while an empty directory waited for the store. `listening` defaults to the settings' addresses."""
         check(settings)
         listening = listening or Listening(listeners_of(settings))
         async with AsyncExitStack() as undo:
@@ -109,9 +108,9 @@ class Node:
         ground.readiness.reports = _reports(tier, home, work, broker)
         return cls(ground, cluster_id, configs, tier, home, work, broker)
 
-    # --- while it serves ----------------------------------------------------------------------------------------------
+    # --- serving ------------------------------------------------------------------------------------------------------
     def has_settled(self) -> bool:
-        """Whether every partition is open, and its manifest was looked at in this start."""
+        """Whether every partition is open and was compared with its manifest in this start."""
         partitions = self.broker.partitions
         return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, partitions))
 
@@ -126,9 +125,10 @@ class Node:
         await self.work.expiry.compare()
         await self.work.tiering.kick_all(self.broker.partitions)
 
-    # --- its end ------------------------------------------------------------------------------------------------------
+    # --- stopping -----------------------------------------------------------------------------------------------------
     async def close(self) -> None:
-        """Everything flushed and checkpointed, then the clean-shutdown marker; without it the next start recovers."""
+        """Flushes and checkpoints everything, then writes the clean-shutdown marker; without it the next start recovers. Logs
+        failures instead of raising."""
         broker, work, data = self.broker, self.work, self.ground.data
         await broker.assignment.close()
         await broker.append_queues.close()
@@ -150,7 +150,7 @@ class Node:
 
 
 def _cluster_id(ground: Ground) -> str:
-    """The directory's; of one that has none a new one."""
+    """The directory's cluster id, or a new one."""
     known = ground.data.identity()
     if known is not None:
         return known.cluster_id
@@ -158,7 +158,7 @@ def _cluster_id(ground: Ground) -> str:
 
 
 async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | None, home: HomeGuard) -> Tier:
-    """Makes the directory the cluster's, or goes on with that."""
+    """Starts or continues to take the cluster over into this directory."""
     if client is None:
         raise InvalidConfig("a take-over has begun in this directory: start it with the --store of that take-over")
     stop, settings, host = ground.ending.stop, ground.settings, ground.host
@@ -181,7 +181,7 @@ async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | 
 
 
 def _look_home(ground: Ground, home: HomeGuard, *, new: bool, taken_over: bool, has_store: bool) -> bool:
-    """Whether the directory may be an older copy of one that went on. StorageError if the disk refuses."""
+    """Whether the directory may be an older copy of one that continued to run. StorageError if the disk refuses."""
     had_store = ground.metadata.image.incarnation > 0
     try:
         return home.look(new=new, taken_over=taken_over, has_store=has_store, had_store=had_store)
@@ -194,7 +194,7 @@ def _look_home(ground: Ground, home: HomeGuard, *, new: bool, taken_over: bool, 
 async def _register(
     ground: Ground, configs: NodeConfigs, listening: Listening, cluster_id: str, *, may_be_older: bool
 ) -> None:
-    """What the metadata say of this node, where they do not yet; it leads everything."""
+    """Registers this node in the metadata and makes it the leader of every partition."""
     metadata, node_id, identity = ground.metadata, ground.settings.node_id, ground.data.identity()
     assert identity is not None
     directory_id, rack = identity.directory_id.encode(), configs.broker.broker_rack
@@ -210,7 +210,7 @@ async def _register(
 
 def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:
     clock, image = ground.host.clock, ground.metadata.image
-    # Taken as late as can be: a start that failed before it has not touched the logs.
+    # Removed as late as possible: a start that fails before this point has not touched the logs.
     clean = take_clean_shutdown_marker(ground.host.files, ground.data.path)
     began, held = clock.monotonic(), sum(len(topic.partitions) for topic in image.topics.values())
     events.info(log, "recovery.started", partitions=held, clean=clean)

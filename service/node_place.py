@@ -1,4 +1,4 @@
-"""Where a node is: its listeners, its store and its cache, from the settings alone."""
+"""A node's listeners, store and cache directory, derived from its settings alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CACHE_FOLDER = "cache"
 
 
 def check(settings: NodeSettings) -> None:
-    """InvalidConfig for what can be known to be wrong before anything is made on disk."""
+    """Checks the settings before anything is created on disk. InvalidConfig names what is wrong."""
     check_static(settings.broker)
     if settings.new_cluster and settings.take_over is not None:
         raise InvalidConfig("--new-cluster begins a cluster, --take-over continues one: give one of them")
@@ -40,14 +40,15 @@ def tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Cl
 
 
 def check_store_is_there(settings: NodeSettings) -> None:
-    """StoreRefused if the store is a directory that is missing. A node makes it; who wants what is in it has mistyped it."""
+    """StoreRefused if the store is a missing directory. A node would create it, but a command that reads it was given a wrong
+    path."""
     location = _location(settings)
     if location.scheme == "file" and not os.path.isdir(location.path):
         raise StoreRefused(f"there is no directory {os.path.abspath(location.path)}: mount it, or correct --store")
 
 
 def other_clock(settings: NodeSettings) -> bool:
-    """Whether the store's clock is another than this machine's."""
+    """Whether the store's clock is not this machine's."""
     return settings.store != NO_STORE and _location(settings).elsewhere
 
 
@@ -56,7 +57,7 @@ def _location(settings: NodeSettings) -> StoreLocation:
 
 
 def listener_configs(settings: NodeSettings) -> dict[str, str]:
-    """What DescribeConfigs shows of them, as they are written."""
+    """The listener configs as written, for DescribeConfigs."""
     given = {
         "listeners": settings.listeners,
         "advertised.listeners": settings.advertised_listeners,
@@ -66,5 +67,5 @@ def listener_configs(settings: NodeSettings) -> dict[str, str]:
 
 
 def listeners_of(settings: NodeSettings) -> Listeners:
-    """As they are written. InvalidConfig if they cannot be had."""
+    """The listeners of the settings, with unresolved ports. InvalidConfig if they are wrong."""
     return parse_listeners(settings.listeners, settings.advertised_listeners, settings.listener_security_protocol_map)

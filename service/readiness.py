@@ -1,4 +1,4 @@
-"""Whether a node may be sent requests, and what it waits for: made first, told by its parts, shown by `/readyz`."""
+"""Whether a node is ready for requests, and what it waits for: created first, updated by its parts, shown by `/readyz`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What a node's parts answer when asked: of a node that has none yet, nothing.
+    """The reports of a node's parts; empty until the node has parts.
 
-    `trouble` is what is wrong with a store that was probed; `waiting` partitions wait for it, `refusing` ones the disk keeps
-    from being written or opened; `behind` tells why, of partitions of which the store shows less than was seen; `holding`
-    says why the node takes nothing yet, and is empty once it may."""
+    `trouble` is the current problem of a probed store, or None; `waiting` names partitions that are recovering; `refusing`
+    names partitions that the disk keeps from being written or opened; `behind` maps partitions of which the store shows less
+    than was seen to the reason; `holding` is the reason why the node accepts no records yet, or empty."""
 
     trouble: Callable[[], str | None] = lambda: None
     waiting: Callable[[], list[str]] = list
@@ -24,12 +24,12 @@ class Reports:
 
 @dataclass(slots=True)
 class Readiness:
-    """True after recovery and the first probe of the store; false at once when the node is told to stop.
+    """Ready after recovery and the first probe of the store; unready as soon as the node has to stop.
 
-    A store that does not answer, at the probe or later, does not make the node unready (local data is served), but is named
-    in the body, with the partitions that wait for it; so are those that the disk keeps from being written or opened, and
-    those of which the store shows less than was seen, each with its reason. A data directory that may be an older copy does
-    make it unready.
+    A store that does not answer, at the probe or later, does not make the node unready, because it serves local data. The body
+    names the store's problem, the recovering partitions, those that the disk keeps from being written or opened, and those of
+    which the store shows less than was seen, with the reason. A data directory that may be an older copy makes the node
+    unready.
     """
 
     recovered: bool = False

@@ -1,10 +1,10 @@
-"""A repair without a node that serves: what `tidelog cold repair --data-dir` does.
+"""Repairs the store without a serving node: the implementation of `tidelog cold repair --data-dir`.
 
-The directory is locked and recovered as by a start, so that no node runs on it meanwhile. With `apply` the incarnation in
-`cluster.json` is raised before anything else is written: a copy of this directory that runs elsewhere is fenced. Nothing is
+It locks and recovers the directory like a start, so no node runs on it meanwhile. With `apply` it raises the incarnation in
+`cluster.json` before it writes anything else, which fences a copy of this directory that runs elsewhere. Nothing is
 offloaded, evicted or swept; the next start does that.
 
-Not promised: a dry run that leaves the directory untouched. What a start recovers, it recovers, too; the bucket is not changed.
+Not promised: a dry run that leaves the directory untouched. It recovers logs like a start does; the bucket stays unchanged.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ async def repaired(
     apply: bool,
     accept_loss: Mapping[int, Sequence[OffsetRange]],
 ) -> AsyncGenerator[tuple[str, int, ColdRepair], None]:
-    """(topic, partition, what was found), one after another: of one topic, or with None of `cluster.json` (topic empty,
-    partition -1) and all topics; of each first `topic.json` (partition -1). `accept_loss` are offsets of the one topic's
-    partitions. LogError, with nothing written, if the directory is in use or nobody's, or lacks what is named."""
+    """Yields (topic, partition, repair) one by one: for one topic, or with None for `cluster.json` (topic empty, partition -1)
+    and all topics. Each topic begins with its `topic.json` (partition -1). `accept_loss` maps partitions of the one topic to
+    offsets to give up. LogError, with nothing written, if the directory is in use or not a node's, or the topic or partition is
+    unknown."""
     node = await _opened(settings)
     claiming: asyncio.Task[None] | None = None
     try:
-        # Nothing is done by itself.
+        # No background work during a repair.
         await node.work.tiering.close()
         if node.tier is None:
             raise InvalidConfig("a repair needs the store: give its --store")
@@ -68,7 +69,7 @@ async def repaired(
 
 
 def _check_named(image: MetadataImage, settings: NodeSettings, topic: str | None, losses: Collection[int]) -> None:
-    """UnknownTopicOrPartition unless the topic is there, with every partition of which offsets are to be given up."""
+    """UnknownTopicOrPartition unless the topic exists with every partition whose offsets are to be given up."""
     if topic is None:
         return
     found = image.topic(topic)
@@ -96,7 +97,7 @@ async def _opened(settings: NodeSettings) -> Node:
 
 
 async def _claimed(access: StoreAccess, claiming: asyncio.Task[None]) -> None:
-    """Until the store is this start's, or shows an older `cluster.json`. What must not go on is raised."""
+    """Waits until this start has claimed the store, or the store shows an older `cluster.json`. Raises the claim's error."""
     while not claiming.done() and access.behind is None:
         await asyncio.wait((claiming,), timeout=0.05)
     if claiming.done():

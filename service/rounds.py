@@ -1,4 +1,4 @@
-"""The rounds of a node's background work that the clock demands, and how often each comes. Each is one worker."""
+"""The periodic background work of a node: one worker per kind, with its period."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.supervisor import Worker
 if TYPE_CHECKING:
     from service.node import Node
 
-#: Seconds between rounds of background work.
+#: Periods of background work, in seconds.
 TIER_TICK_S = 1.0
 SHORTEST_CHECKPOINT_PAUSE_S = 0.1
 DISK_TICK_S = 2.0
@@ -25,15 +25,15 @@ OPEN_TICK_S = 5.0
 HOME_TICK_S = 0.5
 CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
-#: A sweep finds what has become due for deletion: four times a grace is often enough.
+#: Longest pause between sweeps, in seconds. A sweep runs four times per grace, which deletes due objects soon enough.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 
 
 def rounds(node: Node) -> Sequence[Worker]:
-    """To be run under a supervisor as long as the node lives."""
+    """The workers that a supervisor runs while the node lives."""
     broker, work, tier, configs = node.broker, node.work, node.tier, node.configs.broker
     retention_s = configs.log_retention_check_interval_ms / 1000
-    # One round saves all checkpoints, as often as the more frequent asks.
+    # One round saves all checkpoints, at the shorter of the two intervals.
     checkpoint_ms = min(
         configs.log_flush_offset_checkpoint_interval_ms, configs.log_flush_start_offset_checkpoint_interval_ms
     )

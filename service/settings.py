@@ -1,7 +1,7 @@
-"""The node's own settings, read once: flag, then TIDELOG_* variable, then `--config` file (TOML), then default.
+"""The node's own settings, read once. Precedence: flag, TIDELOG_* variable, `--config` file (TOML), default.
 
-Kafka's broker configs are not attributes here: they stay rows of `service.configs` and travel as `broker`, a mapping of
-Kafka's own names to text. This is the one module of a node that looks at the environment.
+Kafka's broker configs are not attributes here: they stay rows of `service.configs` and are passed as `broker`, a mapping of
+Kafka's own names to text. This is the only module of a node that reads the environment.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from storage_tiers.events import Form
 
 PREFIX = "TIDELOG_"
 ENVIRONMENT = "the environment"
-#: Variables of our other programs, which a shell may export beside a node's: the client commands', the Lambda handlers',
-#: the fault tests'.
+#: Variables of our other programs that a shell may export: of the client commands, the Lambda handlers, the fault tests.
 OTHERS = frozenset({"TIDELOG_BOOTSTRAP_SERVER", "TIDELOG_PROFILE", "TIDELOG_READER", "TIDELOG_FAULT_SEED"})
-#: Kubernetes tells a pod of every Service of its namespace in variables named after the Service: one called `tidelog`,
-#: or `tidelog-` and more, takes names that begin as ours do. No setting may be called like these.
+#: Kubernetes sets variables named after each Service of a pod's namespace. Those of a Service `tidelog` or `tidelog-…` begin
+#: like ours, so no setting may have such a name.
 _SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
 
 
 class NodeSettings(BaseModel):
-    """Ports of 0 mean a free one. `listeners` and the two after it are Kafka's configs of these names (`service.listeners`);
-    those of gRPC and HTTP are HOST:PORT. `new_cluster` lets an empty directory begin a cluster beside others that the store
-    holds, `take_over` names the one that it shall become the node of; `verify` has the bucket checked before."""
+    """Port 0 means a free port. `store` is a directory, an S3 URL, or `none`. `listeners` and the two after it are Kafka's
+    configs of these names (`service.listeners`); the gRPC and HTTP listeners are HOST:PORT. `new_cluster` lets an empty
+    directory start a new cluster beside those in the store; `take_over` is the id of the cluster to take over; `verify` checks
+    the bucket first. `broker` holds Kafka's broker configs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,7 +58,7 @@ class NodeSettings(BaseModel):
     @field_validator("listeners", "advertised_listeners", "listener_security_protocol_map", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
-        """A list of the file's, as Kafka writes lists."""
+        """Joins a TOML list with commas, as Kafka writes lists."""
         return _text(value) if isinstance(value, list) else value
 
     @field_validator("grpc_listener", "http_listener")
@@ -78,7 +78,7 @@ class NodeSettings(BaseModel):
 def load_settings(
     flags: Mapping[str, Any], *, config_file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> NodeSettings:
-    """Merges the four sources; `flags` holds only what the user gave. Raises InvalidConfig naming source and key."""
+    """Merges the four sources; `flags` holds only flags that the user gave. InvalidConfig names source and key."""
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -123,8 +123,8 @@ def _from_file(path: Path | None) -> dict[str, Any]:
 
 
 def is_service_link(name: str, value: str) -> bool:
-    """Whether a variable is one that Kubernetes makes for a Service, rather than somebody's mistake for a setting: of
-    `TIDELOG_PORT` the value tells."""
+    """Whether Kubernetes sets such a variable for a Service; otherwise it is a mistyped setting. `TIDELOG_PORT` is decided by
+    its value."""
     words = name.split("_")
     if words[-1] == "PORT" and _SERVICE_URL.match(value):
         return True
@@ -132,8 +132,8 @@ def is_service_link(name: str, value: str) -> bool:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """TIDELOG_DATA_DIR and so on; a broker config's dots become underscores: TIDELOG_BROKER_log_retention_ms is written
-    TIDELOG_BROKER__LOG_RETENTION_MS."""
+    """Settings from variables such as TIDELOG_DATA_DIR. A broker config has the prefix TIDELOG_BROKER__ and underscores for
+    dots: `log.retention.ms` is TIDELOG_BROKER__LOG_RETENTION_MS."""
     found: dict[str, Any] = {}
     broker: dict[str, str] = {}
     for name, value in environ.items():
@@ -148,7 +148,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _flat(values: Mapping[str, Any], under: str = "") -> dict[str, str]:
-    """Kafka's names, also where TOML took the dots of an unquoted one for tables within tables."""
+    """Kafka's names, even where TOML parsed the dots of an unquoted name as nested tables."""
     found: dict[str, str] = {}
     for key, value in values.items():
         name = f"{under}{key}"

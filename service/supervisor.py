@@ -1,5 +1,5 @@
-"""One lifecycle for background work: named workers under one task group, cancelled together; the first failure that a
-worker does not expect fails the node. A LogError that may pass is logged, once until it passes, and the worker ticks on."""
+"""One lifecycle for background work: named workers in one task group, cancelled together. The first unexpected failure of a
+worker fails the node. A transient LogError is logged once until it is over, and the worker continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """`tick` is called every `period_s`, never twice at once."""
+    """`tick` is called every `period_s` seconds, never concurrently with itself."""
 
     name: str
     period_s: float
@@ -32,7 +32,7 @@ async def run_forever(worker: Worker, clock: Clock) -> None:
         try:
             await worker.tick()
         except (LogError, OSError) as error:
-            # OSError: a full or failing disk. What was planned is planned again at the next tick.
+            # OSError: a full or failing disk. The next tick plans the same work again.
             if isinstance(error, LogError) and error.advice is Advice.STOP:
                 raise
             if troubles.begins(worker.name, error):

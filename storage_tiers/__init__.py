@@ -1,4 +1,4 @@
 """The log itself: record batches, hot segments on local disk, cold objects in a store, and one offset space over both.
 
-May touch the disk and an object store. Knows nothing of Kafka's requests, of gRPC, or of the service that composes it.
+Uses the disk and an object store. Contains nothing of Kafka's requests, of gRPC, or of the service that composes it.
 """

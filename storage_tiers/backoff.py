@@ -1,4 +1,4 @@
-"""How long to wait before asking again: exponential, jittered, bounded. Pure; the caller sleeps."""
+"""Retry delays: exponential, jittered, bounded. Pure; the caller sleeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BackoffSettings:
 
 
 class Backoff:
-    """One series of failures. Half of each delay is jitter, so that many who failed together do not return together."""
+    """One series of failures. Half of each delay is jitter, so that callers that failed together do not retry together."""
 
     __slots__ = ("_rng", "_settings", "failures")
 

@@ -1,4 +1,4 @@
-"""Time and chance as arguments: the one module that touches the real ones."""
+"""Clock and random numbers as arguments: the one module that uses the real ones."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Protocol
 
 class Clock(Protocol):
     def unix_ms(self) -> int:
-        """Wall time in milliseconds since 1970, UTC. May step: for timestamps and for comparing with them."""
+        """Wall time in milliseconds since 1970, UTC. May step; use it for timestamps and comparisons with them."""
 
     def steady_ms(self) -> int:
-        """Milliseconds since 1970 by the wall clock at this clock's beginning and what has passed since: never steps, and
-        counts the time that the machine slept. For durations (ages, pauses) that are kept beside timestamps."""
+        """Milliseconds since 1970: the wall time when this clock was created plus the time elapsed since. Never steps, and
+        includes the time that the machine slept. Use it for ages that are kept beside timestamps."""
 
     def monotonic(self) -> float:
-        """Seconds since some start. Never steps back."""
+        """Seconds since an arbitrary start. Never steps back."""
 
     async def sleep(self, seconds: float) -> None: ...
 
 
-#: Counts on while the machine is suspended, where the system has such a clock (Linux).
+#: A clock that includes the time a machine is suspended, where the system has one (Linux).
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -46,10 +46,10 @@ class SystemClock:
 
 class Rng(Protocol):
     def token(self, size: int) -> bytes:
-        """`size` random bytes: ids of topics, offloads, commits, starts."""
+        """`size` random bytes, for ids of topics, segments, commits and starts."""
 
     def uniform(self, low: float, high: float) -> float:
-        """Jitter."""
+        """A number in [low, high], for jitter."""
 
 
 class SystemRng:

@@ -1,7 +1,6 @@
-"""Every way the log refuses, each saying what its receiver should do.
+"""All errors of the log. Each class tells its receiver what to do.
 
-An error here is a promise that could not be kept; protocol numbers exist only in `kafka_gateway.errors`, which maps
-every class of this module exactly once.
+Protocol numbers exist only in `kafka_gateway.errors`, which maps every class of this module exactly once.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 
 class Advice(Enum):
+    """What the receiver of an error should do."""
+
     RETRY = "same request, later"
     REDIRECT = "refresh metadata, ask again"
     STOP = "a newer owner exists; give up your state"
@@ -20,9 +21,9 @@ class Advice(Enum):
 
 
 class LogError(Exception):
-    """Base of all. `str(error)` is a sentence for the user: what is wrong and what to do.
+    """Base class. `str(error)` is a sentence for the user: what is wrong and what to do.
 
-    `log_start_offset` is the partition's where a log refused a batch after looking at it, else -1: producers are told it.
+    `log_start_offset` is the partition's if its log refused a validated batch, else -1; answers to producers contain it.
     """
 
     advice: ClassVar[Advice] = Advice.PAGE
@@ -33,13 +34,13 @@ Refusal = TypeVar("Refusal", bound=LogError)
 
 
 def as_value(error: Refusal) -> Refusal:
-    """The error as an answer holds it: without the way that it took. Its traceback would keep every frame that it passed, and
-    with them the answer and so itself, until a full garbage collection comes."""
+    """The error without traceback, cause and context, for storing it in an answer. A traceback references every frame on its
+    way, and through them the answer and the error itself: a cycle that only a full garbage collection frees."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
     return error
 
 
-# --- what is asked does not exist, or not yet, or no more -------------------------------------------------------------
+# --- topics, partitions and offsets -----------------------------------------------------------------------------------
 class UnknownTopicOrPartition(LogError):
     advice = Advice.REDIRECT
 
@@ -65,7 +66,7 @@ class NotLeader(LogError):
 
 
 class LeaderNotAvailable(LogError):
-    """The partition exists, but waits (for recovery, for the store's manifest) before it may lead."""
+    """The partition exists but does not lead yet: it is recovering, or compares itself with the store's manifest."""
 
     advice = Advice.RETRY
 
@@ -84,15 +85,15 @@ class UnknownLeaderEpoch(LogError):
 
 # --- records ----------------------------------------------------------------------------------------------------------
 class CorruptRecord(LogError):
-    """CRC, length or framing do not fit the bytes."""
+    """CRC, length or framing do not match the bytes."""
 
     advice = Advice.FIX
 
 
 class RecordFault(NamedTuple):
-    """One record of a refused batch (KIP-467): its place in the batch, from 0, and what is wrong with it."""
+    """One record of a refused batch (KIP-467): its index in the batch, from 0, and what is wrong with it."""
 
-    place: int
+    batch_index: int
     message: str
 
 
@@ -103,7 +104,7 @@ class _NamesRecords(Exception):
 
 
 class InvalidRecord(_NamesRecords, LogError):
-    """Well framed, but breaks a rule (control batch from a client, null key on a compacted topic ...)."""
+    """Correct framing, but a broken rule (a control batch from a client, a null key on a compacted topic ...)."""
 
     advice = Advice.FIX
 
@@ -140,7 +141,7 @@ class OutOfOrderSequence(LogError):
 
 
 class DuplicateSequence(LogError):
-    """Older than the five batches remembered per producer: a duplicate whose offset is no longer known."""
+    """A duplicate older than the five batches remembered per producer, so its offset is no longer known."""
 
     advice = Advice.FIX
 
@@ -165,7 +166,7 @@ class InvalidRequest(LogError):
 
 
 class UnsupportedVersion(LogError):
-    """A field or value that this node serves in no version."""
+    """A field or value that this node supports in no version."""
 
     advice = Advice.FIX
 
@@ -179,7 +180,7 @@ class RequestTimedOut(LogError):
 
 
 class Busy(LogError):
-    """The node does as much for its callers as it may."""
+    """The node has reached a bound on concurrent work."""
 
     advice = Advice.RETRY
 
@@ -222,69 +223,70 @@ class PolicyViolation(LogError):
 
 # --- the disk and the store -------------------------------------------------------------------------------------------
 class StorageError(LogError):
-    """The local disk refused (full, failing, past the watermark). Writes stop, reads go on."""
+    """The local disk refused (full, failing, past the watermark). Writes stop, reads continue."""
 
     advice = Advice.RETRY
 
 
 class TierUnavailable(LogError):
-    """The object store did not answer, or not in time. Nothing is lost; retry."""
+    """The object store did not answer in time, or at all. Nothing is lost; retry."""
 
     advice = Advice.RETRY
 
 
 class TierCorrupt(LogError):
-    """An object's bytes fail their checksum, or a manifest cannot be parsed. Never served; `tidelog fsck` names it."""
+    """An object fails its checksum, or a manifest cannot be parsed. Such bytes are never served; `tidelog fsck` names the
+    object."""
 
     advice = Advice.PAGE
 
 
 class ManifestDamaged(TierCorrupt):
-    """What lies under a partition's manifest key cannot be read, or is another partition's."""
+    """The object under a partition's manifest key cannot be parsed, or belongs to another partition."""
 
 
 class TierObjectMissing(LogError):
-    """The store answered 404 for a referenced object: reload the manifest, then ask again."""
+    """The store answered 404 for a referenced object: reload the manifest, then retry."""
 
     advice = Advice.RETRY
 
 
 class StoreBehind(LogError):
-    """The store shows less of a partition than this node has seen there (I10). Nothing is deleted or evicted until it shows
-    that again; what was asked may then be asked again."""
+    """The store shows less of a partition than this node has seen there (I10). Nothing is deleted or evicted until the store
+    shows it again; retry then."""
 
     advice = Advice.RETRY
 
 
 class PreconditionFailed(LogError):
-    """A conditional write met another state than it was told to replace (412, 409)."""
+    """The precondition of a conditional write did not hold (412, 409)."""
 
     advice = Advice.RETRY
 
 
 class StoreRefused(LogError):
-    """The store ignores conditional writes, denies access, or is not the one the node belongs to."""
+    """The store ignores conditional writes, denies access, or belongs to another cluster."""
 
     advice = Advice.FIX
 
 
 class FencedWriter(LogError):
-    """A newer incarnation, leader epoch or topic id owns what this writer meant to change."""
+    """A newer incarnation, leader epoch or topic id owns the state that this writer tried to change."""
 
     advice = Advice.STOP
 
 
 class DeletedInStore(FencedWriter):
-    """The partition's manifest is deleted in the bucket, and nothing follows that."""
+    """The partition's manifest is marked deleted in the bucket, which is final."""
 
 
 class DirectoryLocked(LogError):
-    """Another process runs on this data directory."""
+    """Another process uses this data directory."""
 
     advice = Advice.FIX
 
 
 class MetadataCorrupt(LogError):
-    """The metadata log or one of its snapshots is damaged before its end."""
+    """The metadata log or one of its snapshots is damaged, and not only at its torn end."""
 
     advice = Advice.PAGE

@@ -1,16 +1,16 @@
-"""What a process says in its log: events, one a line, each a name and typed fields, in two forms with the same content.
+"""The events of a process's log: one per line, each a name with typed fields, in two formats with the same content.
 
     events.info(log, "manifest.committed", partition=partition.partition, commit=7, ms=12)
 
     2026-03-01T10:20:30.456Z INFO service.broker.background.tiering manifest.committed topic=orders partition=3 commit=7 ms=12
     {"time":"2026-03-01T10:20:30.456Z","level":"INFO","logger":"service.broker.background.tiering","event":"manifest.committed",…}
 
-Events are for boundaries (a start, an offload, a refusal), never for what every request does. Names and fields stand in
-docs/operations.md; a test compares that table with the code. A value that a client chose can neither end its line nor
-reach a terminal's controls: whatever is not plain is quoted as JSON in both forms, and cut at `LONGEST_TEXT`.
+Events are for boundaries (a start, an offload, a refusal), never for every request. docs/operations.md lists names and fields;
+a test compares that table with the code. A value chosen by a client can neither end its line nor control a terminal: every
+value that is not plain is quoted as JSON in both formats and truncated at `LONGEST_TEXT`.
 
-`Troubles` and `Seldom` keep what goes on, or what strangers can provoke, from filling the log. Not promised: that a line
-which others' libraries write is an event; it becomes one named `message`.
+`Troubles` keeps lasting failures, and `RateLimit` keeps events that strangers can cause, from filling the log. Not promised:
+structure of lines from other libraries; they become events named `message`.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ Field: TypeAlias = str | int | float | bool | TopicPartition | BaseException | N
 Form: TypeAlias = Literal["text", "json"]
 FORMS: tuple[str, ...] = get_args(Form)
 
-#: Characters of one field; what lies beyond is cut off.
+#: Characters of one field; longer text is truncated.
 LONGEST_TEXT = 2_000
-#: Kafka's word where Python has another.
+#: Kafka's names of levels, where Python's differ.
 _LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:;/+@%*()~\[\]-]+")
 
 
 def debug(logger: logging.Logger, name: str, /, **fields: Field) -> None:
-    _say(logger, logging.DEBUG, name, fields, None)
+    _log(logger, logging.DEBUG, name, fields, None)
 
 
 def info(logger: logging.Logger, name: str, /, **fields: Field) -> None:
-    _say(logger, logging.INFO, name, fields, None)
+    _log(logger, logging.INFO, name, fields, None)
 
 
 def provoked(logger: logging.Logger, name: str, /, *, by: Hashable, **fields: Field) -> None:
-    """What strangers can bring about as often as they like: of each `by` only so many a while are written (`Seldom`), the
-    next one saying with `left_out` how many were not."""
-    _say(logger, logging.INFO, name, fields, None, by)
+    """An event that strangers can cause at will. `RateLimit` bounds it for each `by`; the next one written carries the number
+    of omitted ones as `left_out`."""
+    _log(logger, logging.INFO, name, fields, None, by)
 
 
 def warning(logger: logging.Logger, name: str, /, **fields: Field) -> None:
-    """Something does not work now, and is tried again or done without."""
-    _say(logger, logging.WARNING, name, fields, None)
+    """A failure that the node retries or works around."""
+    _log(logger, logging.WARNING, name, fields, None)
 
 
 def error(logger: logging.Logger, name: str, /, *, defect: BaseException | None = None, **fields: Field) -> None:
-    """Something that somebody has to look at. `defect` is what nobody foresaw: its traceback is a field."""
-    _say(logger, logging.ERROR, name, fields, defect)
+    """A failure that needs an operator. `defect` is an unexpected exception, whose traceback becomes a field."""
+    _log(logger, logging.ERROR, name, fields, defect)
 
 
-def _say(
+def _log(
     logger: logging.Logger,
     level: int,
     name: str,
@@ -77,7 +77,7 @@ def _say(
 
 
 def _flat(fields: Mapping[str, Field]) -> dict[str, Plain]:
-    """A partition becomes topic and number, an error its sentence."""
+    """A partition becomes the fields `topic` and `partition`, an error its sentence."""
     values: dict[str, Plain] = {}
     for key, value in fields.items():
         if isinstance(value, TopicPartition):
@@ -101,7 +101,7 @@ def _text(value: Plain) -> str:
 
 # --- forms ------------------------------------------------------------------------------------------------------------
 def _event(record: logging.LogRecord) -> tuple[str, Mapping[str, Plain]]:
-    """Name and fields; what other libraries write is an event named `message`."""
+    """Name and fields; a line from another library is an event named `message`."""
     name = getattr(record, "event", None)
     if name is None:
         return "message", {"message": _cut(record.getMessage())}
@@ -116,7 +116,7 @@ def _defect(record: logging.LogRecord) -> str | None:
 
 class Readable(logging.Formatter):
     """`time level logger event key=value …`; values that are not plain are JSON strings. A defect's traceback follows in
-    indented lines, the only ones that are no events."""
+    indented lines, the only lines that are not events."""
 
     def format(self, record: logging.LogRecord) -> str:
         name, fields = _event(record)
@@ -127,7 +127,7 @@ class Readable(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: `time`, `level`, `logger`, `event`, then the fields; of a defect also its `traceback`."""
+    """One object per line: `time`, `level`, `logger`, `event`, then the fields, and the `traceback` of a defect."""
 
     def format(self, record: logging.LogRecord) -> str:
         name, fields = _event(record)
@@ -146,7 +146,7 @@ def _level(record: logging.LogRecord) -> str:
 
 
 def set_up(level: int | str, form: Form | str, stream: TextIO | None = None) -> None:
-    """This process's root logger writes to `stream` (standard error) in that form, from that level on."""
+    """Makes this process's root logger write to `stream` (default: standard error) in that format, from that level on."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Readable())
     handler.addFilter(_Bound())
@@ -155,17 +155,17 @@ def set_up(level: int | str, form: Form | str, stream: TextIO | None = None) -> 
 
 
 class _Bound(logging.Filter):
-    """Leaves out what was provoked too often; by the records' own times, so that no clock is needed."""
+    """Applies `RateLimit` to events with a `by`, using the records' own times instead of a clock."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._seldom = Seldom()
+        self._limit = RateLimit()
 
     def filter(self, record: logging.LogRecord) -> bool:
         by = getattr(record, "by", None)
         if by is None:
             return True
-        left_out = self._seldom.allows((record.event, by), record.created)  # type: ignore[attr-defined]
+        left_out = self._limit.allows((record.event, by), record.created)  # type: ignore[attr-defined]
         if left_out:
             record.fields["left_out"] = left_out  # type: ignore[attr-defined]
         return left_out is not None
@@ -173,15 +173,15 @@ class _Bound(logging.Filter):
 
 # --- what repeats -----------------------------------------------------------------------------------------------------
 class Troubles:
-    """Failures that go on, by what they befall: said when one begins or becomes another, and when it is over."""
+    """Lasting failures, by the thing that fails: logged when one begins or changes its kind, and when it is over."""
 
     def __init__(self, most: int = 10_000) -> None:
-        """Beyond `most` at once the oldest is forgotten, and would be said again."""
+        """Remembers at most `most` failures. Beyond that the oldest is forgotten, and may be logged again."""
         self._most = most
         self._going_on: dict[Hashable, type[BaseException]] = {}
 
     def begins(self, of: Hashable, failure: BaseException) -> bool:
-        """Whether this is news: nothing ailed `of` before, or something else did."""
+        """Records a failure of `of`; True if it is new, or of another class than the one before."""
         known = self._going_on.get(of)
         if known is None and len(self._going_on) >= self._most:
             del self._going_on[next(iter(self._going_on))]
@@ -189,25 +189,25 @@ class Troubles:
         return known is not type(failure)
 
     def ends(self, of: Hashable) -> type[BaseException] | None:
-        """What ailed `of` until now."""
+        """Clears the failure of `of` and returns its class, None if there was none."""
         return self._going_on.pop(of, None)
 
 
-class Seldom:
-    """Bounds how often one thing is said: `burst` times in `window_s`; how many were left out is told with the next one.
+class RateLimit:
+    """Allows each key `burst` times per `window_s` seconds, and counts the omitted ones.
 
-    Of more than `keys` things at once the further ones count as one.
+    Remembers at most `keys` keys at once; further ones share one entry.
     """
 
     def __init__(self, burst: int = 10, window_s: float = 10.0, keys: int = 256) -> None:
         self._burst = burst
         self._window_s = window_s
         self._keys = keys
-        #: (begin of its window, said in it, left out since).
+        #: By key: (start of its window, allowed in it, omitted since).
         self._seen: dict[Hashable, tuple[float, int, int]] = {}
 
     def allows(self, of: Hashable, now: float) -> int | None:
-        """None if it is to be left out, else how many were left out before. `now` in seconds."""
+        """None if the event must be omitted, else the number omitted before it. `now` in seconds."""
         if of not in self._seen and len(self._seen) >= self._keys:
             self._seen = {key: each for key, each in self._seen.items() if now - each[0] < self._window_s}
             if len(self._seen) >= self._keys:

@@ -1,14 +1,14 @@
-"""The one module through which durable state is changed on disk.
+"""The one module that changes durable state on disk.
 
 Everything that must survive (log, indexes, checkpoints, metadata log, directory store, cached manifests) writes through a
 `Files`, so that a test can record each operation, cut the run after any of them, and replay what a power loss may leave:
-unsynced writes dropped or torn, unsynced renames, creations and unlinks undone. Reading needs no port: `os.pread`.
+unsynced writes dropped or torn, unsynced renames, creations and unlinks undone. Reading uses `os.pread` directly.
 
-Rules a caller keeps: a file's bytes are durable after `fsync(fd)`, its name after `fsync_dir(parent)`; replacing a file
-is write to a temporary name, fsync, rename, fsync_dir (`replace_file` does all four).
+Rules for callers: a file's bytes are durable after `fsync(fd)`, its name after `fsync_dir(parent)`. To replace a file, write it
+under a temporary name, fsync, rename, fsync_dir (`replace_file` does all four).
 
-Descriptors may run out for a moment, through connections that nobody here counts. `DescriptorReserve` keeps some for what
-must not fail then. Not promised: that it suffices; who is refused all the same tries again.
+Connections that are not counted here may use up the descriptors for a moment. `DescriptorReserve` keeps some for operations
+that must not fail then. Not promised: that the reserve suffices; callers that are refused try again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Buffer = bytes | bytearray | memoryview
 
 class Files(Protocol):
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, truncate: bool = False) -> int:
-        """Read-write descriptor, close-on-exec. `exclusive` fails if the name exists."""
+        """A read-write, close-on-exec descriptor. With `exclusive`, FileExistsError if the name exists."""
 
     def close(self, fd: int) -> None: ...
 
     def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Writes all buffers, gathered, at `position`; returns the bytes written. All or an OSError: after an error the
-        file may hold a torn tail, which the caller truncates."""
+        """Writes all buffers, gathered, at byte `position`; returns the number of bytes. After an OSError the file may hold a
+        torn tail, which the caller truncates."""
 
     def truncate(self, fd: int, size: int) -> None: ...
 
@@ -38,30 +38,30 @@ class Files(Protocol):
     def rename(self, source: str, target: str) -> None: ...
 
     def link(self, source: str, target: str) -> None:
-        """Another name for a file; fails with FileExistsError if `target` exists (what rename cannot promise)."""
+        """Adds a name to a file. FileExistsError if `target` exists, a check that rename lacks."""
 
     def unlink(self, path: str) -> None: ...
 
     def mkdir(self, path: str) -> None:
-        """Creates one directory; nothing if it is there."""
+        """Creates one directory, if it does not exist."""
 
     def rmdir(self, path: str) -> None: ...
 
     def fsync_dir(self, path: str) -> None:
-        """Opens the directory for it: an error of which `short_of_descriptors` is true is none of the fsync."""
+        """Opens and syncs the directory. An error with `short_of_descriptors` comes from the open, not from the fsync."""
 
 
 def short_of_descriptors(error: OSError) -> bool:
-    """Whether the process, or the machine, had no descriptor left: nothing was done then, and it may be tried again."""
+    """Whether the process or the machine had no descriptor left. Nothing was done then; the caller may retry."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class DescriptorReserve:
-    """At most `size` descriptors, parked until a file cannot be opened for want of one. Used by any thread."""
+    """Up to `size` open descriptors, closed one by one when a file cannot be opened for lack of one. Thread-safe."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        #: How often one was given up, or was missing.
+        #: Number of times that a descriptor was taken, or that none was left.
         self.shortages = 0
         self._parked: list[int] = []
 
@@ -70,7 +70,7 @@ class DescriptorReserve:
         return len(self._parked)
 
     def fill(self) -> None:
-        """Parks again what was given up, as far as there are descriptors."""
+        """Refills the reserve as far as descriptors are available."""
         try:
             while len(self._parked) < self.size:
                 self._parked.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -79,7 +79,7 @@ class DescriptorReserve:
                 raise
 
     def release_one(self) -> bool:
-        """Frees one descriptor for who asks; False if none is parked."""
+        """Closes one descriptor of the reserve; False if it is empty."""
         self.shortages += 1
         try:
             os.close(self._parked.pop())
@@ -93,7 +93,7 @@ class DescriptorReserve:
 
 
 class OsFiles:
-    """`reserve` is drawn on where a file or directory cannot be opened for want of a descriptor."""
+    """The real file system. Draws on `reserve` when a file or directory cannot be opened for lack of a descriptor."""
 
     _reserve: DescriptorReserve | None = None
 
@@ -163,7 +163,7 @@ class OsFiles:
 
 
 def stage_file(files: Files, path: str, content: Buffer) -> str:
-    """Writes and syncs `content` under the temporary name of `path`, and returns that name, for `rename` to finish."""
+    """Writes and syncs `content` under a temporary name and returns that name; the caller renames it to `path`."""
     temporary = path + ".tmp"
     fd = files.open(temporary, create=True, truncate=True)
     try:
@@ -178,6 +178,6 @@ def stage_file(files: Files, path: str, content: Buffer) -> str:
 
 
 def replace_file(files: Files, path: str, content: Buffer) -> None:
-    """Replaces `path` so that after a power loss it holds the old content or the new, whole, and after the return the new."""
+    """Replaces `path` durably. A power loss before the return leaves the whole old content or the whole new one."""
     files.rename(stage_file(files, path, content), path)
     files.fsync_dir(os.path.dirname(path))

@@ -1,6 +1,6 @@
-"""Work in steps: a generator that yields wherever it may be interrupted, and ends with its result.
+"""Work in steps: a generator that yields wherever it may be interrupted, and returns its result.
 
-`turns.Turn.through` goes through one on the event loop, in slices.
+`turns.Turn.through` runs one on the event loop in time slices.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def at_once(steps: Generator[None, None, Result]) -> Result:
-    """What the steps end with."""
+def run_steps(steps: Generator[None, None, Result]) -> Result:
+    """Runs all steps without a pause and returns their result."""
     try:
         while True:
             next(steps)
@@ -21,8 +21,8 @@ def at_once(steps: Generator[None, None, Result]) -> Result:
         return result
 
 
-def emptying(rows: list[Any], step: int = 256) -> Generator[None, None, None]:
-    """Frees what the rows hold: what 50,000 of them became takes ten milliseconds and more in one go."""
+def freeing(rows: list[Any], step: int = 256) -> Generator[None, None, None]:
+    """Frees the rows `step` at a time: freeing 50,000 at once takes ten milliseconds and more."""
     while rows:
         del rows[-step:]
         yield

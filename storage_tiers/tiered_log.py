@@ -1,12 +1,12 @@
 """One offset space over both tiers: a partition's local segments and the segments that its manifest names in the store.
 
-Invariants: [log start, log end) is readable without gap or repeat, whatever is evicted meanwhile: local segments serve
-from their first offset on, the manifest everything before it, and eviction never passes the manifest's durable end (I3).
-An answer planned from a local segment keeps that segment's descriptor open, so evicting it harms nobody. What a local
-segment turns out to lack, or cannot be read of, is served from the bucket, if it lies there.
+Invariants: [log start, log end) is readable without gap or repeat during evictions: local segments serve from their first
+offset on, the manifest everything before it, and eviction never passes the manifest's durable end (I3). An answer planned from
+a local segment keeps its descriptor open, so the segment can be evicted meanwhile. Records that a local segment lacks, or that
+cannot be read from it, are served from the bucket if it holds them.
 
-Not promised: that a cold read is answered at once. `read` returns a `ColdMiss` whose waiter ends when it is worth asking
-again; what was hydrated meanwhile stays for the next who asks.
+Not promised: an immediate answer to a cold read. `read` returns a `ColdMiss` whose waiter ends when a retry is worthwhile; the
+hydrated chunks stay in the cache.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from storage_tiers.types import FileSlice, TimestampOffset
 
 
 class TieredLog:
-    """`tier` sums up the newest durable manifest that this node has seen (None: nothing is tiered); `cold`, which is there on
-    a node with a store, loads the manifest itself. `read_bytes` is what readers were given since it was opened, counted by who
-    answers them."""
+    """`tier` is the summary of the newest durable manifest that this node has seen (None: nothing is tiered). `cold` loads the
+    manifest itself (None without a store). `read_bytes` counts bytes answered since opening; the answering code increments
+    it."""
 
     __slots__ = ("cold", "hot", "read_bytes", "tier")
 
@@ -33,7 +33,7 @@ class TieredLog:
         self.read_bytes = 0
 
     def apply(self, manifest: Manifest | None) -> None:
-        """This manifest is current from now on. Only its summary is kept, and the rest where readers have loaded it."""
+        """Makes `manifest` the current one. Keeps its summary; the rest stays in memory only where readers have loaded it."""
         self.tier = None if manifest is None else summary_of(manifest)
         if self.cold is not None:
             self.cold.replaced(manifest)
@@ -48,11 +48,12 @@ class TieredLog:
 
     @property
     def tiered_end(self) -> int:
-        """End of what the bucket durably holds; the log start where it holds nothing."""
+        """End offset of what the bucket durably holds; the log start if it holds nothing."""
         return self.tier.end if self.tier is not None else self.hot.log_start_offset
 
     def read(self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool) -> list[FileSlice] | ColdMiss:
-        """Slices from the batch that holds `offset`, below `upto_offset`; the caller releases them."""
+        """Slices from the batch that holds `offset` on, below `upto_offset`; the caller releases them. OffsetOutOfRange, or
+        StorageError if a local segment cannot be read and the bucket does not hold it."""
         hot = self.hot
         if offset >= hot.local_start_offset and offset >= hot.log_start_offset:
             in_bucket = self.cold is not None and offset < self.tiered_end
@@ -73,7 +74,7 @@ class TieredLog:
         if isinstance(found, ColdMiss):
             return found
         if not found.slices and found.next_offset >= hot.local_start_offset:
-            # The bucket's last offsets hold no batch any more: what follows is local.
+            # No batch is left at the bucket's last offsets: the next one is local.
             return hot.reader.read(found.next_offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one)
         if not min_one and found.size > max_bytes:
             for piece in found.slices:
@@ -93,7 +94,7 @@ class TieredLog:
                 return found
             if hot.local_start_offset <= manifest.end or self.tier is tier:
                 break
-            # What this manifest does not name was local when it was asked, and has been evicted meanwhile.
+            # Records above the end of this manifest were local when it was loaded, and have been evicted since.
         hit = hot.offset_for_timestamp(timestamp)
         return hit if hit is not None and hit.offset < upto_offset else None
 

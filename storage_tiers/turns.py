@@ -1,11 +1,11 @@
-"""Shares the event loop between requests that take long and everybody else: work in slices, one slice a turn of the loop.
+"""Shares the event loop between long requests and all others: long work runs in slices, one slice per turn of the loop.
 
-A request begins at once and most are done in the time that each may take so (FREE_S). One that is not goes on in slices of
-SLICE_S: after each it rests until the loop has looked at all sockets, and all that rest take turns, so that a hundred of them
-hold others up no longer than one does. At most AT_WORK of them are under way together, which bounds what they have read and
-made in memory; the others begin in the order in which they came. A rest is where a request whose client has left ends.
+A request starts at once, and most finish within their first slice (FREE_S). A longer one continues in slices of SLICE_S. After
+each slice it rests until the loop has served all sockets. Resting requests take turns, so a hundred of them delay others no
+longer than one does. At most AT_WORK of them are in progress, which bounds their memory; the others start in order of arrival.
+A request whose client has left ends at its next rest.
 
-Does not promise: anything about a step that never asks whether its turn is over.
+Not promised: fairness of a step that never checks whether its turn is over.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-#: Of a request's first step, which other requests of the same turn of the loop may also take.
+#: Seconds of a request's first slice. Several requests may start in one turn of the loop.
 FREE_S = 0.000_5
-#: Of each further one.
+#: Seconds of each further slice.
 SLICE_S = 0.002
-#: Requests that have used up their first step and are not done.
+#: Bound of requests that have used up their first slice and are not finished.
 AT_WORK = 8
 
 
 class Lane:
-    """Used on one event loop only. `seconds` tells the time."""
+    """The long requests of one event loop. `seconds` returns the current time in seconds."""
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:  # noqa: TID251 - the shell
         self.seconds = seconds
@@ -37,12 +37,12 @@ class Lane:
         self._is_scheduled = False
 
     def turn(self, is_wanted: Callable[[], bool] = lambda: True) -> Turn:
-        """For a request that begins now. Whoever takes it ends it with `leave`."""
+        """The turn of a request that starts now. The caller ends it with `leave`."""
         return Turn(self, is_wanted)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for others to end before they go on."""
+        """Number of requests that wait for others to finish before they continue."""
         return len(self._entering)
 
     async def enter(self) -> None:
@@ -67,7 +67,7 @@ class Lane:
         self._inside -= 1
 
     async def rest(self) -> None:
-        """Until it is the caller's turn again."""
+        """Waits until it is the caller's turn again."""
         loop = asyncio.get_running_loop()
         rest: asyncio.Future[None] = loop.create_future()
         self._resting.append(rest)
@@ -89,7 +89,7 @@ class Lane:
 
 
 class Turn:
-    """One request's share of the loop."""
+    """One request's share of the loop. `is_wanted` tells whether its client still waits."""
 
     __slots__ = ("_has_entered", "_is_wanted", "_lane", "_until")
 
@@ -105,13 +105,13 @@ class Turn:
         return self._lane.seconds() >= self._until
 
     async def rest(self) -> None:
-        """Lets others have the loop. Raises CancelledError where nobody wants the answer any more."""
+        """Yields the loop to others. Raises CancelledError if the client has left."""
         if not self._has_entered:
             await self._lane.enter()
             self._has_entered = True
         await self._lane.rest()
         if not self._is_wanted():
-            raise asyncio.CancelledError("who asked has left")
+            raise asyncio.CancelledError("the client has left")
         self._until = self._lane.seconds() + SLICE_S
 
     async def rest_if_over(self) -> None:
@@ -119,7 +119,7 @@ class Turn:
             await self.rest()
 
     async def through(self, steps: Generator[None, None, Result]) -> Result:
-        """What the steps end with, with rests between them."""
+        """Runs the steps, with rests between them, and returns their result."""
         try:
             while True:
                 next(steps)
@@ -130,7 +130,7 @@ class Turn:
             return result
 
     def leave(self) -> None:
-        """Nothing more is done, or not until something else has happened."""
+        """Ends the turn, or suspends it while the request waits for something else."""
         if self._has_entered:
             self._has_entered = False
             self._lane.leave()

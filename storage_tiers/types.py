@@ -1,7 +1,6 @@
-"""The words every layer shares: partitions, offsets, descriptors that outlive eviction.
+"""Value types that all layers share: partitions, offsets, descriptors that outlive eviction.
 
-Values here are immutable except `SharedFile`, whose count of users is what lets the broker unlink a file that an answer
-is still being sent from.
+Values are immutable except `SharedFile`, whose use count lets the broker unlink a file while an answer is sent from it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 from storage_tiers.uuids import parse_uuid, uuid_text
 
-#: Leader epoch of a batch or request that does not know one (Kafka protocol: -1).
+#: Leader epoch of a batch or request without one (Kafka protocol: -1).
 NO_EPOCH = -1
 #: Producer id of a batch that is not idempotent.
 NO_PRODUCER_ID = -1
@@ -21,6 +20,8 @@ NO_TIMESTAMP = -1
 
 
 class TopicPartition(NamedTuple):
+    """A topic's name and a partition's number, from 0."""
+
     topic: str
     partition: int
 
@@ -58,11 +59,10 @@ class OffsetRange(NamedTuple):
 
 
 class SharedFile:
-    """An open, counted descriptor.
+    """An open descriptor with a use count.
 
-    Whoever plans an answer from a file calls `acquire`, and `release` once the last byte is sent or given up; the
-    descriptor closes with the last release, so unlinking the path meanwhile harms nobody. Not thread-safe: counted on
-    the event loop only.
+    Code that plans an answer from the file calls `acquire`, and `release` once the last byte is sent or abandoned. The last
+    release closes the descriptor, so the path can be unlinked meanwhile. Not thread-safe: use it on the event loop only.
     """
 
     __slots__ = ("_users", "fd", "path")
@@ -92,7 +92,7 @@ class SharedFile:
 
 
 class FileSlice(NamedTuple):
-    """Bytes [position, position + length) of an open file. The holder owns one count of `file`."""
+    """Bytes [position, position + length) of an open file. The holder owns one use of `file` and releases it."""
 
     file: SharedFile
     position: int
@@ -100,7 +100,7 @@ class FileSlice(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """Answer of a look-up by time: a record's timestamp (ms since the epoch), its offset, and its leader epoch."""
+    """The result of a lookup by time: a record's timestamp (ms since 1970), its offset, and its leader epoch."""
 
     timestamp: int
     offset: int
@@ -108,7 +108,7 @@ class TimestampOffset(NamedTuple):
 
 
 class EpochEntry(NamedTuple):
-    """One line of a leader epoch history: `epoch` began at `start_offset`."""
+    """One entry of a leader epoch history: `epoch` began at `start_offset`."""
 
     epoch: int
     start_offset: int
@@ -116,7 +116,7 @@ class EpochEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """An aborted transaction overlapping a range: `last_offset` is its marker's offset, `last_stable` the LSO then.
+    """An aborted transaction: `last_offset` is its marker's offset, `last_stable_offset` the LSO at that time.
 
     Kafka: TransactionIndex (`.txnindex`), version 0.
     """

@@ -1,7 +1,7 @@
 """Ids of clusters, topics, directories and starts: 16 random bytes, written as Kafka writes a Uuid.
 
-An id that people type never begins with `-`: a command line would read it as an option (`tidelog restore -x8f…`).
-Kafka's `Uuid.randomUuid` draws again for the same reason.
+A generated id never begins with `-`, because a command line would read it as an option (`tidelog restore -x8f…`). Kafka's
+`Uuid.randomUuid` draws again for the same reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from storage_tiers.clock import Rng
 
 UUID_BYTES = 16
-_DASH = 62  # its place in the alphabet of URL-safe base64; the first character is the first byte's six high bits
+_DASH = 62  # its index in the alphabet of URL-safe base64; the first character is the first byte's six high bits
 
 
 def random_uuid(rng: Rng) -> bytes:
@@ -30,5 +30,5 @@ def uuid_text(raw: bytes) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """The opposite of `uuid_text`. ValueError (binascii.Error) for what is no base64."""
+    """The inverse of `uuid_text`. ValueError (binascii.Error) if the text is not base64."""
     return base64.urlsafe_b64decode(text + "==")

@@ -131,7 +131,7 @@ def detail_of(error: LogError) -> pb.ErrorDetail:
         retriable=retriable(error),
         advice=_ADVICE[error.advice],
         message=sentence(error),
-        faults=[pb.RecordFault(place=each.place, message=each.message) for each in faults],
+        faults=[pb.RecordFault(place=each.batch_index, message=each.message) for each in faults],
     )
 
 

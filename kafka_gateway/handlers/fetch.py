@@ -38,7 +38,7 @@ from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Reply
 from storage_tiers import events
 from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
-from storage_tiers.steps import emptying
+from storage_tiers.steps import freeing
 from storage_tiers.turns import Turn
 from storage_tiers.types import AbortedTransaction, TopicPartition
 
@@ -151,7 +151,7 @@ class FetchHandler:
             yield
         answer = yield from encoding(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
         del told
-        yield from emptying(rows)
+        yield from freeing(rows)
         return answer
 
     # --- of many partitions, in slices --------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class FetchHandler:
                 return encode((), version, correlation, error=context)
             pieces = await self._go_on(context, request, version, correlation, listener, turn)
             for rows in (request.indexes, request.topics, request.partitions, places):
-                await turn.through(emptying(rows))
+                await turn.through(freeing(rows))
             return pieces
         finally:
             turn.leave()
@@ -206,7 +206,7 @@ class FetchHandler:
             answering = self._finishing(context, readable, nameless, fetched, version, correlation, listener)
             pieces = await turn.through(answering)
             if isinstance(fetched, list):
-                await turn.through(emptying(fetched))
+                await turn.through(freeing(fetched))
             fetched = ()
             return pieces
         except Exception as error:  # noqa: BLE001 - every request gets an answer

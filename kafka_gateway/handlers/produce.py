@@ -32,7 +32,7 @@ from storage_tiers.errors import (
     RecordFault,
     RequestTimedOut,
 )
-from storage_tiers.steps import at_once, emptying
+from storage_tiers.steps import freeing, run_steps
 from storage_tiers.turns import Lane, Turn
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class ProduceHandler:
             return (await turn.through(self._refusing(request, version, correlation, error)),)
         finally:
             for rows in (results, request.appends, request.topics, request.indexes):
-                await turn.through(emptying(rows))
+                await turn.through(freeing(rows))
 
     async def _answer_on(
         self, request: ProduceRequest, results: list[Appended | LogError], version: int, correlation: int, turn: Turn
@@ -174,7 +174,7 @@ class ProduceHandler:
         for some in _in_slices(request.appends):
             found.append(self._append(some, transactional_id=request.transactional_id))
             await turn.rest_if_over()
-        await turn.through(emptying(request.appends))
+        await turn.through(freeing(request.appends))
         return found
 
     def _answer(self, request: ProduceRequest, version: int, correlation: int, results: Results) -> Sequence[Piece]:
@@ -214,7 +214,7 @@ class ProduceHandler:
 
     def _refuse(self, request: ProduceRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
         """Answers the same error for every partition."""
-        return (at_once(self._refusing(request, version, correlation, error)),)
+        return (run_steps(self._refusing(request, version, correlation, error)),)
 
     def _refusing(
         self, request: ProduceRequest, version: int, correlation: int, error: BaseException
@@ -321,7 +321,7 @@ def encode_with(
     correlation: int,
     refused: Mapping[int, BaseException],
 ) -> bytes:
-    return at_once(encoding(request, results, version, correlation, refused))
+    return run_steps(encoding(request, results, version, correlation, refused))
 
 
 def encoding(

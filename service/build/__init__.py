@@ -1,1 +1,1 @@
-"""Puts a node together: each module makes one group of its parts, from parts that are finished, as a frozen bundle."""
+"""Builds a node: each module builds one group of its parts from finished parts, as a frozen bundle."""

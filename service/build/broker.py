@@ -1,4 +1,4 @@
-"""The partitions of a node, and the contract's services over them."""
+"""Builds the partitions of a node, and the contract's services over them."""
 
 from __future__ import annotations
 

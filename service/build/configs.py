@@ -1,4 +1,4 @@
-"""A node's configs: what it was started with, what it says of itself, and what they are now."""
+"""Builds a node's configs: its static configs, its listeners as configs, and the current values of both and of dynamic ones."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from service.node_place import NO_STORE, listener_configs
 
 @dataclass(frozen=True, slots=True)
 class NodeConfigs:
-    """`broker` are this broker's, each as it is when it is asked for."""
+    """`broker` holds this broker's configs; reading an attribute resolves its current value."""
 
     resolver: Resolver
     metadata: MetadataLog
     broker: BrokerConfigs
 
     def topic(self, name: str) -> TopicConfigs:
-        """As they are now."""
+        """The topic's current configs."""
         return self.resolver.topic(self.metadata.image, name)
 
 
 def build_configs(ground: Ground, listening: Listening) -> NodeConfigs:
-    """Of settings that were checked (`node_place.check`)."""
+    """Builds the configs from settings that `check` has accepted."""
     settings, metadata = ground.settings, ground.metadata
     static = {
         **settings.broker,
@@ -38,6 +38,6 @@ def build_configs(ground: Ground, listening: Listening) -> NodeConfigs:
 
 
 def _addresses(listening: Listening) -> dict[str, str]:
-    """Of what is no listener of Kafka's."""
+    """The gRPC and HTTP listeners as configs."""
     named = {"tidelog.grpc.listener": listening.grpc, "tidelog.http.listener": listening.http}
     return {name: address for name, address in named.items() if address is not None}

@@ -1,4 +1,4 @@
-"""What the parts of a node stand on: made before any of them, and handed to every builder."""
+"""The common foundation of a node's parts: built before them, and passed to every builder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from storage_tiers.hot.data_dir import DataDirectory
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a node takes of the machine that it runs on. `launcher` starts the tier process, None: a process of its own.
-    `descriptors` tells of the files that this process may open, by default as many as it may now."""
+    """The machine that a node runs on. `launcher` starts the tier process; None means the default, a separate process.
+    `descriptors` holds the limit of open files, by default the current one."""
 
     files: Files
     clock: Clock
@@ -31,8 +31,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a node is reached: `listeners` have the ports that were taken, `grpc` and `http` are HOST:PORT, None for what is
-    not served."""
+    """A node's addresses: `listeners` with their bound ports; `grpc` and `http` as HOST:PORT, None if not served."""
 
     listeners: Listeners
     grpc: str | None = None
@@ -41,6 +40,8 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
+    """Settings, machine, readiness, data directory, metadata log and append totals of one node."""
+
     settings: NodeSettings
     host: Host
     readiness: Readiness

@@ -1,4 +1,4 @@
-"""What watches where the data directory lives: made before the store is asked for anything, told to look once it is known what
+"""Builds the guard of the data directory's location: before the first request to the store. `look` runs once it is known what
 the directory is."""
 
 from __future__ import annotations

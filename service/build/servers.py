@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Taken for Kafka's clients, by the names of their listeners, and for gRPC's: who connects waits in the kernel.
-    `listeners` have their ports."""
+    """Bound sockets: `kafka` by listener name, and `grpc`. Early connections wait in the kernel. `listeners` has the bound ports."""
 
     listeners: Listeners
     kafka: Mapping[str, socket.socket]
@@ -46,13 +45,15 @@ class Sockets:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
+    """The running servers for Kafka's protocol and for gRPC."""
+
     gateway: GatewayServer
     grpc: GrpcServer
 
 
 @contextlib.asynccontextmanager
 async def taken_sockets(settings: NodeSettings) -> AsyncIterator[Sockets]:
-    """While the body runs. InvalidConfig if an address cannot be had."""
+    """Holds the sockets while the body runs. InvalidConfig if an address cannot be bound."""
     from grpc_api.servicers.server import hold_port
 
     listeners = listeners_of(settings)
@@ -76,7 +77,7 @@ def _taken(at: Endpoint) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
-    """Serves on both while the body runs; answers in flight are finished then, as far as there is time."""
+    """Serves on both while the body runs, then finishes answers in flight as far as time permits."""
     from grpc_api.servicers.server import serve_grpc
     from kafka_gateway.server import serve
 
@@ -93,7 +94,7 @@ async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
 
 
 def gateway_options(node: Node) -> Options:
-    """As the configs are now."""
+    """The gateway's options from the current configs."""
     host, broker = node.ground.host, node.configs.broker
     reporter = ClientTelemetryLog(lambda: broker.metric_reporters)
     return Options(
@@ -112,7 +113,7 @@ def gateway_options(node: Node) -> Options:
 
 
 def connection_limits(node: Node) -> ConnectionLimits:
-    """By the configs, and by what the logs leave of the files that the process may open."""
+    """Connection limits from the configs, and from the descriptors that the logs leave free."""
     configs = node.configs.broker
     shares = _shares(node, configs)
     return ConnectionLimits(

@@ -1,4 +1,4 @@
-"""What a node holds of the object store: the tier process's client, the chunk cache, its right to write there."""
+"""Builds a node's side of the object store: the tier process's client, the chunk cache, the claim to write there."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ CACHE_BYTES = "tidelog.tier.chunk.cache.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Tier:
+    """The parts of a node with a store; `access` holds its claim to write."""
+
     client: TierClient
     access: StoreAccess
     cache: ChunkCache
@@ -32,7 +34,7 @@ class Tier:
 
 
 def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: HomeGuard, directory_id: str) -> Tier:
-    """StorageError if the disk refuses the cache."""
+    """Builds the parts. StorageError if the cache directory cannot be created."""
     host, broker = ground.host, configs.broker
     cache = _empty_cache(ground, broker.tidelog_tier_chunk_cache_bytes)
     client.on_end = cache.remove_strays
@@ -59,13 +61,13 @@ def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: H
 
 
 def _empty_cache(ground: Ground, size: int) -> ChunkCache:
-    """What an earlier run left there goes."""
+    """An empty cache; removes the chunks of an earlier run. StorageError if the directory cannot be created."""
     directory = cache_directory_of(ground.settings)
     shutil.rmtree(directory, ignore_errors=True)
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {directory} ({error}); free space, or repair or replace the disk") from error
-    if CACHE_BYTES not in ground.settings.broker:  # who says a size gets it, whatever share of the disk that is
+    if CACHE_BYTES not in ground.settings.broker:  # a configured size applies, however large a share of the disk it is
         size = min(size, default_cache_bytes(directory))
     return ChunkCache(directory, size)

@@ -1,4 +1,4 @@
-"""What a node does by itself, ready before the partitions that ask for it."""
+"""Builds a node's background work, before the partitions that use it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`freeing_files` are for what must be written before anything can be removed. `grace_ms` is
-    `tidelog.tier.delete.grace.ms`, longer while the wall clock is set ahead."""
+    """`freeing_files` write what must be on disk before anything can be removed. `grace_ms` returns
+    `tidelog.tier.delete.grace.ms`, plus the time by which the wall clock is set ahead."""
 
     freeing_files: Files
     flusher: Flusher

@@ -1,1 +1,1 @@
-"""What a node asks of the operating system for its own process: a turn soon, memory given back, files to open."""
+"""What a node requests from the operating system for its process: a short time slice, returned memory, open files."""

@@ -1,8 +1,8 @@
-"""Files that the process may open, and who may take how many of them.
+"""The limit of open files, and its shares for logs and connections.
 
-The limit is raised to the hard one at the start. Of it the logs come first: a reserve is parked for them
-(`storage_tiers.files.DescriptorReserve`), and what partitions need is kept free of connections. What is left is for Kafka's
-connections and, small shares, for gRPC's and HTTP's. Where that is little, the log says what would be needed.
+The soft limit is raised to the hard one at the start. Logs come first: they have a reserve
+(`storage_tiers.files.DescriptorReserve`), and connections may not use what partitions need. The rest is for Kafka connections
+and, in small shares, for gRPC and HTTP. If it is too little, an event logs the limit that would suffice.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from storage_tiers.files import DescriptorReserve
 
 log = logging.getLogger(__name__)
 
-#: Descriptors that are parked for logs.
+#: Descriptors reserved for logs.
 RESERVED = 64
 #: Descriptors besides logs and connections: libraries, metadata, the loop, listeners, the tier process, cached chunks.
 FIXED = 192
 #: A partition's active segment, and one more that is flushed, offloaded or read.
 PER_PARTITION = 2
-#: Connections of HTTP at a time, at most.
+#: Bound of concurrent HTTP connections.
 HTTP_CONNECTIONS = 64
-#: Connections of gRPC that a node is expected to serve.
+#: gRPC connections that a node is expected to serve.
 USUAL_GRPC_CONNECTIONS = 64
-#: Connections that a node is expected to serve where `max.connections` does not say.
+#: Kafka connections that a node is expected to serve if `max.connections` is not set.
 USUAL_CONNECTIONS = 1000
 TICK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of `limit` descriptors: so many `connections` of Kafka clients, of `grpc` and of `http`. `wanted` would be enough for
-    all."""
+    """Shares of `limit` descriptors: the number of Kafka `connections`, of `grpc` and of `http` ones. `wanted` is the limit
+    that would suffice for all."""
 
     limit: int
     wanted: int
@@ -50,7 +50,7 @@ class Shares:
 
 
 def shares(limit: int, *, partitions: int, max_connections: int, max_grpc: int = MAX_CONNECTIONS) -> Shares:
-    """Whatever partitions need, a quarter of the limit stays for connections: without one a node is of no use."""
+    """Computes the shares. Connections get at least a quarter of the limit, however many descriptors the partitions need."""
     logs = FIXED + RESERVED + PER_PARTITION * partitions
     free = max(limit - logs, limit // 4)
     http = max(1, min(HTTP_CONNECTIONS, free // 8))
@@ -61,25 +61,25 @@ def shares(limit: int, *, partitions: int, max_connections: int, max_grpc: int =
 
 
 def open_limit() -> int:
-    """How many files the process may open now."""
+    """The number of files that the process may currently open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_limit() -> int:
-    """The soft limit becomes the hard one; how many files the process may open."""
+    """Raises the soft limit to the hard one; returns the number of files that the process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # a system that has a lower bound for all processes
+    except (OSError, ValueError) as error:  # a system with a lower bound for all processes
         events.warning(log, "descriptors.not_raised", limit=soft, hard=hard, error=error)
         return soft
     return hard
 
 
 class Descriptors:
-    """`tick` parks again what logs drew from the reserve, and says when they begin to and when it is over."""
+    """The limit and the reserve of this process. `tick` refills the reserve, and logs when a shortage begins and ends."""
 
     def __init__(self, limit: int, reserve: DescriptorReserve | None = None) -> None:
         self.limit = limit
@@ -90,11 +90,11 @@ class Descriptors:
 
     @property
     def shortages(self) -> int:
-        """How often a file of a log could not be opened at first."""
+        """Number of times that opening a log's file found no descriptor."""
         return self._reserve.shortages
 
     def shares(self, *, partitions: int, max_connections: int, max_grpc: int = MAX_CONNECTIONS) -> Shares:
-        """Says once if the limit is too low for them."""
+        """The shares under this process's limit; logs once if the limit is too low."""
         found = shares(self.limit, partitions=partitions, max_connections=max_connections, max_grpc=max_grpc)
         if found.few and not self._warned:
             events.warning(

@@ -1,11 +1,11 @@
-"""Gives the system back what large messages leave behind in the C heap.
+"""Returns memory that large messages leave in the C heap to the system.
 
 glibc keeps freed memory for the next allocation, and after the first large one it serves even blocks of megabytes from the
-heap: readers that were slow for a moment would make the node four times as large for good. To turn that off would cost every
-large request its page faults. So it is turned on from the start, and the heap is trimmed, in a thread, when the process has
-grown.
+heap: a moment of slow readers would make the node four times as large for good. Without that behaviour every large request
+would pay
+for page faults. So the node enables it from the start, and a thread trims the heap when the process has grown.
 
-Not promised: anything where there is no glibc.
+Not promised: any effect without glibc.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import ctypes
 import os
 from collections.abc import Callable
 
-#: Growth of the process that is worth a look at its heap.
+#: Growth of the process in bytes that is worth a trim.
 GROWN_BYTES = 32 << 20
 TICK_S = 5.0
-#: Freed memory at the heap's end that waits for the trimmer.
+#: Bytes of freed memory at the heap's end that glibc keeps for the trimmer.
 KEPT_BYTES = 64 << 20
-#: glibc's parameters (mallopt(3)): blocks from so many bytes on are mapped; so many free ones at the heap's end are kept.
+#: glibc's parameters (mallopt(3)): the size in bytes from which blocks are mapped; the free bytes kept at the heap's end.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
-#: Ticks between two trims that give little back, each of which takes some milliseconds: what has grown may be in use.
+#: Most ticks between two trims that return little. A trim takes some milliseconds, and the memory may be in use.
 LONGEST_PAUSE_TICKS = 64
 
 
 def resident_bytes() -> int:
-    """What of this process is in memory; 0 where the system does not tell."""
+    """Resident size of this process in bytes; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -36,9 +36,9 @@ def resident_bytes() -> int:
 
 
 def keep_freed_blocks() -> bool:
-    """Makes glibc serve blocks of megabytes from its heap, and keep what is freed until it is trimmed: by itself it maps and
-    unmaps each, and the page faults cost more than what the blocks are for (4 MiB received over gRPC: 0.7 in place of 4 ms).
-    False with another C library."""
+    """Makes glibc serve blocks of megabytes from its heap and keep freed ones until a trim. By default it maps and unmaps each
+    block, and the page faults cost more than the work on it (4 MiB received over gRPC: 0.7 instead of 4 ms). False with another
+    C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(
         mallopt(parameter, value) == 1
@@ -53,7 +53,8 @@ def trim_heap() -> None:
 
 
 class HeapTrimmer:
-    """Trims while the process is larger than it ever was before; the less that gives, the more seldom."""
+    """Trims the heap while the process is larger than its smallest size by more than GROWN_BYTES; less often if a trim returns
+    little."""
 
     def __init__(self, resident: Callable[[], int] = resident_bytes, trim: Callable[[], None] = trim_heap) -> None:
         self._resident = resident

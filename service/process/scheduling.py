@@ -1,13 +1,13 @@
-"""Asks Linux to let this thread run soon after it wakes, and knows how long it waited for that.
+"""Requests a short time slice from Linux for this thread, and reads how long the thread waited for a processor.
 
-A broker's event loop sleeps most of the time and works for a fraction of a millisecond at once. Beside busy processes (a
-backfill's downloads, a consumer on the same machine) it would wait until one of them has used its time slice up. Since
-Linux 6.12 a thread may ask for a shorter slice of its own; it gets no larger share of the processor, but its turn sooner
-(sched_setattr(2): `sched_runtime` of a SCHED_OTHER thread).
+A broker's event loop sleeps most of the time and works for fractions of a millisecond. Beside busy processes (a backfill's
+downloads, a consumer on the same machine) it would wait until one of them has used up its time slice. Since Linux 6.12 a thread
+may request a shorter slice for itself. Its share of the processor stays the same, but its turn comes sooner (sched_setattr(2):
+`sched_runtime` of a SCHED_OTHER thread).
 
-A wish: older kernels, and containers that forbid the call, go on as before. Does not promise: anything on other systems
-than Linux, or on processors whose system call numbers are not known here. Threads and processes that this thread starts
-do not inherit it: they are the ones that should wait.
+Best effort: on older kernels, and in containers that forbid the call, nothing changes. Not promised: any effect on other
+systems than Linux, or on processors whose system call numbers are unknown here. Threads and processes started by this thread do
+not inherit the slice, because they are the ones that should wait.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _RESET_ON_FORK = 1
 
 
 def shorten_slice(nanoseconds: int = SHORTEST_SLICE_NS) -> bool:
-    """Of the calling thread, which keeps its nice value. False where that cannot be had, or where somebody chose another
-    policy for it."""
+    """Sets the calling thread's slice and keeps its nice value. False if the system refuses, or if the thread has another
+    scheduling policy."""
     calls = _CALLS.get(platform.machine())
     if calls is None or not hasattr(os, "sched_getscheduler"):
         return False
@@ -45,15 +45,15 @@ def shorten_slice(nanoseconds: int = SHORTEST_SLICE_NS) -> bool:
 
 
 def slice_of(thread: int = 0) -> int | None:
-    """Nanoseconds that a thread asked for, by its id, or the kernel's own choice; None where it cannot be known."""
+    """The slice of a thread, by its id, in nanoseconds: requested, or the kernel's choice. None if unknown."""
     calls = _CALLS.get(platform.machine())
     attributes = None if calls is None else _attributes(calls[1], thread)
     return attributes[5] if attributes is not None else None
 
 
 def waited_s() -> float:
-    """Seconds that the calling thread was ready to run and did not since it began: the kernel had no processor for it, or
-    its container's quota was used up. 0 where the system does not count them (Linux does, in schedstat)."""
+    """Seconds that the calling thread has been ready to run without running since it started: no processor was free, or its
+    container's quota was used up. 0 if the system does not count them (Linux does, in schedstat)."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             return int(file.read(80).split()[1]) / 1e9

@@ -1,4 +1,4 @@
 """Kafka's record batch v2, the native format end to end: its header, its checks, its codecs, its records.
 
-Pure: no I/O, no clock. Touches bytes and nothing else; a batch is opaque everywhere outside this package.
+Pure: no I/O, no clock, only bytes. Outside this package a batch is opaque.
 """

@@ -1,9 +1,9 @@
-"""The record batch v2 as bytes: where its fields lie, a header view, the checks of a produce, the few writes in place.
+"""The record batch v2 as bytes: positions of its fields, a header view, validation of a produced batch, few in-place writes.
 
-Invariants: a batch is `size` bytes, 61 of them header; its CRC-32C covers [21, size), so base offset and leader epoch
-may be assigned without touching it. Nothing here decodes a record, and `validate` leaves the batch as it found it.
+Invariants: a batch has `size` bytes, 61 of them header; its CRC-32C covers [21, size), so assigning base offset and leader
+epoch does not change it. Nothing here decodes a record, and `validate` does not modify the batch.
 
-Does not promise: that an idempotent producer's sequence continues, or that its epoch is the newest (producer state).
+Not promised: that an idempotent producer's sequence continues, or that its epoch is the newest (producer state checks both).
 Source: Kafka's message format 2 (KIP-98, KIP-320, KIP-534), `LogValidator` and `ProduceRequest` of Kafka 4.2.
 """
 
@@ -41,7 +41,7 @@ PRODUCER_EPOCH = 51
 BASE_SEQUENCE = 53
 RECORDS_COUNT = 57
 HEADER_BYTES = 61
-#: What `batchLength` does not count: base offset and itself.
+#: Bytes that `batchLength` does not count: base offset and the length itself.
 LENGTH_OVERHEAD = 12
 
 CODEC_MASK = 0x07
@@ -51,7 +51,7 @@ CONTROL_MASK = 0x20
 #: The base timestamp is the delete horizon of a compacted batch (KIP-534).
 DELETE_HORIZON_MASK = 0x40
 
-#: What a client may set.
+#: Attribute bits that a client may set.
 _CLIENT_MASK = CODEC_MASK | TRANSACTIONAL_MASK
 
 #: The only format: 0 and 1 (before Kafka 0.11) are refused, as Kafka 4 does.
@@ -59,7 +59,7 @@ CURRENT_MAGIC = 2
 #: Sequence of a batch that is not idempotent.
 NO_SEQUENCE = -1
 
-# Where an LZ4 frame says how its blocks depend on each other.
+# Position of an LZ4 frame's flags, and the flag of independent blocks.
 _LZ4_FLAGS = 4
 _LZ4_INDEPENDENT = 0x20
 
@@ -82,9 +82,9 @@ ALL_CODECS = frozenset(Codec)
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before a batch's records; `size` is that of the whole batch on disk.
+    """The 61 bytes before a batch's records. `size` is the whole batch in bytes; timestamps are in ms.
 
-    `lowest_timestamp` and `highest_timestamp` are those of the records themselves: None until `validate` walked them.
+    `lowest_timestamp` and `highest_timestamp` come from the records themselves: None until `validate` has walked them.
     """
 
     base_offset: int
@@ -105,7 +105,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """UnsupportedCompression for numbers that no version of Kafka defines."""
+        """The compression codec. UnsupportedCompression for numbers that no version of Kafka defines."""
         number = self.attributes & CODEC_MASK
         if number >= len(_CODECS):
             raise UnsupportedCompression(f"codec {number} does not exist; use none, gzip, snappy, lz4 or zstd")
@@ -113,7 +113,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def log_append_time(self) -> bool:
-        """Every record's timestamp is `max_timestamp`, set by the leader."""
+        """Whether every record's timestamp is `max_timestamp`, set by the leader."""
         return bool(self.attributes & TIMESTAMP_TYPE_MASK)
 
     @property
@@ -145,14 +145,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def wrong_max_timestamp(self) -> bool:
-        """The client's max timestamp is not its records': Kafka corrects it, see `stamp_max_timestamp`."""
+        """Whether the header's max timestamp differs from the records'. Kafka corrects it, see `stamp_max_timestamp`."""
         return self.highest_timestamp is not None and self.highest_timestamp != self.max_timestamp
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at `position`; the batch itself may reach beyond the buffer.
 
-    CorruptRecord if fewer than 61 bytes are left or the length is none that a batch can have.
+    CorruptRecord if fewer than 61 bytes are left or the length is impossible for a batch.
     """
     if len(buffer) - position < HEADER_BYTES or position < 0:
         raise CorruptRecord(f"a record batch has {HEADER_BYTES} bytes of header; {len(buffer) - position} are left")
@@ -166,7 +166,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def headers(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch in [start, end); stops before a partial one.
 
-    CorruptRecord at a length that no batch can have.
+    CorruptRecord at a length that is impossible for a batch.
     """
     end = len(buffer) if end is None else end
     while end - start >= HEADER_BYTES:
@@ -178,7 +178,7 @@ def headers(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[
 
 
 def check_crc(batch: Buffer, header: BatchHeader) -> None:
-    """CorruptRecord if the bytes [21, size) of the batch do not have the CRC-32C of its header."""
+    """CorruptRecord if the bytes [21, size) of the batch do not match the CRC-32C in its header."""
     actual = crc32c(memoryview(batch)[ATTRIBUTES : header.size])
     if actual != header.crc:
         raise CorruptRecord(
@@ -195,12 +195,13 @@ def validate(
     codecs: Collection[int] = ALL_CODECS,
     max_decompressed: int | None = None,
 ) -> BatchHeader:
-    """Checks what a client wants to append: exactly one batch, and everything that Kafka 4 checks of it.
+    """Validates a client's batch: exactly one batch, with everything that Kafka 4 checks. Returns its header.
 
-    `max_bytes` is `max.message.bytes`; `compacted` demands keys; without `deep` the records are not looked at (KRaft's
-    and our own internal batches, or `tidelog.record.validation=header`). A compressed batch is inflated up to
-    `max_decompressed` bytes (default: `codecs.inflation_bound`). Stricter than Kafka, which repairs or ignores it:
-    offset deltas out of order, reserved attributes, a claimed log append time.
+    `max_bytes` is `max.message.bytes`; `compacted` requires keys; without `deep` the records are not checked (KRaft's and our
+    own internal batches, or `tidelog.record.validation=header`). A compressed batch is inflated up to `max_decompressed` bytes
+    (default: `codecs.inflation_bound`). Refuses three things that Kafka repairs or ignores: offset deltas out of order,
+    reserved attributes, a log append time set by the client. CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge,
+    UnsupportedCompression.
     """
     header = _one_batch(batch)
     if header.size > max_bytes:
@@ -221,9 +222,8 @@ def validate(
 def plain_header(
     batch: memoryview, compacted: bool, now_ms: int, before_max_ms: int, after_max_ms: int
 ) -> BatchHeader | None:
-    """In a third of the time of `validate` and `check_timestamps`, and equal to theirs, for what nearly all batches are:
-    uncompressed, of no transaction, with nothing to refuse or to correct. None where it is not so clear. Sizes are the
-    caller's to check.
+    """The result of `validate` and `check_timestamps` in a third of their time, for the common batch: uncompressed, not
+    transactional, nothing to refuse or to correct. None for every other batch. The caller checks sizes.
     """
     fields = walker.plain_batch(batch, batch, not compacted, now_ms, before_max_ms, after_max_ms)
     return None if fields is None else _new_header(BatchHeader, fields)
@@ -281,7 +281,7 @@ def _check_producer(header: BatchHeader) -> None:
 def _inflate(batch: Buffer, header: BatchHeader, max_decompressed: int | None) -> memoryview:
     try:
         payload = records_payload(batch, header, max_decompressed)
-    except CorruptRecord as error:  # not on the way, as the CRC fits: sending it again would not help
+    except CorruptRecord as error:  # the CRC matches, so the client built it so: a retry would not help
         raise InvalidRecord(str(error)) from None
     if header.attributes & CODEC_MASK == Codec.LZ4 and not batch[HEADER_BYTES + _LZ4_FLAGS] & _LZ4_INDEPENDENT:
         raise InvalidRecord("LZ4 frames must have independent blocks: Java's clients read no others")
@@ -296,13 +296,14 @@ def _check_records(payload: memoryview, header: BatchHeader, compacted: bool) ->
     highest += header.base_timestamp
     if lowest < _INT64_MIN or highest > _INT64_MAX:
         raise InvalidTimestamp(f"timestamps from {lowest} to {highest} do not fit 64 bits")
-    # Kafka's maximum starts at "none": timestamps before it (a client's nonsense) do not lower it.
+    # Kafka's maximum starts at NO_TIMESTAMP: lower timestamps do not lower it.
     bounds = (lowest, highest if highest > NO_TIMESTAMP else NO_TIMESTAMP)
     return _new_header(BatchHeader, header[:-2] + bounds)
 
 
 def records_payload(batch: Buffer, header: BatchHeader, max_decompressed: int | None = None) -> memoryview:
-    """The records of one batch, inflated where it is compressed, else a view of its bytes."""
+    """The records of one batch, inflated if it is compressed, else a view of its bytes. CorruptRecord, RecordTooLarge,
+    UnsupportedCompression."""
     payload = memoryview(batch)[HEADER_BYTES : header.size]
     if header.attributes & CODEC_MASK == _UNCOMPRESSED:
         return payload
@@ -312,10 +313,10 @@ def records_payload(batch: Buffer, header: BatchHeader, max_decompressed: int | 
 
 
 def check_timestamps(header: BatchHeader, *, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
-    """InvalidTimestamp if a record lies more than `before_max_ms` before or `after_max_ms` after `now_ms`.
+    """InvalidTimestamp if a record's timestamp is more than `before_max_ms` before or `after_max_ms` after `now_ms`.
 
-    For topics with `message.timestamp.type=CreateTime`; bounds are `message.timestamp.before.max.ms` and
-    `message.timestamp.after.max.ms`. NO_TIMESTAMP passes. Without the walker's bounds the header's are taken.
+    For topics with `message.timestamp.type=CreateTime`; the bounds are `message.timestamp.before.max.ms` and
+    `message.timestamp.after.max.ms`. NO_TIMESTAMP passes. Uses the header's timestamps if the records were not walked.
     """
     lowest = header.base_timestamp if header.lowest_timestamp is None else header.lowest_timestamp
     highest = header.max_timestamp if header.highest_timestamp is None else header.highest_timestamp
@@ -333,12 +334,12 @@ def assign(batch: bytearray | memoryview, position: int = 0, *, base_offset: int
 
 
 def stamp_log_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
-    """Makes `now_ms` every record's timestamp (timestamp type and max timestamp), and the CRC fit."""
+    """Makes `now_ms` every record's timestamp (timestamp type and max timestamp), and updates the CRC."""
     _stamp(batch, now_ms, TIMESTAMP_TYPE_MASK)
 
 
 def stamp_max_timestamp(batch: bytearray | memoryview, max_timestamp: int) -> None:
-    """Corrects the max timestamp of a batch with create time, and its CRC: what Kafka does where a client misstates it."""
+    """Corrects the max timestamp of a batch with create time, and its CRC, as Kafka does where a client's is wrong."""
     _stamp(batch, max_timestamp, 0)
 
 

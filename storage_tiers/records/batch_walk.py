@@ -1,9 +1,10 @@
-"""From one record batch to the next, by their headers, at memory speed: looked for by offset, listed, or kept by recovery.
+"""Walks from one record batch to the next by their headers at memory speed: to find an offset, to list batches, to recover a
+log.
 
-Cython in pure-Python mode, as the walker, whose rules hold here: every index is compared with the end of the buffer before it
-is read, no arithmetic can leave 64 bits, and callers pass buffers of bytes (format `B`) that do not change while a call runs.
+Cython in pure-Python mode, with the walker's rules: every index is compared with the end of the buffer before it is read, no
+arithmetic can leave 64 bits, and callers pass buffers of bytes (format `B`) that do not change during a call.
 
-Does not promise: anything of the records in a batch, nor a CRC (but for `recover_scan`).
+Not promised: a check of the records in a batch, or of its CRC (but for `recover_scan`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 
 from storage_tiers.records.checksum import crc32c
 
-# What C code sees of the codes below; a declared name is invisible to importers.
+# The codes below for C code; a declared name is invisible to importers.
 _WHOLE = cython.declare(cython.int, 0)
 _PARTIAL = cython.declare(cython.int, 1)
 _BAD_SIZE = cython.declare(cython.int, 2)
@@ -23,7 +24,7 @@ _BAD_MAGIC = cython.declare(cython.int, 3)
 _BAD_CRC = cython.declare(cython.int, 4)
 _BAD_OFFSETS = cython.declare(cython.int, 5)
 _BAD_EPOCH = cython.declare(cython.int, 6)
-# Bytes of a batch before its records, and before what `batchLength` counts.
+# Bytes of a batch before its records, and bytes that `batchLength` does not count.
 _HEADER = cython.declare(cython.Py_ssize_t, 61)
 _OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 # Literals beyond 32 bits would be Python objects.
@@ -77,7 +78,7 @@ def _pointer(buffer: cython.const[cython.uchar][::1]) -> cython.p_const_uchar:
 @cython.nogil
 @cython.exceptval(check=False)
 def _batch_stop(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-    """WHOLE if [at, end) begins with a plausible batch header, else why not."""
+    """WHOLE if [at, end) begins with a plausible batch header, else the reason against."""
     if end - at < _HEADER:
         return _PARTIAL
     if _int32(raw, at + 8) < _HEADER - _OVERHEAD:
@@ -100,9 +101,9 @@ def find_batch(
 ) -> tuple[int, int, int]:
     """(position, size, base_offset) of the first batch of [start, end) whose last offset is at or after the target.
 
-    Otherwise (-1, resume, needed): go on reading at `resume`, where `needed` bytes (0: nothing known, as the buffer ends
-    between two batches) make the next step possible. Or (-2, position, stop): no batch begins there, for that reason
-    (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
+    Otherwise (-1, resume, needed): continue reading at `resume`, where the next step needs `needed` bytes (0: unknown, because
+    the buffer ends between two batches). Or (-2, position, stop): no batch begins there, for that reason (BAD_SIZE, BAD_MAGIC,
+    BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
     """
     _check_segment(start, end, len(buffer))
     raw: cython.p_const_uchar = _pointer(buffer)
@@ -135,7 +136,7 @@ def find_batch(
 def scan_batches(
     buffer: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
-    """The whole batches of [start, end) from `start` on: (batches, position, stop).
+    """The whole batches of [start, end): (batches, position, stop).
 
     A batch is (position, size, base_offset, next_offset, leader_epoch, max_timestamp). `position` is where the walk
     ended and `stop` why: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only.
@@ -152,8 +153,8 @@ def recover_scan(
 ) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
     """Like `scan_batches`, but stops at the first batch that recovery must not keep.
 
-    That is one with a wrong CRC (BAD_CRC), a base offset below the expected one (BAD_OFFSETS; a gap is legal, compaction
-    leaves them) or a leader epoch below its predecessor's (BAD_EPOCH). `end` is the buffer's unless given.
+    Such a batch has a wrong CRC (BAD_CRC), a base offset below the expected one (BAD_OFFSETS; a gap is legal, compaction leaves
+    them) or a leader epoch below its predecessor's (BAD_EPOCH). `end` is the buffer's unless given.
     """
     return _scan(buffer, start, end if end >= 0 else len(buffer), True, expected_offset, last_epoch)
 

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of record batches: the one place that knows which library computes it.
+"""CRC-32C (Castagnoli), the checksum of record batches: the only module that names the library.
 
 `crc32c` rather than `google-crc32c`: both use the processor's instruction and run level from 200 B to 1 MiB (1.7 to 24
 GB/s, within a tenth of each other), but only this one reads a bytearray or a writable memoryview without a copy.
@@ -12,6 +12,6 @@ Buffer = bytes | bytearray | memoryview
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C of `data` as an unsigned 32-bit number; `value` is that of the bytes before it."""
+    """CRC-32C of `data` as an unsigned 32-bit number; `value` is the CRC of the bytes before it."""
     result: int = _crc32c(data, value)
     return result

@@ -1,12 +1,12 @@
-"""Compression of a batch's records, with a bound on what comes out: a bomb gets an error, not memory.
+"""Compression of a batch's records with a bound on the inflated size: a decompression bomb gets an error, not memory.
 
-All four codecs come from `cramjam`, as whole payloads: `decompress_into` writes into a buffer of ours and stops at its
-end, so the bound is the buffer. How long the result will be is mostly unknown (Java writes LZ4 and Zstandard without
-sizes); a first buffer of a few times the input is enough in practice, and grows eightfold up to the bound otherwise.
-Beside it a decoder keeps its window (Zstandard's at most as large as what came out, and never above 128 MiB).
+All four codecs come from `cramjam` and work on whole payloads. `decompress_into` writes into our buffer and stops at its end,
+so the buffer is the bound. The inflated size is mostly unknown (Java writes LZ4 and Zstandard without sizes). A first buffer of
+a few times the input usually suffices; otherwise it grows eightfold up to the bound. A decoder also keeps its window
+(Zstandard's is at most as large as its output, and never above 128 MiB).
 
-Written as Java's clients read it: gzip; xerial-framed snappy in blocks of 32 KiB; LZ4 frames of independent blocks
-without content checksum; Zstandard frames. Read: all that, raw snappy, and whatever else the formats allow.
+Writes what Java's clients read: gzip; xerial-framed snappy in blocks of 32 KiB; LZ4 frames of independent blocks without
+content checksum; Zstandard frames. Reads all of these, raw snappy, and anything else the formats allow.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-#: What a batch may always inflate to, whatever its size.
+#: Bytes that every batch may inflate to.
 MIN_INFLATION_BOUND = 64 << 20
-#: Beyond that, how many times its own size.
+#: A larger batch may inflate to this many times its own size.
 MAX_INFLATION_RATIO = 16
 
 _FIRST_RATIO = 4
 _SMALLEST_BUFFER = 4096
 _GROWTH = 8
 
-#: Of an output that is memory of its own.
+#: Size in bytes from which an output buffer is mapped memory of its own.
 _MAPPED_BYTES = 1 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 << 10
-#: Writers make blocks of 1 KiB at least; this many small ones are taken besides, as a batch that is flushed often has.
+#: Writers make blocks of at least 1 KiB. A batch that was flushed often may have this many smaller ones.
 _SMALL_BLOCKS = 1024
 
-#: What cramjam says (Rust's io::ErrorKind::WriteZero) when the output buffer is full.
+#: cramjam's message (Rust's io::ErrorKind::WriteZero) when the output buffer is full.
 _FULL = "failed to write whole buffer"
 
 
 def inflation_bound(batch_size: int) -> int:
-    """Bytes that the records of a batch of `batch_size` bytes may inflate to. Writers and readers share this bound, so
-    that what was accepted can be read."""
+    """Bytes that the records of a batch of `batch_size` bytes may inflate to. Writers and readers share this bound, so every
+    accepted batch can be read."""
     return max(MIN_INFLATION_BOUND, MAX_INFLATION_RATIO * batch_size)
 
 
@@ -80,8 +80,8 @@ def decompress(
 ) -> memoryview:
     """The inflated payload. RecordTooLarge beyond `max_bytes`, without allocating more; CorruptRecord if it is damaged.
 
-    With `headroom` so many bytes stand before it, for the caller to write into; not for Codec.NONE. `room` is written to
-    instead of new memory where it suffices.
+    `headroom` bytes precede the result for the caller to fill (not with Codec.NONE). `room` is reused as the output buffer if
+    it is large enough.
     """
     if codec is Codec.NONE:
         if len(payload) > max_bytes:
@@ -118,7 +118,7 @@ def _decompress_stream(codec: Codec, payload: Buffer, max_bytes: int, headroom: 
 def _at_least(room: bytearray, size: int) -> bytearray | mmap.mmap:
     if len(room) >= size:
         return room
-    # A bytearray is filled with zeros while no other thread may run: 100 ms for the largest.
+    # Zeroing a bytearray holds the GIL: 100 ms for the largest.
     return bytearray(size) if size < _MAPPED_BYTES else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
@@ -148,7 +148,7 @@ def _decompress_snappy(payload: Buffer, max_bytes: int, headroom: int, room: byt
 
 
 def _xerial_blocks(view: memoryview, most: int) -> list[memoryview]:
-    """RecordTooLarge for more than `most` of them, headers included: each takes a step of its own."""
+    """The blocks of a framed payload. RecordTooLarge for more than `most` blocks and headers: each costs a step."""
     blocks = []
     at = steps = 0
     while at < len(view):

@@ -1,13 +1,12 @@
-"""Arrow columns under construction: the buffers that the decoder's kernel fills, and nothing of Arrow's libraries.
+"""Arrow columns under construction: the buffers that the decoder's kernel fills, without Arrow's libraries.
 
-Rows are planned first: numbers are written at once, of keys, values and headers only where they lie and how long they
-are. Once that is known their room is allocated, in one piece, and they are copied. Cython in pure-Python mode; what is C
-about it stands in `column_buffers.pxd`, and uncompiled it does the same. Rows are planned by `column_walk`, in whose loop it
-has to stand.
+`column_walk` plans rows in its own loop: it writes numbers immediately, and records position and length of keys, values and
+headers. Once the sizes are known, their memory is allocated in one piece and filled. Cython in pure-Python mode:
+`column_buffers.pxd` holds the C types, and uncompiled it gives the same results.
 Layouts: https://arrow.apache.org/docs/format/Columnar.html.
 
-Invariants: whoever plans a row has checked that there is room and that its bytes lie in their buffer; nothing else is
-written or read. No byte of a taken row is left as the allocator gave it.
+Invariants: the code that plans a row has checked that there is room and that its bytes are inside their buffer; nothing else is
+written or read. Every byte of a taken row has been written.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_FromStringAndSize
     from cython.cimports.libc.string import memcpy
 
-#: What may be wanted of a record, to be added up.
+#: Parts of a record that a reader may want, as bits.
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS = 1, 2, 4, 8, 16, 32
 
 _FIRST_HEADERS = 1024
 
 
 def _unwritten(size: cython.Py_ssize_t) -> bytearray:
-    """Zeroing what is written next would cost as much as writing it."""
+    """Uninitialized memory: zeroing it would cost as much as the write that follows."""
     if cython.compiled:
         return PyByteArray_FromStringAndSize(cython.NULL, size)
     else:
@@ -36,7 +35,7 @@ def _unwritten(size: cython.Py_ssize_t) -> bytearray:
 
 
 class BytesColumn:
-    """A column of variable width: 32-bit ends, data, and a validity bit a row. A column of lists has no data of its own."""
+    """A column of variable width: 32-bit ends, data, and a validity bit per row. A column of lists has no data of its own."""
 
     def __init__(self) -> None:
         self.expected = 0
@@ -47,7 +46,7 @@ class BytesColumn:
         self.end_buffer = self.valid_buffer = self.source_buffer = self.data_buffer = bytearray()
 
     def reserve(self, rows: cython.Py_ssize_t) -> None:
-        """Room to plan so many rows in total; those planned stay."""
+        """Makes room to plan `rows` rows in total; planned rows stay."""
         ends, valid, sources = _unwritten(4 * rows + 4), bytearray((rows + 7) >> 3), _unwritten(8 * rows)
         ends[: 4 * self.rows + 4] = self.end_buffer[: 4 * self.rows + 4] or bytes(4)
         valid[: len(self.valid_buffer)] = self.valid_buffer
@@ -59,17 +58,17 @@ class BytesColumn:
         self.room = rows
 
     def allocate(self) -> None:
-        """Room for the data of what is planned; what is copied stays."""
+        """Allocates the data of the planned rows; copied data stays."""
         used: cython.Py_ssize_t = self.ends[self.copied] if self.copied else 0
         if self.size > len(self.data_buffer):
-            # Arrow batches of one stream are alike: the first room is that of the last one.
+            # Arrow batches of one stream are alike: start with the size of the last one.
             larger = _unwritten(max(self.size, self.expected if used == 0 else 2 * len(self.data_buffer)))
             larger[:used] = memoryview(self.data_buffer)[:used]
             self.data_buffer = larger
             self.data = memoryview(larger)
 
     def copy(self, raw: cython.p_const_uchar) -> None:
-        """Copies from `raw` what was planned of it since the last time."""
+        """Copies the rows from `raw` that were planned since the last call."""
         row: cython.Py_ssize_t
         start: cython.Py_ssize_t
         length: cython.Py_ssize_t
@@ -85,7 +84,7 @@ class BytesColumn:
         self.copied = self.rows
 
     def take(self) -> tuple[int, int, bytearray, bytearray, bytearray]:
-        """(rows, nulls, ends with a zero before them, validity, data), and begins anew."""
+        """Returns (rows, nulls, ends with a zero before them, validity, data) and resets the column."""
         taken = (self.rows, self.nulls, self.end_buffer, self.valid_buffer, self.data_buffer)
         self.expected = self.size
         self.begin()
@@ -93,7 +92,8 @@ class BytesColumn:
 
 
 class Columns:
-    """All columns of one Arrow batch of at most `most_rows` records of at most `most_bytes`, or of one alone.
+    """All columns of one Arrow batch of at most `most_rows` records with at most `most_bytes` bytes, or of a single larger
+    record.
 
     `headers` are lists over `names` and `contents`; `foreign` counts names that are not ASCII.
     """
@@ -117,7 +117,7 @@ class Columns:
         self.is_open = False
 
     def open(self) -> None:
-        """Makes room for rows; memory is taken when there is something to hold."""
+        """Allocates room for rows; called when the first record arrives."""
         if self.is_open:
             return
         rows: cython.Py_ssize_t = self.most_rows
@@ -143,7 +143,7 @@ class Columns:
         self.contents.reserve(room)
 
     def copy(self, raw: cython.p_const_uchar) -> None:
-        """Allocates and copies what was planned of `raw` since the last time."""
+        """Allocates and copies the rows from `raw` that were planned since the last call."""
         columns = (self.keys, self.values, self.names, self.contents)
         for column in columns:
             column.allocate()
@@ -154,8 +154,8 @@ class Columns:
             self.contents.copy(raw)
 
     def take(self) -> tuple[int, int, list[bytearray], list[tuple[int, int, bytearray, bytearray, bytearray]]]:
-        """(rows, null timestamps, [offsets, timestamps, their validity, types], [keys, values, headers, names, contents]),
-        and begins anew."""
+        """Returns (rows, null timestamps, [offsets, timestamps, their validity, types], [keys, values, headers, names,
+        contents]) and resets the columns."""
         numbers = [self.offset_buffer, self.time_buffer, self.time_valid_buffer, self.type_buffer]
         columns = (self.keys, self.values, self.headers, self.names, self.contents)
         taken = (self.rows, self.time_nulls, numbers, [column.take() for column in columns])

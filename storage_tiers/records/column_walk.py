@@ -1,15 +1,15 @@
-"""The decoder's kernel: records of whole batches into Arrow's buffers, without a Python object for any of them.
+"""The column decoder's kernel: decodes records of whole batches into Arrow's buffers without a Python object per record.
 
-Two passes over the same bytes. The first checks the framing of every record and plans its row; once sizes are known the
-second copies keys, values and headers into buffers of exactly that room. Cython in pure-Python mode, as the walker; what
-is C about it stands in `column_walk.pxd`, and uncompiled it gives the same results.
+Two passes over the same bytes. The first checks the framing of every record and plans its row; once sizes are known, the second
+copies keys, values and headers into buffers of exactly that size. Cython in pure-Python mode, as the walker: `column_walk.pxd`
+holds the C types, and uncompiled it gives the same results.
 
-Invariants: no index is used before it was compared with its buffer's end, whatever the bytes say; faults are the
-walker's, found at the same record. Columns stay within 32 bits, as an Arrow batch is made of less than 2 GiB of records.
-The GIL is released in the loops; the bytes may not change meanwhile.
+Invariants: every index is compared with its buffer's end before use; faults are the walker's, found at the same record. Columns
+stay within 32 bits, because an Arrow batch holds less than 2 GiB of records. The loops release the GIL; the bytes must not
+change meanwhile.
 
-Does not promise: decompression (the walk stops before a compressed batch, whose inflated image is walked instead), names
-of headers in UTF-8 (those beyond ASCII are counted).
+Not promised: decompression (the walk stops before a compressed batch; the caller walks its inflated copy), header names in
+UTF-8 (names beyond ASCII are counted).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage_tiers.records.checksum import crc32c
 if TYPE_CHECKING:
     from storage_tiers.records.column_buffers import BytesColumn, Columns
 
-# What C code sees of the codes below, the first of which are the walker's; a name in the .pxd is invisible to importers.
+# The codes below for C code, the first of them the walker's; a name in the .pxd is invisible to importers.
 _SOUND = 0
 _BAD_LENGTH = 1
 _BAD_TIMESTAMP_DELTA = 2
@@ -55,7 +55,7 @@ _OVERHEAD = 12
 _TWO_TO_31 = 1 << 31
 _TWO_TO_32 = 1 << 32
 _INT64_MAX = (1 << 63) - 1
-# Milliseconds that a 64-bit number of microseconds holds; a record's own clock may say anything.
+# Largest number of milliseconds that fits 64 bits as microseconds; a record's timestamp may be anything.
 _MOST_MS = ((1 << 63) - 1) // 1000
 
 
@@ -150,9 +150,9 @@ def _varlong(raw: cython.p_const_uchar, at: cython.Py_ssize_t, width: cython.Py_
     return half ^ -odd
 
 
-# --- what callers hold ------------------------------------------------------------------------------------------------
+# --- the walk ---------------------------------------------------------------------------------------------------------
 class Walk:
-    """Over one buffer of whole batches; `decode` goes on where it stopped."""
+    """A walk over one buffer of whole batches; `decode` continues where it stopped."""
 
     def __init__(
         self,
@@ -162,8 +162,8 @@ class Walk:
         aborted: cython.const[cython.longlong][::1],
         verify: cython.bint,
     ) -> None:
-        """Wanted are records with offsets in [start, stop), without markers and aborted transactions: these as triples
-        (producer id, first offset, last offset), in rising order. `verify` compares each batch with its CRC-32C."""
+        """Decodes records with offsets in [start, stop), without markers and aborted transactions. `aborted` holds those as
+        triples (producer id, first offset, last offset) in rising order. `verify` checks each batch's CRC-32C."""
         self.buffer = buffer
         self.size = len(buffer)
         self.aborted = aborted
@@ -175,12 +175,12 @@ class Walk:
         self.batch = self.batch_end = self.index = 0
 
     def skip(self) -> None:
-        """Goes past the batch at which `decode` stopped."""
+        """Skips the batch at which `decode` stopped."""
         self.batch = self.batch_end
 
     def decode(self, columns: Columns) -> int:
-        """Adds records to `columns` until END, FULL, COMPRESSED, BAD_BATCH or a fault of a record; says which. What was
-        added before a fault is not to be used. `batch`, `batch_end` and `index` tell where it stopped."""
+        """Adds records to `columns` until END, FULL, COMPRESSED, BAD_BATCH or a fault of a record, which it returns. Discard
+        the columns after a fault. `batch`, `batch_end` and `index` hold the position where it stopped."""
         if self.size == 0:
             return _END
         raw: cython.p_const_uchar = _pointer(self.buffer)
@@ -229,7 +229,7 @@ def _crc(raw: cython.p_const_uchar, batch: cython.Py_ssize_t) -> cython.longlong
 
 # --- batches ----------------------------------------------------------------------------------------------------------
 def _next_batch(walk: Walk, raw: cython.p_const_uchar) -> cython.int:
-    """Goes to the next batch that may hold wanted records and reads its header."""
+    """Moves to the next batch that may hold wanted records and reads its header."""
     stop: cython.int = _open(walk, raw)
     while stop == _SKIPPED:
         walk.batch = walk.batch_end
@@ -274,7 +274,7 @@ def _open(walk: Walk, raw: cython.p_const_uchar) -> cython.int:
 
 
 def _is_aborted(walk: Walk, producer: cython.longlong, offset: cython.longlong) -> cython.bint:
-    """Whether the producer's transaction at `offset` is an aborted one: a producer has one at a time."""
+    """Whether the producer's transaction at `offset` was aborted; a producer has one at a time."""
     low: cython.Py_ssize_t = 0
     high: cython.Py_ssize_t = walk.aborted_count
     middle: cython.Py_ssize_t
@@ -291,7 +291,7 @@ def _is_aborted(walk: Walk, producer: cython.longlong, offset: cython.longlong) 
 
 # --- records ----------------------------------------------------------------------------------------------------------
 def _plan_batch(walk: Walk, raw: cython.p_const_uchar, columns: Columns) -> cython.int:
-    """Plans the open batch's records to its end: SOUND there, else FULL, ROOM or a fault."""
+    """Plans the rest of the open batch's records: SOUND at its end, else FULL, ROOM or a fault."""
     stop: cython.int
     while walk.left > 0:
         stop = _plan_record(walk, raw, columns)
@@ -303,8 +303,8 @@ def _plan_batch(walk: Walk, raw: cython.p_const_uchar, columns: Columns) -> cyth
 
 
 def _plan_record(walk: Walk, raw: cython.p_const_uchar, columns: Columns) -> cython.int:
-    """Checks the record at `walk.at`, plans its row if its offset is wanted, and goes behind it. FULL and ROOM leave
-    everything as it was."""
+    """Checks the record at `walk.at`, plans its row if its offset is wanted, and advances past it. FULL and ROOM change
+    nothing."""
     at: cython.Py_ssize_t = walk.at
     packed: cython.longlong = _varint(raw, at, walk.batch_end)
     if packed < 0:
@@ -433,7 +433,7 @@ def _beyond_ascii(raw: cython.p_const_uchar, at: cython.Py_ssize_t, length: cyth
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 def _is_full(columns: Columns, size: cython.longlong) -> cython.bint:
-    """Whether a record of `size` bytes belongs into the next Arrow batch."""
+    """Whether a record of `size` bytes belongs in the next Arrow batch."""
     return columns.rows > 0 and (columns.rows >= columns.most_rows or columns.source + size > columns.most_bytes)
 
 
@@ -459,7 +459,7 @@ def _put_numbers(
 
 
 def _plan(column: BytesColumn, at: cython.Py_ssize_t, length: cython.longlong) -> None:
-    """Adds a row of `length` bytes that lie at `at`, null if that is -1."""
+    """Adds a row of `length` bytes at position `at`; null if `length` is -1."""
     row: cython.Py_ssize_t = column.rows
     if length < 0:
         column.nulls += 1

@@ -1,13 +1,12 @@
-"""Record batches into columns: the decoder of every reader that wants more than a few records.
+"""Decodes record batches into columns, for every reader of more than a few records.
 
-What it yields are Arrow's buffers, of which it knows the layout and no library; `pyspark_tidelog.arrow_batches` makes them
-Arrow's. Native kernels do the work (`column_walk`, `column_buffers`), here is what happens once a batch or less: inflating,
-errors, names of headers that are not UTF-8.
+It yields buffers in Arrow's layout without using Arrow's library; `pyspark_tidelog.arrow_batches` wraps them. Native kernels
+(`column_walk`, `column_buffers`) do the work. This module does what happens at most once per batch: inflating, errors, and
+header names that are not UTF-8.
 
-Invariants: every record is what the plain decoder makes of it, or an error; at most `max_rows` rows a column batch, of
-records of at most `max_bytes` in total unless one alone is larger; so that at any time there are, beside the bytes given,
-one inflated record batch (`codecs.inflation_bound`) and columns of about `max_bytes` (of up to ten times as much where
-records consist of empty headers).
+Invariants: every record equals the plain decoder's, or raises; a column batch has at most `max_rows` rows, of records of at
+most `max_bytes` in total unless a single one is larger. Memory beside the input is thus one inflated record batch
+(`codecs.inflation_bound`) and columns of about `max_bytes` (up to ten times as much if records consist of empty headers).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _INT32 = struct.Struct(">i")
 
-#: The columns by name, as they are wanted of a decoder.
+#: The columns by name, as bits of a decoder's `wanted`.
 WANTED = {
     "offset": OFFSET,
     "timestamp": TIMESTAMP,
@@ -53,7 +52,7 @@ WANTED = {
 
 
 class BytesBuffers(NamedTuple):
-    """A column of variable width: `rows` + 1 32-bit ends from zero on, a validity bit a row, data (none of a list's)."""
+    """A column of variable width: `rows` + 1 32-bit ends from zero on, a validity bit per row, data (empty for a list)."""
 
     rows: int
     nulls: int
@@ -63,10 +62,10 @@ class BytesBuffers(NamedTuple):
 
 
 class ColumnBatch(NamedTuple):
-    """Buffers may be longer than their rows need; those of columns that were not wanted are empty.
+    """Buffers may be longer than their rows need; those of unwanted columns are empty.
 
-    Offsets and timestamps (µs since 1970; null where 64 bits do not hold them) are 64-bit, timestamp types 32-bit.
-    `headers` are lists of (`names`, `contents`), null where a record has none.
+    Offsets and timestamps (µs since 1970; null if they do not fit 64 bits) are 64-bit, timestamp types 32-bit. `headers` are
+    lists of (`names`, `contents`), null for a record without headers.
     """
 
     rows: int
@@ -83,7 +82,7 @@ class ColumnBatch(NamedTuple):
 
 
 class ColumnDecoder:
-    """Takes whole record batches, run by run, and yields columns as soon as there are enough; `finish` yields the rest."""
+    """Decodes runs of whole record batches and yields column batches as they fill; `finish` yields the rest."""
 
     def __init__(self, wanted: int, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> None:
         self._columns = Columns(wanted, max_rows, max_bytes)
@@ -92,9 +91,9 @@ class ColumnDecoder:
     def add(
         self, data: Buffer, start: int = 0, stop: int = _INT64_MAX, aborted: Sequence[AbortedTransaction] = ()
     ) -> Iterator[ColumnBatch]:
-        """The records of offsets [start, stop), without markers and those of `aborted` transactions; each batch's CRC-32C
-        is compared. CorruptRecord, RecordTooLarge beyond what a batch may inflate to, UnsupportedMessageFormat,
-        UnsupportedCompression; what was added before the error is lost with it. A partial batch at the end is left out.
+        """Adds the records with offsets in [start, stop), without markers and records of `aborted` transactions, and checks
+        each batch's CRC-32C. Ignores a partial batch at the end. CorruptRecord, UnsupportedMessageFormat,
+        UnsupportedCompression, or RecordTooLarge beyond the inflation bound; an error also discards the rows not yet yielded.
         """
         known = sorted((each.producer_id, each.first_offset, each.last_offset) for each in aborted)
         triples = array("q", [number for triple in known for number in triple])
@@ -113,16 +112,16 @@ class ColumnDecoder:
                 return
             elif reason == COMPRESSED:
                 image = self._inflated(memoryview(data)[walk.batch : walk.batch_end])
-                # Whether its transaction was aborted has been decided already.
+                # The outer walk has already skipped batches of aborted transactions.
                 yield from self._decoded(image, Walk(image, start, stop, _NOTHING_ABORTED, False), start, stop)
                 walk.skip()
             else:
                 raise _fault(data, walk, reason)
 
     def _inflated(self, batch: memoryview) -> memoryview:
-        """The same batch as its producer would have sent it uncompressed, but for the CRC. Valid until the next one."""
+        """The same batch uncompressed, with a stale CRC. Valid until the next call."""
         header = read_header(batch)
-        # A batch's length has 32 bits, its image's too.
+        # The length field of the inflated batch has 32 bits, too.
         bound = min(inflation_bound(header.size), _INT32_MAX - HEADER_BYTES)
         image = decompress(header.codec, batch[HEADER_BYTES:], max_bytes=bound, headroom=HEADER_BYTES, room=self._room)
         image[:HEADER_BYTES] = batch[:HEADER_BYTES]
@@ -153,7 +152,7 @@ def _buffers(rows: int, nulls: int, ends: bytearray, validity: bytearray, data: 
 
 
 def _cut(buffer: bytearray, size: int) -> bytearray:
-    """A few rows do not hold on to the memory of thousands."""
+    """A copy if much shorter than the buffer, so that a few rows do not keep the memory of thousands."""
     return buffer[:size] if 2 * size < len(buffer) else buffer
 
 
@@ -170,7 +169,7 @@ def _fault(data: Buffer, walk: Walk, reason: int) -> Exception:
 
 
 def _in_utf8(names: BytesBuffers) -> BytesBuffers:
-    """As the plain decoder reads them: what is no UTF-8 in a name becomes U+FFFD."""
+    """The names as the plain decoder reads them: bytes that are not UTF-8 become U+FFFD."""
     ends = memoryview(names.ends).cast("i")[: names.rows + 1]
     found = [names.data[start:end].decode(errors="replace").encode() for start, end in pairwise(ends)]
     read = array("i", [0])

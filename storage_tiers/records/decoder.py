@@ -1,8 +1,8 @@
-"""The plain decoder: records as Python values, one by one, slow and obviously right.
+"""The plain decoder: records as Python values, one by one, slow and obviously correct.
 
-For tools, tests and small reads, and the measure of the fast decoder. Invariants: offsets rise; a batch's bytes pass
-their CRC before a record of it is seen (unless told otherwise); under `aborted` no record of an aborted transaction is
-seen; markers never are.
+For tools, tests and small reads, and the oracle of the column decoder. Invariants: offsets rise; a batch passes its CRC before
+any of its records is returned (unless `verify` is off); records of the transactions in `aborted`, and markers, are never
+returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INT64_MIN = -(1 << 63)
 
 
 class Record(NamedTuple):
-    """`timestamp` in ms since the epoch, by the producer (CREATE_TIME) or the leader (LOG_APPEND_TIME)."""
+    """`timestamp` is in ms since 1970, set by the producer (CREATE_TIME) or the leader (LOG_APPEND_TIME)."""
 
     offset: int
     timestamp: int
@@ -54,14 +54,15 @@ class ControlRecord(NamedTuple):
 
 
 def decode_batch(batch: Buffer, *, max_bytes: int | None = None, verify: bool = True) -> list[Record]:
-    """The records of one batch, none for a control batch. CorruptRecord, RecordTooLarge beyond `max_bytes` inflated
-    (default: `codecs.inflation_bound`), UnsupportedMessageFormat, UnsupportedCompression."""
+    """The records of one batch, none for a control batch. CorruptRecord, UnsupportedMessageFormat, UnsupportedCompression;
+    RecordTooLarge if it inflates beyond `max_bytes` (default: `codecs.inflation_bound`)."""
     header = whole_header(batch, verify=verify)
     return [] if header.control else list(_records(batch, header, max_bytes))
 
 
 def decode_control(batch: Buffer, *, verify: bool = True) -> ControlRecord | None:
-    """What a control batch says; None for kinds of control record that end no transaction (KRaft's own)."""
+    """The marker in a control batch; None for control records that end no transaction (KRaft's own). CorruptRecord if the batch
+    is not a valid control batch."""
     header = whole_header(batch, verify=verify)
     if not header.control:
         raise CorruptRecord(f"the batch at offset {header.base_offset} is no control batch")
@@ -87,8 +88,8 @@ def decode(
 ) -> Iterator[Record]:
     """The records with offsets in [start_offset, end_offset) of the whole batches of `buffer`, without markers.
 
-    `aborted` are the aborted transactions that overlap the range: their records are left out, as a consumer under
-    `read_committed` does (Kafka: CompletedFetch). The caller bounds the buffer by the last stable offset.
+    `aborted` are the aborted transactions that overlap the range. Their records are omitted, as by a consumer under
+    `read_committed` (Kafka: CompletedFetch). The caller bounds the buffer by the last stable offset.
     """
     view = memoryview(buffer)
     waiting = sorted(aborted, key=lambda transaction: transaction.first_offset)
@@ -117,7 +118,7 @@ def _aborts(batch: memoryview, verify: bool) -> bool:
 
 
 def whole_header(batch: Buffer, *, verify: bool = True) -> BatchHeader:
-    """The header of exactly one batch. CorruptRecord, UnsupportedMessageFormat if it cannot be right."""
+    """The validated header of exactly one batch. CorruptRecord, UnsupportedMessageFormat."""
     header = read_header(batch)
     _check_offsets(header)
     if header.magic != CURRENT_MAGIC:

@@ -1,4 +1,4 @@
-"""Finding a record by time inside one batch, whatever its codec and timestamp type."""
+"""Finds a record by time inside one batch of any codec and timestamp type."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from storage_tiers.types import TimestampOffset
 
 
 def first_at_or_after(batch: Buffer, target_ms: int, *, max_bytes: int | None = None) -> TimestampOffset | None:
-    """The first record with a timestamp at or after `target_ms`, or None. With the batch's own max timestamp as target:
-    the record that ListOffsets' MAX_TIMESTAMP (KIP-734) means.
+    """The first record with a timestamp at or after `target_ms`, or None. With the batch's own max timestamp as target this is
+    the record of ListOffsets' MAX_TIMESTAMP (KIP-734).
 
-    Errors as of `decoder.decode_batch`, but the CRC is the caller's.
+    Raises as `decoder.decode_batch` does, but the caller checks the CRC.
     """
     header = read_header(batch)
     if header.count <= 0 or header.max_timestamp < target_ms:

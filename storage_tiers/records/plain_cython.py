@@ -1,6 +1,6 @@
-"""What the walker uses of `cython` when it runs uncompiled and Cython is not installed: names that do nothing.
+"""A stand-in for `cython` when the kernels run uncompiled without Cython installed: names that do nothing.
 
-Cython is needed to build, never to run. Types appear only in annotations, which nothing evaluates.
+Cython is needed to build, never to run. Its types appear only in annotations, which are not evaluated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`compression.type`: a produced batch stored under the codec that its topic names, whatever codec it came in.
+"""`compression.type`: converts a produced batch to the codec that its topic names.
 
-The records' own bytes stay as they are: they are inflated and deflated as one payload, within `codecs.inflation_bound`,
-and header and CRC are made to fit. What LogValidator of Kafka 4.2 builds anew record by record comes out the same, but
-for non-canonical varints and a base timestamp that is not the first record's, which stay as sent.
+The records' own bytes stay the same: they are inflated and compressed as one payload, within `codecs.inflation_bound`, and
+header and CRC are updated. LogValidator of Kafka 4.2 rebuilds the batch record by record with the same result, except for
+non-canonical varints and a base timestamp that is not the first record's, which stay as sent here.
 
-Not on the path of `compression.type=producer`. Costs one inflation and one deflation of the batch, on the caller's thread.
+Not used with `compression.type=producer`. Costs one inflation and one compression of the batch, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from storage_tiers.records.batch import BatchHeader, Buffer, records_payload
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.codecs import Codec, compress
 
-#: Kafka's level of LZ4 that stands for the fast compressor; all others are its high-compression one's.
+#: Kafka's LZ4 level that selects the fast compressor; all others select the high-compression one.
 LZ4_FAST_LEVEL = 9
 _FAST, _HC_LOWEST, _HC_HIGHEST = 1, 3, 12
-#: `compression.gzip.level` that stands for zlib's own default.
+#: `compression.gzip.level` that selects zlib's own default.
 GZIP_DEFAULT_LEVEL = -1
 
 
 class Target(NamedTuple):
-    """What batches are stored in. `level` is the codec library's own; None: its default."""
+    """The codec that batches are stored in. `level` is the codec library's own; None means its default."""
 
     codec: Codec
     level: int | None = None
@@ -43,7 +43,7 @@ _CODECS = {
 
 
 def target(compression_type: str, levels: Mapping[str, int]) -> Target | None:
-    """From `compression.type` and the `compression.<codec>.level` keys, by codec. None for `producer`: as sent."""
+    """The target of `compression.type` with the `compression.<codec>.level` values, by codec. None for `producer`."""
     if compression_type == "producer":
         return None
     level = levels.get(compression_type)
@@ -55,14 +55,14 @@ def target(compression_type: str, levels: Mapping[str, int]) -> Target | None:
 
 
 def recompress(batch: Buffer, header: BatchHeader, wanted: Target) -> bytearray | None:
-    """The validated `batch` under the wanted codec; None if it is already, at whatever level, as in Kafka.
+    """The validated `batch` in the wanted codec; None if it already has that codec, at any level, as in Kafka.
 
-    InvalidRecord if it cannot be inflated, RecordTooLarge if that passes the bound."""
+    InvalidRecord if it cannot be inflated, RecordTooLarge if it inflates beyond the bound."""
     if header.attributes & layout.CODEC_MASK == wanted.codec:
         return None
     try:
         payload = records_payload(batch, header)
-    except CorruptRecord as error:  # not on the way, as the CRC fits: sending it again would not help
+    except CorruptRecord as error:  # the CRC matches, so the client built it so: a retry would not help
         raise InvalidRecord(str(error)) from None
     packed = compress(wanted.codec, payload, level=wanted.level)
     stored = bytearray(memoryview(batch)[: layout.HEADER_BYTES])

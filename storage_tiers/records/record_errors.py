@@ -1,7 +1,7 @@
-"""Why a produced batch was refused, record by record: what Produce 8 and later answer (KIP-467).
+"""The record errors of a refused batch, as Produce 8 and later answer them (KIP-467).
 
-Runs after the native walker has refused a batch, never before, and looks at no more than MAX_EXAMINED records, so that
-a batch made to be refused costs a bounded time. Wording and codes are those of LogValidator of Kafka 4.2.
+Runs only after the native walker has refused a batch, and examines at most MAX_EXAMINED records, so a batch built to be refused
+costs bounded time. Wording and codes are those of LogValidator of Kafka 4.2.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from storage_tiers.records.batch import Buffer, read_header, records_payload
 from storage_tiers.records.varint import decode_varint, decode_varlong
 from storage_tiers.types import NO_TIMESTAMP, TopicPartition
 
-#: Records looked at; about 10 ms of work. Later ones that break a rule are not named.
+#: Records examined; about 10 ms of work. Later ones that break a rule are not named.
 MAX_EXAMINED = 5_000
-#: Records that are named: each takes a few hundred bytes, here and in the answer. Of more the client learns when it has
-#: left these out.
+#: Records named in the error: each takes a few hundred bytes, here and in the answer. The client learns of further ones when it
+#: sends the batch again without these.
 MAX_NAMED = 100
-#: Records that the sentence over all of them quotes.
+#: Record errors quoted in the summary.
 QUOTED = 3
 
 _INVALID_TIMESTAMPS = "One or more records have been rejected due to invalid timestamp"
@@ -46,7 +46,7 @@ def record_error(
             if len(faults) == MAX_NAMED:
                 break
     except LogError:
-        return None  # its framing is broken besides: the walker's own error says how
+        return None  # its framing is broken as well: the walker's own error describes that
     if not faults:
         return None
     return InvalidTimestamp(_INVALID_TIMESTAMPS, faults) if timestamps else InvalidRecord(_in_sum(faults), faults)

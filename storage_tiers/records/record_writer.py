@@ -1,10 +1,10 @@
-"""Encodes records one after another into the payload of a batch: the producer's half of the column decoder.
+"""Encodes records one after another into the payload of a batch: the producer's counterpart of the column decoder.
 
-A producer encodes each record when it is handed over, so that a batch that waits is bytes and not objects. Cython in
-pure-Python mode; what is C about it stands in `record_writer.pxd`, and uncompiled it gives the same bytes.
+A producer encodes each record when it receives it, so that a waiting batch is bytes and not objects. Cython in pure-Python
+mode: `record_writer.pxd` holds the C types, and uncompiled it produces the same bytes.
 
-Invariants: the bytes are those of `builder.encode_record`; a record that is refused leaves nothing behind.
-Does not promise: a bound of its own. Whoever appends keeps `size` within what a batch may hold.
+Invariants: the bytes equal those of `builder.encode_record`; a refused record leaves nothing behind.
+Not promised: a bound. The caller keeps `size` within the limit of a batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIRST_ROOM = 4096
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """Number, names and values of a record's headers as they lie in it."""
+    """A record's headers as they are encoded in it: their number, then names and values."""
     parts = [encode(len(headers))]
     for name, value in headers:
         encoded = name.encode()
@@ -37,7 +37,7 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 class RecordWriter:
-    """`count` records in `size` bytes. Timestamps in ms since 1970; -1 before the first record."""
+    """Holds `count` records in `size` bytes. Timestamps in ms since 1970; -1 before the first record."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,8 +48,8 @@ class RecordWriter:
         self.data = memoryview(self.buffer)
 
     def append(self, key: bytes | None, value: bytes | None, headers: bytes, timestamp: cython.longlong) -> None:
-        """Adds a record; `headers` as `encode_headers` gives them."""
-        # No part is larger than an object can be, so that the sum fits 64 bits.
+        """Adds a record; `headers` is the result of `encode_headers`."""
+        # No part is larger than an object can be, so the sum fits 64 bits.
         key_length: cython.longlong = -1 if key is None else len(key)
         value_length: cython.longlong = -1 if value is None else len(value)
         delta: cython.longlong = timestamp - self.base_timestamp if self.count else 0

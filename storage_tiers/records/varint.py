@@ -1,7 +1,7 @@
 """Zigzag variable-length integers as record batches hold them: seven bits a byte, least significant group first.
 
-The plain form, for building and for the plain decoder; the walker has its own in C. Both read alike: non-minimal
-encodings are accepted, as Kafka does; a number beyond its 32 or 64 bits is refused, where Kafka drops the upper bits.
+The plain implementation, for building and for the plain decoder; the walker has its own in C. Both accept non-minimal
+encodings, as Kafka does, and refuse a number beyond its 32 or 64 bits, where Kafka drops the upper bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_VARLONG_BYTES = 10
 
 
 def encode(number: int) -> bytes:
-    """A varint or varlong (the encodings agree): `number` must fit 64 bits, signed."""
+    """A varint or varlong (the encodings agree). ValueError unless `number` fits 64 bits, signed."""
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{number} does not fit 64 bits")
     raw = (number << 1) if number >= 0 else (-number << 1) - 1

@@ -1,12 +1,12 @@
-"""The native walker: what a broker must look at inside record batches, at memory speed and without copying a record. From
-batch to batch goes `batch_walk`.
+"""The native walker: checks the records inside a batch at memory speed, without copying one. `batch_walk` walks from batch to
+batch.
 
-Cython in pure-Python mode: `hatch_build.py` compiles this file; uncompiled it gives the same results, slowly, which is
-what its tests compare it with. It checks framing and nothing else, and trusts nothing: every index is compared with the
-end of the buffer before it is read, and no arithmetic can leave 64 bits, whatever the bytes say. Callers pass buffers
-of bytes (format `B`) that do not change while a call runs: the GIL is released in the loops.
+Cython in pure-Python mode: `hatch_build.py` compiles this file; uncompiled it gives the same results slowly, and its tests
+compare the two. It checks framing only and trusts no input: every index is compared with the end of the buffer before it is
+read, and no arithmetic can leave 64 bits. Callers pass buffers of bytes (format `B`) that do not change during a call, because
+the loops release the GIL.
 
-Does not promise: text in UTF-8, sensible timestamps, CRCs (but for `plain_batch`), decompression.
+Not promised: text in UTF-8, sensible timestamps, CRCs (but for `plain_batch`), decompression.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.records.checksum import crc32c
 
-# What C code sees of the codes below; a declared name is invisible to importers.
+# The codes below for C code; a declared name is invisible to importers.
 _SOUND = cython.declare(cython.int, 0)
 _BAD_LENGTH = cython.declare(cython.int, 1)
 _BAD_TIMESTAMP_DELTA = cython.declare(cython.int, 2)
@@ -31,7 +31,7 @@ _BAD_HEADERS = cython.declare(cython.int, 7)
 _LENGTH_MISMATCH = cython.declare(cython.int, 8)
 _TOO_FEW_BYTES = cython.declare(cython.int, 9)
 _TOO_MANY_BYTES = cython.declare(cython.int, 10)
-# Bytes of a batch before its records, and before what `batchLength` counts.
+# Bytes of a batch before its records, and bytes that `batchLength` does not count.
 _HEADER = cython.declare(cython.Py_ssize_t, 61)
 _OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 # Literals beyond 32 bits would be Python objects.
@@ -39,7 +39,7 @@ _TWO_TO_31 = cython.declare(cython.longlong, 1 << 31)
 _TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
 _INT64_MAX = cython.declare(cython.longlong, (1 << 63) - 1)
 
-#: Why a walk over records stopped; RECORD_FAULTS says it in words.
+#: Why a walk over records stopped; RECORD_FAULTS has the words.
 SOUND = _SOUND
 BAD_LENGTH = _BAD_LENGTH
 BAD_TIMESTAMP_DELTA = _BAD_TIMESTAMP_DELTA
@@ -137,7 +137,7 @@ def _zigzag(packed: cython.longlong) -> cython.longlong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _varlong_width(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """How many bytes the 64-bit varlong at `at` has; 0 if it is cut short or too wide."""
+    """The number of bytes of the 64-bit varlong at `at`; 0 if it is cut short or too wide."""
     width: cython.Py_ssize_t
     for width in range(10):
         if at + width >= end:
@@ -207,8 +207,8 @@ def _skip_headers(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.
 
 
 @cython.cclass
-class _RecordPlace:
-    """Where a walk over records stands: the last record's fields after its deltas are [fields, end)."""
+class _RecordCursor:
+    """Position of a walk over records. The current record's key, value and headers are in [fields, end)."""
 
     fields: cython.Py_ssize_t
     end: cython.Py_ssize_t
@@ -224,9 +224,9 @@ class _RecordPlace:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _next_record(place: _RecordPlace, raw: cython.p_const_uchar, total: cython.Py_ssize_t) -> cython.int:
-    """Reads the frame of the record at `place.end`, length to offset delta."""
-    at: cython.Py_ssize_t = place.end
+def _next_record(cursor: _RecordCursor, raw: cython.p_const_uchar, total: cython.Py_ssize_t) -> cython.int:
+    """Reads the frame of the record at `cursor.end`, length to offset delta."""
+    at: cython.Py_ssize_t = cursor.end
     packed: cython.longlong = _varint(raw, at, total)
     if packed < 0:
         return _TOO_FEW_BYTES if at >= total else _BAD_LENGTH
@@ -239,14 +239,14 @@ def _next_record(place: _RecordPlace, raw: cython.p_const_uchar, total: cython.P
     width: cython.Py_ssize_t = _varlong_width(raw, at, end)
     if width == 0:
         return _BAD_TIMESTAMP_DELTA
-    place.timestamp_delta = _varlong(raw, at, width)
+    cursor.timestamp_delta = _varlong(raw, at, width)
     at += width
     packed = _varint(raw, at, end)
     if packed < 0:
         return _BAD_OFFSET_DELTA
-    place.offset_delta = _zigzag(packed)
-    place.fields = at + (packed & 7)
-    place.end = end
+    cursor.offset_delta = _zigzag(packed)
+    cursor.fields = at + (packed & 7)
+    cursor.end = end
     return _SOUND
 
 
@@ -286,15 +286,15 @@ def check_records(
     null_keys: cython.bint = True,
     last_offset_delta: cython.longlong = -1,
 ) -> tuple[int, int, int, int, int]:
-    """Walks all records of an uncompressed payload: (fault, index, lowest, highest, highest_at).
+    """Walks all records of an uncompressed payload; returns (fault, index, lowest, highest, highest_at).
 
-    `fault` is SOUND or a key of RECORD_FAULTS, `index` that of the record at fault; `lowest` and `highest` are timestamp
+    `fault` is SOUND or a key of RECORD_FAULTS, `index` the index of the record at fault; `lowest` and `highest` are timestamp
     deltas (ms, relative to the base timestamp), `highest_at` the offset delta of the first record with the highest.
     Offset deltas must be 0, 1, 2 ...; given a `last_offset_delta` they must rise and not pass it (a compacted batch).
     """
     raw: cython.p_const_uchar = _pointer(payload)
     total: cython.Py_ssize_t = len(payload)
-    place: _RecordPlace = _RecordPlace()
+    cursor: _RecordCursor = _RecordCursor()
     dense: cython.bint = last_offset_delta < 0
     fault: cython.int = _SOUND
     index: cython.longlong = 0
@@ -304,23 +304,23 @@ def check_records(
     highest_at: cython.longlong = 0
     with cython.nogil:
         while index < count:
-            fault = _next_record(place, raw, total)
+            fault = _next_record(cursor, raw, total)
             if fault != _SOUND:
                 break
-            if place.offset_delta != index if dense else not previous < place.offset_delta <= last_offset_delta:
+            if cursor.offset_delta != index if dense else not previous < cursor.offset_delta <= last_offset_delta:
                 fault = _BAD_OFFSET_DELTA
                 break
-            previous = place.offset_delta
-            fault = _fields_fault(raw, place.fields, place.end, null_keys)
+            previous = cursor.offset_delta
+            fault = _fields_fault(raw, cursor.fields, cursor.end, null_keys)
             if fault != _SOUND:
                 break
-            if index == 0 or place.timestamp_delta < lowest:
-                lowest = place.timestamp_delta
-            if index == 0 or place.timestamp_delta > highest:
-                highest = place.timestamp_delta
-                highest_at = place.offset_delta
+            if index == 0 or cursor.timestamp_delta < lowest:
+                lowest = cursor.timestamp_delta
+            if index == 0 or cursor.timestamp_delta > highest:
+                highest = cursor.timestamp_delta
+                highest_at = cursor.offset_delta
             index += 1
-        if fault == _SOUND and place.end != total:
+        if fault == _SOUND and cursor.end != total:
             fault = _TOO_MANY_BYTES
     return fault, index, lowest, highest, highest_at
 
@@ -333,18 +333,18 @@ def plain_batch(
     before_max_ms: cython.longlong,
     after_max_ms: cython.longlong,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int] | None:
-    """The header fields of a client's batch in which nothing is to be refused, inflated or corrected: its own 13, and the
-    records' lowest and highest timestamp. None for every other one: `batch.validate` then says what it is.
+    """The header of a client's batch that needs no refusal, inflation or correction: its 13 fields, and the records' lowest and
+    highest timestamp. None for every other batch, which `batch.validate` then examines.
 
-    `whole` and `batch` are the same bytes, once to slice and once to look at. All of them must be one uncompressed batch
-    of format 2 without a transaction, whose maximum timestamp is its records', with none of them before 1970 or farther
-    from `now_ms` than the two bounds. None of these three is negative.
+    `whole` and `batch` are the same bytes, once to slice and once to index. They must be exactly one uncompressed batch of
+    format 2 outside of a transaction, whose max timestamp equals its records', with no timestamp before 1970 or beyond the two
+    bounds around `now_ms`. These three arguments are not negative.
     """
     raw: cython.p_const_uchar = _pointer(batch)
     total: cython.Py_ssize_t = len(batch)
     if total <= _HEADER or raw[16] != 2 or _int32(raw, 8) + _OVERHEAD != total:
         return None
-    # Attributes other than none: a codec, a transaction, or what clients may not set.
+    # Any attribute: a codec, a transaction, or a bit that clients may not set.
     if raw[21] or raw[22] or _int64(raw, 0):
         return None
     count: cython.longlong = _int32(raw, 57)
@@ -393,26 +393,26 @@ def _sound_timestamps(
     base: cython.longlong,
     highest: cython.longlong,
 ) -> cython.longlong:
-    """The lowest timestamp of dense sound records behind a header whose highest is `highest`; -1 if they are not that."""
-    place: _RecordPlace = _RecordPlace()
-    place.end = _HEADER
+    """The lowest timestamp of the records; -1 unless they are valid, dense, and their highest timestamp is `highest`."""
+    cursor: _RecordCursor = _RecordCursor()
+    cursor.end = _HEADER
     lowest: cython.longlong = 0
     most: cython.longlong = 0
     index: cython.longlong = 0
     with cython.nogil:
         while index < count:
-            if _next_record(place, raw, total) != _SOUND or place.offset_delta != index:
+            if _next_record(cursor, raw, total) != _SOUND or cursor.offset_delta != index:
                 break
-            if _fields_fault(raw, place.fields, place.end, null_keys) != _SOUND:
+            if _fields_fault(raw, cursor.fields, cursor.end, null_keys) != _SOUND:
                 break
-            if index == 0 or place.timestamp_delta < lowest:
-                lowest = place.timestamp_delta
-            if index == 0 or place.timestamp_delta > most:
-                most = place.timestamp_delta
+            if index == 0 or cursor.timestamp_delta < lowest:
+                lowest = cursor.timestamp_delta
+            if index == 0 or cursor.timestamp_delta > most:
+                most = cursor.timestamp_delta
             index += 1
-    if index != count or place.end != total:
+    if index != count or cursor.end != total:
         return -1
-    # Compared without a sum that could leave 64 bits: base is not negative here.
+    # Compared without a sum that could overflow 64 bits: base is not negative here.
     if most != highest - base or lowest < -base:
         return -1
     return base + lowest
@@ -425,24 +425,24 @@ def find_timestamp(
     base_offset: int,
     target: int,
 ) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record of an uncompressed payload with a timestamp (ms) at or after `target`.
+    """(timestamp, offset) of the first record of an uncompressed payload with a timestamp (ms) at or after `target`, or None.
 
-    Reads no further than that record. CorruptRecord if the framing breaks before it.
+    Reads no further than that record. CorruptRecord if the framing is broken before it.
     """
     if target - base_timestamp > _INT64_MAX:
         return None
     raw: cython.p_const_uchar = _pointer(payload)
     total: cython.Py_ssize_t = len(payload)
-    place: _RecordPlace = _RecordPlace()
+    cursor: _RecordCursor = _RecordCursor()
     wanted: cython.longlong = max(target - base_timestamp, -_INT64_MAX - 1)
     fault: cython.int = _SOUND
     index: cython.longlong = 0
     with cython.nogil:
         while index < count:
-            fault = _next_record(place, raw, total)
-            if fault != _SOUND or place.timestamp_delta >= wanted:
+            fault = _next_record(cursor, raw, total)
+            if fault != _SOUND or cursor.timestamp_delta >= wanted:
                 break
             index += 1
     if fault != _SOUND:
         raise CorruptRecord(f"record {index} of the batch at offset {base_offset}: {RECORD_FAULTS[fault]}")
-    return (base_timestamp + place.timestamp_delta, base_offset + place.offset_delta) if index < count else None
+    return (base_timestamp + cursor.timestamp_delta, base_offset + cursor.offset_delta) if index < count else None

@@ -41,7 +41,7 @@ async def test_a_refused_batch_names_its_records_and_where_the_log_begins(node: 
     assert await node.log.delete_records(T0, 1) == 1
     (refused,) = await settled(node.log.append([Append(T0, memoryview(build_batch([NewRecord(None, b"x")] * 2)))]))
     assert isinstance(refused, InvalidRecord)
-    assert [fault.place for fault in refused.faults] == [0, 1]
+    assert [fault.batch_index for fault in refused.faults] == [0, 1]
     assert refused.log_start_offset == 1
 
 

@@ -109,7 +109,7 @@ def test_what_strangers_provoke_is_bounded() -> None:
 
 
 def test_how_many_were_left_out_is_told_with_the_next() -> None:
-    seldom = events.Seldom(burst=2, window_s=10, keys=2)
+    seldom = events.RateLimit(burst=2, window_s=10, keys=2)
     assert [seldom.allows("a", now) for now in (0, 1, 2, 3)] == [0, 0, None, None]
     assert seldom.allows("a", 10) == 2
     assert seldom.allows("a", 11) == 0, "told once"

@@ -198,7 +198,7 @@ async def test_records_at_fault_are_looked_for_beside_the_loop_and_few_are_named
     assert isinstance(refusing, asyncio.Future)
     (refused,) = await refusing
     assert isinstance(refused, InvalidTimestamp)
-    assert [fault.place for fault in refused.faults] == list(range(MAX_NAMED))
+    assert [fault.batch_index for fault in refused.faults] == list(range(MAX_NAMED))
     assert (await node.append("plain", b"next")).base_offset == 0
 
 

@@ -175,7 +175,7 @@ async def test_each_record_out_of_bounds_is_named_and_the_batch_leaves_no_trace(
     with pytest.raises(InvalidTimestamp) as refused:
         await node.append_batch("t", sent(*(NewRecord(b"k", b"v", (), at) for at in times), codec=codec))
     assert str(refused.value) == "One or more records have been rejected due to invalid timestamp"
-    assert [fault.place for fault in refused.value.faults] == [1, 3]
+    assert [fault.batch_index for fault in refused.value.faults] == [1, 3]
     assert refused.value.faults[0].message.startswith(
         f"Timestamp {now - 70_000} of message with offset 1 is out of range. The timestamp should be within ["
     )
@@ -191,7 +191,7 @@ async def test_records_without_a_key_are_named_on_a_compacted_topic(node: Runnin
     with pytest.raises(InvalidRecord) as refused:
         await node.append_batch("t", sent(*(NewRecord(key, b"v", (), now_ms()) for key in keys)))
     why = "Compacted topic cannot accept message without key in topic partition t-0"
-    assert [(fault.place, fault.message) for fault in refused.value.faults] == [(i, why) for i in (0, 2, 3, 4)]
+    assert [(fault.batch_index, fault.message) for fault in refused.value.faults] == [(i, why) for i in (0, 2, 3, 4)]
     assert str(refused.value) == (
         "One or more records have been rejected due to 4 record errors in total, "
         "and only showing the first three errors at most: "
@@ -200,7 +200,7 @@ async def test_records_without_a_key_are_named_on_a_compacted_topic(node: Runnin
     with pytest.raises(InvalidTimestamp) as both:
         late = now_ms() + 10**8
         await node.append_batch("t", sent(NewRecord(None, b"v", (), late), NewRecord(b"k", b"v", (), late)))
-    assert [fault.place for fault in both.value.faults] == [0, 1]
+    assert [fault.batch_index for fault in both.value.faults] == [0, 1]
     assert both.value.faults[0].message == why
     await alter(node, "t", cleanup_policy="delete")
     await node.append_batch("t", sent(NewRecord(None, b"v", (), now_ms())))
@@ -212,7 +212,7 @@ async def test_so_many_records_are_looked_at_and_no_more(node: Running, monkeypa
     early = [NewRecord(b"k", b"v", (), 5)] * 20
     with pytest.raises(InvalidTimestamp) as refused:
         await node.append_batch("t", sent(*early))
-    assert [fault.place for fault in refused.value.faults] == list(range(10))
+    assert [fault.batch_index for fault in refused.value.faults] == list(range(10))
     good = [NewRecord(b"k", b"v", (), -1)] * 10
     with pytest.raises(InvalidTimestamp, match=r"timestamp .* is out of range") as unnamed:
         await node.append_batch("t", sent(*good, *early))
