@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Bound sockets: `kafka` by listener name, and `grpc`. Early connections wait in the kernel. `listeners` has the bound ports."""
+    """Bound sockets. `listeners` has their ports; `kafka` is by listener name. Early connections wait in the kernel."""
 
     listeners: Listeners
     kafka: Mapping[str, socket.socket]

@@ -1,1 +1,1 @@
-"""What a data directory is at a start: whose it is, whether it is where it was, and what it lacks without its store."""
+"""The state of a data directory at a start: its owner, whether it was moved or copied, and what it lacks without its store."""

@@ -1,11 +1,11 @@
-"""What a data directory that belongs to no cluster may begin as. Asked before anything is made, named or taken.
+"""Decides whether an empty data directory may start a cluster, before anything is created, named or claimed.
 
-An empty directory is either a new node's or what is left of an old one (a disk replaced, a volume not mounted): the bucket
-knows. Invariants: without an answer of the store no cluster is named; beside a cluster that the store holds a new one begins
-only if it was asked for; a directory that belongs to a cluster is not asked about.
+An empty directory is a new node's, or the rest of an old one (a disk replaced, a volume not mounted); the bucket tells which.
+Invariants: a cluster gets an id only after the store has answered; beside a cluster in the store a new one starts only on
+request; the store is not queried for a directory that belongs to a cluster.
 
-Not promised: that `--new-cluster` left on a command line is harmless. Where the directory is lost later, it says once more
-that a new cluster shall begin.
+Not promised: that `--new-cluster` can safely stay on a command line. If the directory is lost later, the option starts a new
+cluster again.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds between questions to a store that does not answer.
+#: Seconds between requests to a store that does not answer.
 BACKOFF = BackoffSettings(0.5, 30.0)
 #: Clusters that a refusal names.
 NAMED_CLUSTERS = 20
 
 
 class StoppedBeforeStart(Exception):
-    """The node was told to stop while it waited for the store."""
+    """The node was stopped while it waited for the store."""
 
 
 def belongs(data_dir: str) -> bool:
-    """Whether the directory says what it is a node of: its metadata log has an entry. An identity alone does not make it a
-    node's: its topics would be forgotten, and their directories set aside."""
+    """Whether the directory belongs to a cluster: its metadata log has an entry. An identity alone does not suffice, because a
+    start would then forget the topics and rename their directories to `-stray`."""
     folder = os.path.join(data_dir, METADATA_DIRECTORY)
     try:
         return any(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
@@ -57,7 +57,7 @@ def belongs(data_dir: str) -> bool:
 
 
 def _identified(data_dir: str) -> str:
-    """What the directory's identity says; empty if it has none."""
+    """The text of the directory's identity; empty if it has none."""
     try:
         with open(os.path.join(data_dir, META_PROPERTIES), encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -66,8 +66,8 @@ def _identified(data_dir: str) -> str:
 
 
 def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
-    """MetadataCorrupt if the metadata log is empty beside partitions: without it nobody knows whose they are, and a start
-    would set all of them aside. An identity without partitions is what a first start leaves that was cut off."""
+    """MetadataCorrupt if the metadata log is empty beside partitions: their topics are unknown without it, and a start would
+    rename all of them to `-stray`. An identity without partitions is legal, because an interrupted first start leaves it."""
     known = data.identity()
     if known is None or image.cluster_id:
         return
@@ -75,7 +75,7 @@ def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
     if held:
         raise MetadataCorrupt(
             f"{os.path.join(data.path, METADATA_DIRECTORY)} is empty, and {len(held)} partitions of cluster "
-            f"{known.cluster_id} lie beside it ({held[0].partition} …): the metadata log is lost; put it back from a copy, or "
+            f"{known.cluster_id} are beside it ({held[0].partition} …): the metadata log is lost; restore it from a copy, or "
             f"rebuild it from the store: --take-over {known.cluster_id}, which keeps these partitions. Nothing was changed"
         )
 
@@ -89,9 +89,9 @@ async def may_begin(
     clock: Clock,
     rng: Rng,
 ) -> bool:
-    """Returns once the node may go on with its directory; True if it shall take `settings.take_over` over. StoreRefused,
-    naming what the store holds, if the directory is empty and the store's prefix is not; StoppedBeforeStart if `stop` was set
-    while the store gave no answer."""
+    """Returns once the node may use its directory; True if it has to take over the cluster `settings.take_over`. StoreRefused,
+    naming the clusters in the store, if the directory is empty and the store's prefix is not; StoppedBeforeStart if `stop` was
+    set while the store did not answer."""
     data_dir = str(settings.data_dir)
     if client is None or belongs(data_dir):
         return False
@@ -136,7 +136,7 @@ async def _clusters(
 
 
 async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; StoppedBeforeStart, and the work is cancelled, once `stop` is set."""
+    """Awaits the work and returns its result. Once `stop` is set, cancels the work and raises StoppedBeforeStart."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +150,7 @@ async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T
 
 
 def no_such_cluster(store: str, cluster_id: str, found: Sequence[ClusterFound]) -> str:
-    """What is there in its place."""
+    """The error text, naming the clusters in the store."""
     if not found:
         return f"{store} holds no cluster {cluster_id}, nor any other: correct --store"
     named = "; ".join(map(_described, found[:NAMED_CLUSTERS]))
@@ -158,7 +158,7 @@ def no_such_cluster(store: str, cluster_id: str, found: Sequence[ClusterFound]) 
 
 
 def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
-    """What is there, and what may be done."""
+    """The error text, naming the clusters in the store and the possible actions."""
     named = "; ".join(map(_described, found[:NAMED_CLUSTERS]))
     more = f"; and {len(found) - NAMED_CLUSTERS} more" if len(found) > NAMED_CLUSTERS else ""
     return (
@@ -171,7 +171,7 @@ def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
 
 
 def _but_for(data_dir: str) -> str:
-    """Its metadata log is what makes a directory a node's."""
+    """The addition to "is empty" for a directory with an identity but without a metadata log."""
     return f" but for partitions (its {METADATA_DIRECTORY} is gone)" if _identified(data_dir) else ""
 
 

@@ -1,19 +1,18 @@
-"""Whether the data directory still lives where it was at its last start, and what a node may do where it does not.
+"""Detects a data directory that was copied, restored or moved since its last start, and holds its partitions back.
 
     home.json: {"machine": "…", "directory": {"device": 1, "inode": 2, "born_ns": 3}, "log": {…}, "log_name": "…",
                 "entries": 4}
 
-A directory that was copied, restored or moved may be older than the bucket and than another copy that runs: whoever leads on
-it gives offsets out a second time. So its partitions serve what they have and take nothing until this start has claimed the
-store and each has been compared with its manifest. If that takes longer than `tidelog.store.claim.wait.ms`, the operator's
-choice stands (`tidelog.store.unclaimed`): to go on refusing, or to serve.
+Such a directory may be older than the bucket, or than another copy that runs: leading on it would assign offsets a second time.
+So its partitions serve reads and refuse appends until this start has claimed the store and each partition was compared with its
+manifest. If that takes longer than `tidelog.store.claim.wait.ms`, `tidelog.store.unclaimed` decides: keep refusing, or serve.
 
-Invariants: a directory that is where it was leads at once, also while the store is away; a new place is recorded only after
-all partitions, also those that could not be opened at first, have been compared there and their manifests claimed, so that a
-crash before that asks again. Without a store there is nothing to ask: every place is taken for granted, but one that differs
-is recorded only where the directory never had a store.
+Invariants: an unmoved directory leads immediately, even while the store is unreachable. A new location is recorded only after
+all partitions, including those that could not be opened at first, were compared and their manifests claimed, so a crash before
+that repeats the check. Without a store every location is accepted, but a different one is recorded only if the directory never
+had a store.
 
-Nor does who puts an older metadata log back in place of a damaged one change its place: it ends before what was noted here, at
+An older metadata log restored in place of a damaged one is detected as well: it ends before the entry that was recorded here at
 the start, once a minute and at the stop.
 
 Not promised: see `storage_tiers.hot.file_identity`. A volume's snapshot that is put back under the same inodes, and ends above
@@ -43,13 +42,14 @@ log = logging.getLogger(__name__)
 FILE_NAME = "home.json"
 #: Values of `tidelog.store.unclaimed`.
 REFUSE, SERVE = "refuse", "serve"
-#: Seconds between two notes of how far the metadata have come.
+#: Seconds between two records of the metadata log's last index.
 NOTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """`log` is the place of the metadata log's file `log_name` when this was written, `entries` the index of its last one."""
+    """The content of `home.json`: identities of the machine, the directory and the metadata log's file `log_name`, and the
+    index `entries` of the log's last entry."""
 
     machine: str
     directory: FileIdentity
@@ -63,7 +63,7 @@ def home_of(directory: str, log_path: str, entries: int) -> Home:
 
 
 def read_home(directory: str) -> Home | None:
-    """None if there is none, or none that can be read: the directory then counts as moved."""
+    """The recorded home; None if the file is missing or unreadable, and the directory then counts as moved."""
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
             tree = json.load(file)
@@ -74,7 +74,7 @@ def read_home(directory: str) -> Home | None:
 
 
 def write_home(files: Files, directory: str, home: Home) -> None:
-    """Durable when it returns. OSError if the disk refuses."""
+    """Writes `home.json` durably. OSError if the disk refuses."""
     tree = {
         "machine": home.machine,
         "directory": home.directory._asdict(),
@@ -86,7 +86,7 @@ def write_home(files: Files, directory: str, home: Home) -> None:
 
 
 def moved(recorded: Home | None, directory: str, log_path: str, entries: int) -> str | None:
-    """What differs from the last start; None if the directory is where it was, and its metadata are no older."""
+    """The difference from the last start; None if the directory was not moved and its metadata are not older."""
     if recorded is None:
         return f"there is no {FILE_NAME} to say where it was"
     now = home_of(directory, log_path, entries)
@@ -123,7 +123,7 @@ class HomeGuard:
         self._log_path = log_path
         self._entries = entries
         self._writing = threading.Lock()
-        #: What stands in the file, and since when; None while it must not change.
+        #: The content of the file, and when it was written; None while it must not change.
         self._noted: Home | None = None
         self._noted_at = clock.monotonic()
         self._files = files
@@ -133,13 +133,13 @@ class HomeGuard:
         self._began = clock.monotonic()
         self._expired = False
         self._waits = True
-        #: What has happened to the directory, because of which the store must be asked; None where nothing has.
+        #: Why the directory must be compared with the store; None if it need not be.
         self.away: str | None = None
 
     def look(self, *, new: bool, taken_over: bool, has_store: bool, had_store: bool) -> bool:
-        """At start: whether the directory is not known to be where it was. A `new` one, and any that never had a store, is
-        recorded as it is. Into one that has just `taken_over` a cluster partitions may have been put that must be compared: it
-        is held as a moved one, without a warning. OSError if the disk refuses."""
+        """Checks the directory at start; True if it may have been moved. Records the location of a `new` directory and of one
+        that never had a store. A directory that has just `taken_over` a cluster may contain partitions to compare, so it is
+        held like a moved one, without a warning. OSError if the disk refuses."""
         self._began = self._clock.monotonic()
         recorded = read_home(self._directory)
         difference = moved(recorded, self._directory, self._log_path(), self._entries())
@@ -155,7 +155,7 @@ class HomeGuard:
         return difference is not None and not new
 
     def refusal(self, partition: TopicPartition) -> LeaderNotAvailable | None:
-        """Why a partition that was opened takes nothing yet: the directory may be a copy. None where it may lead."""
+        """The error that an opened partition answers while the directory may be a copy; None if it may lead."""
         if self.away is None or self._serves:
             return None
         return LeaderNotAvailable(
@@ -169,18 +169,19 @@ class HomeGuard:
 
     @property
     def holding(self) -> str:
-        """Why the node is not ready, or empty."""
+        """The reason why the node is not ready, or empty."""
         if self.away is None or self._serves or not self._waits:
             return ""
         return f"the data directory {self.away}: nothing is taken before the store is claimed"
 
     def tick(self, partitions: Iterable[Partition], *, claimed: bool, settled: Callable[[], bool]) -> None:
-        """Every second or so. `claimed`: the store is this start's. `settled`: every partition is open, and was compared."""
+        """Called periodically. `claimed`: this start has claimed the store. `settled`: every partition is open and was
+        compared."""
         if self.away is None:
             return
         if claimed:
             self._waits = any(partition.is_recovering for partition in partitions)
-            # What cannot be opened yet, or was served without the store, must have been asked about, too.
+            # Partitions that cannot be opened yet, or were served without the store, must be compared, too.
             if not self._waits and settled():
                 self.away = None
                 self._record(None)
@@ -196,12 +197,12 @@ class HomeGuard:
 
     @property
     def note_is_due(self) -> bool:
-        """Whether the metadata have gone on since the last note, and it is time for one."""
+        """Whether the metadata log has grown since the last record, and NOTE_S has passed."""
         noted, now = self._noted, self._clock.monotonic()
         return noted is not None and noted.entries < self._entries() and now - self._noted_at >= NOTE_S
 
     def note(self) -> None:
-        """How far the metadata have come. Blocking. OSError if the disk refuses."""
+        """Records the metadata log's last index. Blocking. OSError if the disk refuses."""
         if self._noted is not None:
             self._record(self._noted)
 

@@ -1,7 +1,7 @@
-"""A node that is started without the store that its records went to.
+"""Refuses to start a node without the store that holds its offloaded records.
 
-What was evicted because the bucket has it is missing then: a consumer at such an offset would be told that it is out of range,
-and by its own default would go on at the end, past records that exist. Asked of files alone, before any log is opened.
+Evicted records would be missing: a consumer at such an offset would get OFFSET_OUT_OF_RANGE, and by its default continue at the
+end, past records that exist. The check reads files only, before any log is opened.
 
 Not promised: that a partition without `tiered-manifest.json` lacks nothing.
 """
@@ -20,7 +20,7 @@ from storage_tiers.types import TopicPartition
 
 
 def check_no_store_needed(data: DataDirectory) -> None:
-    """InvalidConfig if records of a partition that its clients may read are in an object store alone."""
+    """InvalidConfig if readable records of a partition are only in an object store."""
     identity = data.identity()
     if identity is None:
         return
@@ -29,8 +29,8 @@ def check_no_store_needed(data: DataDirectory) -> None:
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise InvalidConfig(
-            f"records of {lacking[0].partition}{more} are in an object store and no longer in {data.path}, and this start is "
-            "without a store: give the --store that the node had. Nothing was changed"
+            f"records of {lacking[0].partition}{more} are in an object store and no longer in {data.path}, but this start has "
+            "no store: give the --store that the node had. Nothing was changed"
         )
 
 
@@ -44,7 +44,7 @@ def _lacks_records(directory: PartitionDirectory, cluster_id: str, starts: dict[
             directory.path, Ids(cluster_id, partition.topic, directory.topic_id, partition.partition)
         )
     except TierCorrupt:
-        manifest = None  # where its log began is not known
+        manifest = None  # the log start is unknown
     if manifest is not None:
         log_start = max(log_start, manifest.log_start)
     files = filter(None, map(layout.parse_file, os.listdir(directory.path)))
@@ -56,4 +56,4 @@ def _log_starts(data_dir: str) -> dict[TopicPartition, int]:
     try:
         return read_offsets(os.path.join(data_dir, LOG_STARTS))
     except StorageError:
-        return {}  # damaged: said, and made anew, where logs are opened
+        return {}  # damaged: reported and rebuilt when logs are opened

@@ -1,10 +1,10 @@
-"""The frame that holds one entry of the metadata log, and the search for where a log ends.
+"""The frame of one entry of the metadata log, and the search for the end of a log.
 
     length u32 | crc32c u32 | term u64 | index u64 | payload (length bytes)        all big-endian
 
-The CRC-32C covers every byte but itself: length, term, index, payload. Indexes are dense; terms never fall. One frame is
-what one fsync made durable: the next is written only after it. So a frame that cannot be read is the torn end of a log
-if, and only if, no readable frame comes after it; otherwise stored bytes are damaged.
+The CRC-32C covers every byte but itself: length, term, index, payload. Indexes are dense; terms never fall. Each frame is
+synced before the next one is written. So an unreadable frame is the torn end of a log if, and only if, no readable frame
+follows it; otherwise stored bytes are damaged.
 
 Pure functions over bytes.
 """
@@ -32,13 +32,15 @@ _HEADER_SHAPE = re.compile(rb"(?=[\s\S]{8}\x00{4}[\s\S]{4}\x00{4}(?!\x00{4})[\s\
 
 @dataclass(frozen=True, slots=True)
 class Frame:
+    """One entry: the term it was written in, its index in the log (from 1), and its encoded records."""
+
     term: int
     index: int
     payload: bytes
 
 
 class Scan(NamedTuple):
-    """`end`: the position after the last whole frame, where the log is cut and goes on."""
+    """The frames of a log. `end` is the byte position after the last whole frame, where the log is truncated and continues."""
 
     frames: Sequence[Frame]
     end: int
@@ -52,7 +54,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(data: bytes, position: int = 0) -> Frame | None:
-    """The frame at `position`, or None if there is no whole one with a fitting CRC."""
+    """The frame at byte `position`, or None unless it is whole and matches its CRC."""
     if position + HEADER_BYTES > len(data):
         return None
     length, stored, term, index = _HEADER.unpack_from(data, position)
@@ -65,14 +67,15 @@ def decode(data: bytes, position: int = 0) -> Frame | None:
 
 
 def scan(data: bytes, first_index: int, name: str) -> Scan:
-    """Reads a log whose first frame has `first_index`. A torn end is left out; MetadataCorrupt, naming the file `name`
-    and the position, if frames follow the unreadable bytes or do not follow one another."""
+    """Reads a log whose first frame has `first_index`, without a torn end. MetadataCorrupt, naming the file `name` and the
+    position,
+    if frames follow the unreadable bytes or are out of order."""
     frames: list[Frame] = []
     position, expected, term = 0, first_index, 0
     while (frame := decode(data, position)) is not None:
         if frame.index != expected or frame.term < term:
             raise MetadataCorrupt(
-                f"{name}: at byte {position} is entry {frame.index} of term {frame.term}, where entry {expected} of "
+                f"{name}: at byte {position} is entry {frame.index} of term {frame.term} where entry {expected} of "
                 f"term {term} or later is expected. {ADVICE}"
             )
         frames.append(frame)
@@ -87,17 +90,17 @@ def scan(data: bytes, first_index: int, name: str) -> Scan:
     return Scan(frames, position)
 
 
-#: What every damage report ends with.
+#: The end of every damage report.
 ADVICE = (
-    "Restore the file from a copy of this data directory. Without one, move the folder that it is in away, keep it, and start "
-    "with --take-over CLUSTER_ID: what it held comes back from the store, and the partitions beside it stay."
+    "Restore the file from a copy of this data directory. Without one, move its folder away, keep it, and start "
+    "with --take-over CLUSTER_ID: its content comes back from the store, and the partitions beside it stay."
 )
 
 
 def _next_frame(data: bytes, damaged: int, expected: int) -> int | None:
-    """Position of a sound frame after the damage, which began where entry `expected` belongs."""
+    """Position of a sound frame after the damage, which begins where entry `expected` belongs; None if there is none."""
     highest = expected + (len(data) - damaged) // HEADER_BYTES
-    # Zeros, which are what a lost write leaves most often, hold no index: megabytes of them need no search.
+    # A lost write mostly leaves zeros. They hold no index, so megabytes of them need no search.
     last_header = len(data.rstrip(b"\0")) + HEADER_BYTES
     for match in _HEADER_SHAPE.finditer(data, damaged + 1, last_header):
         frame = decode(data, match.start())

@@ -1,15 +1,14 @@
 """The cluster's metadata as one immutable value, and the only function that changes it.
 
-`image.apply_batch(records)` gives a new image and leaves the old one as it was: whoever holds an image (a request being
-answered, a planner) sees one consistent state for as long as it likes. Unchanged parts are shared between images; within
-one batch every touched dictionary is copied once, so that a start which re-elects 10,000 partitions costs one copy, not
-10,000.
+`image.apply_batch(records)` returns a new image and leaves the old one unchanged, so a request or planner that holds an image
+sees one consistent state. Images share unchanged parts. Within one batch every touched dictionary is copied once, so a start
+that re-elects 10,000 partitions costs one copy, not 10,000.
 
 Invariants: applying is a pure function of (image, records): no clock, no randomness, no configuration. A batch applies
 whole or raises MetadataCorrupt and leaves nothing. A topic id is live or deleting or unknown, never two of these. Leader
 epochs, partition epochs and producer ids only rise.
 
-It does not promise to understand what a request means (that is the planner's part) nor to be durable (the log's part).
+Not promised: the meaning of requests, which the planner handles; durability, which the log provides.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ def _empty() -> Mapping[Any, Any]:
     return _EMPTY
 
 
-#: Topics that were deleted to their end whose ids are remembered; of older ones the bucket alone tells.
+#: Number of completely deleted topics whose ids are remembered; older ones are known to the bucket alone.
 MAX_GONE_TOPICS = 4096
-#: Starts whose claim in the bucket is still unanswered and that are remembered as one's own; older ones are forgotten.
+#: Number of starts with an unanswered claim in the bucket that are remembered as this node's; older ones are forgotten.
 MAX_UNCONFIRMED_STARTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `leader` is -1 while there is none."""
+    """One partition. `leader` is a broker id, -1 for none; `replicas` and `isr` are broker ids."""
 
     index: int
     leader: int
@@ -60,7 +59,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class DeletingTopic:
-    """A topic that clients no longer see, whose data is still being removed."""
+    """A deleted topic, hidden from clients, whose data is still being removed."""
 
     name: str
     topic_id: TopicId
@@ -69,6 +68,8 @@ class DeletingTopic:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
+    """A registered broker. `endpoints` are its advertised listeners; `disk_identity` is its directory id."""
+
     broker_id: int
     broker_epoch: int
     disk_identity: bytes
@@ -78,7 +79,7 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class StartImage:
-    """A node start: what it claims, or holds, in the bucket."""
+    """A node start that claims, or holds, the incarnation in the bucket."""
 
     node_id: int
     incarnation: int
@@ -87,8 +88,8 @@ class StartImage:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What some records touched: ids of topics (made, changed, on their way out or gone), resources whose configs were set.
-    In the order touched, each once. Whoever follows the metadata looks at these and at nothing else."""
+    """The objects that some records touched: ids of topics (created, changed, being deleted or gone), and resources whose
+    configs were set. Each once, in the order touched. Listeners of the metadata look only at these."""
 
     topics: tuple[TopicId, ...] = ()
     configs: tuple[Resource, ...] = ()
@@ -105,7 +106,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class TakeOverImage:
-    """A take-over that has begun: what `cluster.json` showed then."""
+    """A take-over in progress, with the content of `cluster.json` when it started."""
 
     incarnation: int
     start_id: str
@@ -113,11 +114,10 @@ class TakeOverImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All metadata after some record. Do not change its dictionaries; `apply_batch` makes the next image.
+    """All metadata after some record. Its dictionaries are read-only; `apply_batch` makes the next image.
 
-    `topics` is by id, `topic_ids` by name. `incarnation` is the number that the bucket was last seen to hold for this
-    node, 0 before the first; `unconfirmed_starts` are the claims made since, oldest first. `changes` is what the batch that
-    made this image touched.
+    `topics` is by id, `topic_ids` by name. `incarnation` is the number that the bucket last showed for this node, 0 before the
+    first; `unconfirmed_starts` are the claims made since, oldest first. `changes` is what the last batch touched.
     """
 
     cluster_id: str = ""
@@ -131,11 +131,11 @@ class MetadataImage:
     incarnation: int = 0
     start_id: bytes = b""
     unconfirmed_starts: tuple[StartImage, ...] = ()
-    #: Of live topics, the revision of `topic.json` that the bucket was last seen to hold.
+    #: The revision of `topic.json` that the bucket last showed, for live topics.
     topic_files: Mapping[TopicId, int] = field(default_factory=_empty)
-    #: Of topics that were deleted to their end, the newest last.
+    #: Completely deleted topics, the newest last.
     gone: tuple[TopicId, ...] = ()
-    #: Set until it is done; the rest of the image says nothing before that.
+    #: Set until the take-over is done; the rest of the image is incomplete before that.
     take_over: TakeOverImage | None = None
     changes: Changes = field(default=Changes(), compare=False)
 
@@ -155,21 +155,21 @@ class MetadataImage:
         return topic.partitions[index]
 
     def config(self, kind: ResourceKind, name: str) -> Mapping[str, str]:
-        """What was set dynamically for that resource; empty if nothing."""
+        """The dynamic configs of that resource; empty if there are none."""
         return self.configs.get(Resource(kind, name), _EMPTY)
 
     def topic_config(self, name: str) -> Mapping[str, str]:
         return self.config(ResourceKind.TOPIC, name)
 
     def broker_config(self, node_id: int | None) -> Mapping[str, str]:
-        """Of one broker, or with None the default of all brokers."""
+        """The dynamic configs of one broker, or with None the default of all brokers."""
         return self.config(ResourceKind.BROKER, "" if node_id is None else str(node_id))
 
     def apply(self, record: pb.MetadataRecord) -> MetadataImage:
         return self.apply_batch((record,))
 
     def apply_batch(self, records: Iterable[pb.MetadataRecord]) -> MetadataImage:
-        """The image after all of `records`. MetadataCorrupt, and no new image, if one of them does not fit."""
+        """The image after all of `records`. MetadataCorrupt if one of them does not match the state."""
         delta = _Delta(self)
         for record in records:
             delta.apply(record)
@@ -184,7 +184,7 @@ class MetadataImage:
 
 
 class _Delta:
-    """One batch in the making: copies a dictionary, or a topic's partitions, when first touched."""
+    """The changes of one batch: copies a dictionary, or a topic's partitions, when first touched."""
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
@@ -219,7 +219,7 @@ class _Delta:
         return self._changed[name] if name in self._changed else getattr(self._base, name)
 
     def _id(self, raw: bytes) -> TopicId:
-        """Of the topic that a record touches."""
+        """The id of the topic that a record touches."""
         if len(raw) != 16:
             raise MetadataCorrupt(f"a metadata record holds a topic id of {len(raw)} bytes; it must have 16")
         topic_id = TopicId(raw)
@@ -399,7 +399,7 @@ class _Delta:
 
 
 def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
-    """Records that make `image` out of an empty one: the content of a snapshot."""
+    """Records that turn an empty image into `image`: the content of a snapshot."""
     if image.cluster_id:
         yield pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id=image.cluster_id))
     for name, level in image.features.items():
@@ -455,7 +455,7 @@ def endpoint_records(endpoints: Iterable[Endpoint]) -> list[pb.EndpointRecord]:
 
 
 def topic_files_record(revisions: Mapping[TopicId, int]) -> pb.TopicFilesRecord:
-    """Of revisions by topic id."""
+    """The record of `topic.json` revisions by topic id."""
     files = (pb.TopicFileSeen(topic_id=topic_id, revision=revision) for topic_id, revision in revisions.items())
     return pb.TopicFilesRecord(files=files)
 

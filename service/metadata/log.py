@@ -1,15 +1,15 @@
-"""The metadata log as the rest of the node sees it: propose records, wait until they are durable, read the image.
+"""The metadata log's interface for the node: propose records, wait until they are durable, read the image.
 
-One node is a quorum of one: `propose` is what a Raft leader would do, without the peers. Proposals made while the disk
-is busy share the next fsync (group commit). Two images are kept: `image`, after everything durable, which is what clients
-are answered from; and `proposed`, after everything accepted, which the next decision is planned on, so that two requests
-for the same name cannot both succeed while the first waits for the disk.
+One node is a quorum of one: `propose` acts like a Raft leader without peers. Proposals made while the disk is busy share the
+next fsync (group commit). There are two images: `image`, after all durable entries, answers clients; `proposed`, after all
+accepted ones, is the base of the next plan, so that two requests for the same name cannot both succeed while the first waits
+for the disk.
 
-Invariants: entries apply in the order proposed; `image` never shows what is not durable; a proposal is whole or absent.
-When the disk refuses an entry, it and all that was planned after it fail with StorageError, `proposed` falls back to
-`image`, and the next proposal tries the disk again.
+Invariants: entries apply in the order proposed; `image` shows durable entries only; a proposal is whole or absent. When the
+disk refuses an entry, it and all later proposals fail with StorageError, `proposed` falls back to `image`, and the next
+proposal tries the disk again.
 
-Not thread-safe: called on the event loop. Disk work runs in one thread of its own.
+Not thread-safe: call it on the event loop. Disk work runs in one thread of its own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from storage_tiers.files import Files
 Result = TypeVar("Result")
 Listener = Callable[[MetadataImage, Changes], None]
 
-#: One proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
+#: Bytes of one proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
 MAX_PROPOSAL_BYTES = 16 << 20
-#: Proposals that share an fsync.
+#: Bytes of the proposals that share an fsync.
 MAX_GROUP_BYTES = 16 << 20
-#: Proposals that wait for the disk, all together; beyond it the answer is a retriable StorageError.
+#: Bytes of all proposals that wait for the disk; beyond it `propose` raises a retriable StorageError.
 MAX_WAITING_BYTES = 64 << 20
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class MetadataLog:
         self._waiting: deque[_Proposal] = deque()
         self._waiting_bytes = 0
         self._listeners: list[Listener] = []
-        #: Writes that the disk refused since the opening.
+        #: Number of writes that the disk refused since opening.
         self.refused = 0
         self._writer: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-log")
@@ -75,9 +75,9 @@ class MetadataLog:
     @classmethod
     def open(cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT) -> MetadataLog:
         """Creates or recovers `<data_dir>/__cluster_metadata-0/`; blocking. `data_dir` must exist and be locked by this
-        process. Every opening is a new term.
+        process. Every opening starts a new term.
 
-        Raises MetadataCorrupt (damage; the message says where and what to do) and StorageError (the disk refused).
+        MetadataCorrupt if it is damaged (the message names the position and the remedy), StorageError if the disk refuses.
         """
         try:
             store, recovered = MetadataStore.open(data_dir, files, log_bytes_per_snapshot=log_bytes_per_snapshot)
@@ -95,30 +95,30 @@ class MetadataLog:
 
     @property
     def term(self) -> int:
-        """Above that of every entry found at the opening."""
+        """The current term, above that of every entry found at opening."""
         return self._term
 
     @property
     def last_index(self) -> int:
-        """Of the last durable entry; 0 before the first. Several proposals may share one."""
+        """Index of the last durable entry; 0 before the first. Several proposals may share one entry."""
         return self._store.index
 
     @property
     def path(self) -> str:
-        """Of the file that entries go to now; another one after each snapshot."""
+        """Path of the file that entries are appended to; changes with each snapshot."""
         return self._store.path
 
     def subscribe(self, listener: Listener) -> None:
-        """`listener(image, changes)` runs on the loop after each change of `image`, before those who proposed it resume. It
-        may see several changes at once, never one twice; `changes` are all since it was called last."""
+        """Calls `listener(image, changes)` on the loop after each change of `image`, before the proposers resume. One call may
+        cover several changes, each change is passed once; `changes` are all since the last call."""
         self._listeners.append(listener)
 
     def propose(self, records: Sequence[pb.MetadataRecord]) -> asyncio.Future[int]:
-        """Appends `records` as one atomic batch. The future gives the index of their entry once they are durable and
-        applied, or StorageError if the disk refused them (nothing changed; retry later).
+        """Appends `records` as one atomic batch. The future resolves to the index of their entry once they are durable and
+        applied, or to StorageError if the disk refused them (nothing changed; retry later).
 
-        Raises at once, with nothing proposed: MetadataCorrupt if the records do not fit the state (a mistake of the
-        planner), InvalidRequest if they are too large, StorageError if too much waits already or the log is closed.
+        Raises immediately, with nothing proposed: MetadataCorrupt if the records do not match the state (a defect of the
+        planner), InvalidRequest if they are too large, StorageError if too many proposals wait or the log is closed.
         """
         if self._closed:
             raise StorageError("the metadata log is closed: the node is stopping")
@@ -138,9 +138,8 @@ class MetadataLog:
         return proposal.done
 
     async def change(self, plan: Callable[[MetadataImage], tuple[Iterable[pb.MetadataRecord], Result]]) -> Result:
-        """Plans on the newest state and proposes what the plan says, with nothing in between; returns the plan's result
-        once its records are durable. A plan without records returns at once. Raises what the plan raises, and what
-        `propose` does."""
+        """Calls `plan` with the newest state and proposes its records atomically; returns the plan's result once they are
+        durable. A plan without records returns immediately. Raises as the plan and `propose` do."""
         records, result = plan(self._proposed)
         records = list(records)
         if records:
@@ -148,7 +147,7 @@ class MetadataLog:
         return result
 
     async def close(self) -> None:
-        """Waits for what was proposed, then lets the file go."""
+        """Waits for all proposals, then closes the file."""
         self._closed = True
         if self._writer is not None:
             await self._writer
@@ -174,7 +173,7 @@ class MetadataLog:
 
     async def _write_group(self, group: list[_Proposal]) -> None:
         run = asyncio.get_running_loop().run_in_executor
-        # Encoded messages of one type joined are the encoding of the joined message: repeated fields concatenate.
+        # Joined encodings of one protobuf type are the encoding of the joined message: repeated fields concatenate.
         payload = b"".join(proposal.payload for proposal in group)
         try:
             index = await run(self._executor, self._store.append, self._term, payload)
@@ -194,7 +193,7 @@ class MetadataLog:
 
     async def _refuse(self, group: list[_Proposal], error: OSError) -> None:
         self.refused += 1
-        # Whatever was accepted meanwhile was planned on the state that has just failed to come about.
+        # Proposals accepted meanwhile were planned on a state that has just failed to become durable.
         refused = [*group, *self._waiting]
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -203,7 +202,7 @@ class MetadataLog:
         for proposal in refused:
             if not proposal.done.done():
                 proposal.done.set_exception(
-                    StorageError(f"the metadata log cannot be written ({error}); nothing was changed, ask again later")
+                    StorageError(f"the metadata log cannot be written ({error}); nothing was changed, retry later")
                 )
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._store.repair)

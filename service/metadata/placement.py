@@ -1,8 +1,7 @@
-"""Which brokers hold a new partition's replicas: leaders spread evenly, replicas of one partition over as many racks as
-there are.
+"""Replica placement of new partitions: leaders spread evenly, replicas of one partition over as many racks as possible.
 
-Pure and repeatable: the starting point comes from the topic's id, so that topics of one partition do not all land on the
-same broker. It knows nothing of load or free space.
+Pure and deterministic: the starting broker depends on the topic's id, so that topics of one partition do not all get the same
+broker. Ignores load and free space.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from storage_tiers.types import TopicId
 def place(
     brokers: Sequence[BrokerImage], first_partition: int, count: int, replication_factor: int, topic_id: TopicId
 ) -> list[tuple[int, ...]]:
-    """For each of `count` partitions from `first_partition` on, its replicas, the preferred leader first.
+    """The replicas of each of `count` partitions from `first_partition` on, the preferred leader first.
 
     InvalidReplicationFactor, in Kafka's words, if there are fewer brokers than replicas.
     """
@@ -34,7 +33,7 @@ def place(
     start = int.from_bytes(topic_id[:8], "big")
     placed = []
     for partition in range(first_partition, first_partition + count):
-        # Each time round the ring, followers shift by one more, so that two brokers do not share all their partitions.
+        # Followers shift by one more each time round the ring, so that two brokers do not share all their partitions.
         leader = (start + partition) % len(ring)
         shift = (partition // len(ring)) % max(1, len(ring) - 1)
         followers = [ring[(leader + 1 + (shift + step) % (len(ring) - 1)) % len(ring)] for step in range(len(ring) - 1)]

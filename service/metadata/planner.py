@@ -1,7 +1,7 @@
-"""What the controller decides: a request and the metadata as they stand, in; records or a LogError, out.
+"""The controller's decisions: from a request and the current metadata to records, or a LogError.
 
-Pure: no clock, no files, no randomness (a new topic's id is passed in). What a plan says is true only of the image it was
-made from, so it is proposed without waiting in between: `MetadataLog.change(lambda image: plan...)`.
+Pure: no clock, no files, no randomness (a new topic's id is passed in). A plan is valid only for the image it was made from, so
+it is proposed without a wait in between: `MetadataLog.change(lambda image: plan...)`.
 
 Rules, their order and their wording follow Apache Kafka 4.2.1 (its ReplicationControlManager, asked request by request),
 because clients and operators match on them. Authorisation, duplicates inside one request and timeouts are the caller's.
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from storage_tiers.clock import Rng
 
 MAX_TOPIC_NAME = 249
-#: Kafka's bound on what one request may create.
+#: Kafka's bound on the partitions that one request may create.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 PRODUCER_ID_BLOCK = 1000
 #: Kafka's last id: ids are positive 63-bit numbers.
 MAX_PRODUCER_ID = (1 << 63) - 1
-#: Ids that are left out where others may have been given out that are not known.
+#: Ids to skip when an unknown number may have been given out elsewhere.
 PRODUCER_ID_GAP = 1 << 32
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -59,7 +59,7 @@ Records = tuple[pb.MetadataRecord, ...]
 
 
 class TopicDefaults(Protocol):
-    """Of broker configs (`service.configs.values.BrokerConfigs`), those that planning reads."""
+    """The broker configs that planning reads (see `service.configs.values.BrokerConfigs`)."""
 
     @property
     def delete_topic_enable(self) -> bool: ...
@@ -72,7 +72,7 @@ class TopicDefaults(Protocol):
 
 
 class ConfigRules(Protocol):
-    """What planning asks of the config registry (`service.configs.resolve.Resolver`)."""
+    """The config registry's interface for planning (`service.configs.resolve.Resolver`)."""
 
     def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]: ...
 
@@ -80,7 +80,7 @@ class ConfigRules(Protocol):
 
 
 class TopicPlan(NamedTuple):
-    """`records` create the topic; the rest is what the answer to CreateTopics says."""
+    """`records` create the topic; the other fields are for the answer to CreateTopics."""
 
     records: Records
     topic_id: TopicId
@@ -97,7 +97,7 @@ class BlockPlan(NamedTuple):
 
 
 def new_topic_id(image: MetadataImage, rng: Rng) -> TopicId:
-    """An id that no topic has. As in Kafka it is neither of the two reserved ids nor prints with a leading dash."""
+    """An unused topic id. As in Kafka it is neither of the two reserved ids, and its text has no leading dash."""
     while True:
         topic_id = TopicId(random_uuid(rng))
         reserved = int.from_bytes(topic_id, "big") <= 1
@@ -121,8 +121,8 @@ def check_topic_name(name: str) -> None:
 
 
 def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, topic_id: TopicId) -> TopicPlan:
-    """Raises InvalidTopic, TopicExists, InvalidConfig, InvalidRequest, InvalidPartitions, InvalidReplicationFactor,
-    InvalidReplicaAssignment or PolicyViolation, the first that applies in Kafka's order."""
+    """Plans a new topic. InvalidTopic, TopicExists, InvalidConfig, InvalidRequest, InvalidPartitions, InvalidReplicationFactor,
+    InvalidReplicaAssignment or PolicyViolation, whichever applies first in Kafka's order."""
     if topic.name == METADATA_TOPIC:
         raise InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     check_topic_name(topic.name)
@@ -144,7 +144,8 @@ def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, to
 def create_partitions(
     image: MetadataImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None
 ) -> Records:
-    """Records that grow the topic to `count` partitions in all; `assignments` name the nodes of each new one."""
+    """Records that grow the topic to `count` partitions in total; `assignments` are the broker ids of each new one.
+    UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, PolicyViolation."""
     topic = _known(image, name)
     current = len(topic.partitions)
     if count == current:
@@ -170,7 +171,7 @@ def create_partitions(
 
 
 def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple[Records, TopicImage]:
-    """Records that hide the topic and free its name, and the topic as it was. UnknownTopicOrPartition,
+    """Records that hide the topic and free its name, and the topic before its deletion. UnknownTopicOrPartition,
     TopicDeletionDisabled."""
     if not configs.broker(image).delete_topic_enable:
         raise TopicDeletionDisabled("Topic deletion is disabled: delete.topic.enable is false.")
@@ -187,14 +188,15 @@ def delete_topic_by_id(image: MetadataImage, topic_id: TopicId, configs: ConfigR
 
 
 def forget_topic(image: MetadataImage, topic_id: TopicId) -> Records:
-    """Once nothing is left of a deleted topic. No records if that was recorded before: every step may be repeated."""
+    """Records that forget a deleted topic once its data is gone. None if that was recorded before, so a retry is harmless."""
     if topic_id not in image.deleting:
         return ()
     return (pb.MetadataRecord(topic_forgotten=pb.TopicForgottenRecord(topic_id=topic_id)),)
 
 
 def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
-    """The next block for that broker (KIP-730). No id of it may be given out before the records are durable."""
+    """The next block for that broker (KIP-730). Its ids may be used only once the records are durable. PolicyViolation if no
+    ids are left."""
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
         raise PolicyViolation("All producer ids of this cluster are used up.")
@@ -209,15 +211,15 @@ def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
 
 
 def skip_producer_ids(image: MetadataImage) -> Records:
-    """For a directory that may be an older copy: the original may have given ids out since, and what one of its producers
-    wrote would make another one's first batch a repetition."""
+    """Skips ids for a directory that may be an older copy. The original may have given out more ids since, and reusing one
+    would turn another producer's first batch into a duplicate."""
     first = min(image.next_producer_id + PRODUCER_ID_GAP, MAX_PRODUCER_ID)
     block = pb.ProducerIdBlockRecord(broker_id=-1, broker_epoch=-1, first_producer_id=first, count=0)
     return (pb.MetadataRecord(producer_id_block=block),)
 
 
 def topic_files_seen(image: MetadataImage, revisions: Mapping[TopicId, int]) -> Records:
-    """What the bucket was seen to hold of `topic.json`, of the topics that are still live. No records if all is known."""
+    """Records the `topic.json` revisions that the bucket has shown, for live topics. No records if all are known."""
     new = {
         topic_id: revision
         for topic_id, revision in revisions.items()
@@ -230,7 +232,7 @@ def topic_files_seen(image: MetadataImage, revisions: Mapping[TopicId, int]) -> 
 
 
 def name_cluster(image: MetadataImage, cluster_id: str) -> Records:
-    """The first record of an empty log; nothing if the cluster has its name already."""
+    """The first record of an empty log; no records if the cluster already has this id."""
     if image.cluster_id == cluster_id:
         return ()
     return (pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id=cluster_id)),)
@@ -239,7 +241,7 @@ def name_cluster(image: MetadataImage, cluster_id: str) -> Records:
 def register_broker(
     image: MetadataImage, broker_id: int, disk_identity: bytes, endpoints: Iterable[Endpoint], rack: str | None
 ) -> Records:
-    """A broker that starts; `endpoints` are what it tells clients. Its epoch rises by one each time."""
+    """Registers a starting broker with its advertised `endpoints`. Its broker epoch rises by one each time."""
     known = image.brokers.get(broker_id)
     record = pb.BrokerRecord(
         broker_id=broker_id,
@@ -252,7 +254,7 @@ def register_broker(
 
 
 def lead_everything(image: MetadataImage, broker_id: int) -> Records:
-    """A single node's start: it leads every partition that it has a replica of, under a leader epoch one higher."""
+    """Makes a starting single node the leader of every partition that it has a replica of, with the next leader epoch."""
     records = []
     for topic in image.topics.values():
         for partition in topic.partitions:
@@ -263,14 +265,14 @@ def lead_everything(image: MetadataImage, broker_id: int) -> Records:
 
 
 def claim_incarnation(node_id: int, incarnation: int, start_id: bytes) -> Records:
-    """Before the bucket's `cluster.json` is swapped to `incarnation`: the claim, so that a lost
-    answer is known as one's own by its `start_id` (see `MetadataImage.unconfirmed_starts`)."""
+    """Records a claim before `cluster.json` is swapped to `incarnation`. If the store's answer is lost, the node recognizes its
+    own claim by `start_id` (see `MetadataImage.unconfirmed_starts`)."""
     start = pb.StartRecord(node_id=node_id, incarnation=incarnation, start_id=start_id)
     return (pb.MetadataRecord(start=start),)
 
 
 def confirm_incarnation(incarnation: int, start_id: bytes) -> Records:
-    """Once the bucket names this start as the holder."""
+    """Records that the bucket names this start as the holder."""
     return (pb.MetadataRecord(start_confirmed=pb.StartConfirmedRecord(incarnation=incarnation, start_id=start_id)),)
 
 
@@ -285,7 +287,7 @@ def _known(image: MetadataImage, name: str) -> TopicImage:
 
 
 def _check_collision(image: MetadataImage, name: str) -> None:
-    """Metric names know no difference between '.' and '_' (Kafka's reason), and neither may topic names."""
+    """Refuses names that differ only in '.' and '_', which metric names do not distinguish (Kafka's reason)."""
     if "." not in name and "_" not in name:
         return
     folded = name.replace(".", "_")
@@ -348,7 +350,7 @@ def _check_size(partitions: int) -> None:
 
 
 def _new_partitions(topic_id: TopicId, first: int, assignments: Iterable[Sequence[int]]) -> list[pb.MetadataRecord]:
-    """Partitions `first` and on: led by their first replica, all replicas in sync, since all are empty."""
+    """Partitions from `first` on, led by their first replica. All replicas are in sync because all are empty."""
     return [
         pb.MetadataRecord(
             partition=partition_record(

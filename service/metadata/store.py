@@ -1,14 +1,14 @@
-"""The metadata log on disk: one log file, at most one snapshot, and what a crash may leave of their replacement.
+"""The metadata log on disk: one log file, at most one snapshot, and recovery from a crash while one replaces the other.
 
-    <data_dir>/__cluster_metadata-0/<first index:020>.log      frames (see frames.py), one an fsync
+    <data_dir>/__cluster_metadata-0/<first index:020>.log      frames (see frames.py), one per fsync
     <data_dir>/__cluster_metadata-0/<index:020>-<term:010>.snapshot    one frame: the image after entry `index`
 
-Invariants: what `append` returned for is on disk, whole, and survives a power loss; what it raised for is not in the log
-(unless the machine dies before the torn bytes are cut, when recovery may find the entry whole). A snapshot is durable,
-under its name, before the log that it replaces goes. Everything that `open` hands out is durable.
+Invariants: an entry for which `append` returned is whole on disk and survives a power loss; one for which it raised is not in
+the log (unless the machine dies before the torn bytes are truncated, when recovery may find the entry whole). A snapshot is
+durable, under its name, before the log that it replaces is removed. Everything that `open` returns is durable.
 
-Blocking, and used by one thread at a time: MetadataLog is the asyncio shell around it. It does not lock the directory
-(the owner of the data directory does) and knows nothing of what records mean.
+Blocking; one thread at a time. MetadataLog is the asyncio shell around it. It does not lock the directory (the owner of the
+data directory does) and does not interpret records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage_tiers.files import Files, replace_file
 
 DIRECTORY = "__cluster_metadata-0"
 
-#: A log file grows to this many bytes before a snapshot replaces it, or to the last snapshot's size if that is larger.
+#: Bytes of a log file before a snapshot replaces it, unless the last snapshot is larger.
 LOG_BYTES_PER_SNAPSHOT = 16 << 20
 
 _LOG_NAME = re.compile(r"(\d{20})\.log")
@@ -37,7 +37,7 @@ _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.snapshot")
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """State after the last whole entry: its index (0: none yet) and term."""
+    """The state after the last whole entry, with that entry's index (0: none yet) and term."""
 
     image: MetadataImage
     index: int
@@ -63,8 +63,8 @@ class MetadataStore:
     def open(
         cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT
     ) -> tuple[MetadataStore, Recovered]:
-        """Creates or recovers. MetadataCorrupt if stored bytes are damaged (a torn end is not: it is cut); OSError if
-        the disk refuses."""
+        """Creates or recovers the log. Truncates a torn end. MetadataCorrupt if other bytes are damaged; OSError if the disk
+        refuses."""
         directory = os.path.join(data_dir, DIRECTORY)
         files.mkdir(directory)
         files.fsync_dir(data_dir)
@@ -73,12 +73,12 @@ class MetadataStore:
 
     @property
     def index(self) -> int:
-        """Of the last entry; 0 before the first."""
+        """Index of the last entry; 0 before the first."""
         return self._index
 
     @property
     def path(self) -> str:
-        """Of the log file that entries go to now."""
+        """Path of the log file that entries are appended to."""
         return self._path
 
     @property
@@ -86,8 +86,8 @@ class MetadataStore:
         return self._end >= self._snapshot_at
 
     def append(self, term: int, payload: bytes) -> int:
-        """Makes one entry durable and returns its index. OSError if the disk refuses: the log is as before, and the
-        next call tries again from there."""
+        """Makes one entry durable and returns its index. OSError if the disk refuses; the log is then unchanged, and the next
+        call tries again."""
         self.repair()
         frame = encode(Frame(term, self._index + 1, payload))
         self._torn = True
@@ -99,8 +99,8 @@ class MetadataStore:
         return self._index
 
     def repair(self) -> None:
-        """Cuts what a failed append or snapshot left behind, so that no later start takes it for an entry. OSError if
-        not yet possible; every append tries it first."""
+        """Removes what a failed append or snapshot left, so that no later start takes it for an entry. OSError if the disk
+        still refuses; every append tries it first."""
         if self._abandoned is not None:
             if os.path.exists(self._abandoned):
                 self._files.unlink(self._abandoned)
@@ -112,8 +112,8 @@ class MetadataStore:
             self._torn = False
 
     def snapshot(self, image: MetadataImage, term: int) -> None:
-        """Writes `image`, which must be the state after the last entry, and begins a new log file. OSError if the disk
-        refuses: nothing is lost, and the log asks again once it has grown by as much."""
+        """Writes `image`, which must be the state after the last entry, and starts a new log file. OSError if the disk refuses;
+        nothing is lost, and `wants_snapshot` turns True again after as much growth."""
         self._snapshot_at = self._end + self._bound
         content = encode(Frame(term, self._index, _batch(image)))
         replace_file(self._files, self._snapshot_path(self._index, term), content)
@@ -170,7 +170,7 @@ class MetadataStore:
         found = scan(data, first_index, path)
         if found.end < len(data):
             self._files.truncate(self._fd, found.end)
-        # Entries that a killed process wrote without its fsync are served from now on: make them durable first.
+        # Entries that a killed process wrote without fsync count from now on: make them durable first.
         self._files.fsync(self._fd)
         self._files.fsync_dir(self._directory)
         self._end = found.end
@@ -181,8 +181,8 @@ class MetadataStore:
         return Recovered(image, index, max(term, state.term))
 
     def _finish_truncation(self, snapshot: tuple[int, int], log: int) -> None:
-        """A crash may have come between a snapshot and the log that goes on after it. A disk too full for that now is
-        no reason not to start: the log at hand serves as well."""
+        """Completes a snapshot after a crash between it and the start of its new log. A disk too full for that does not prevent
+        the start, because the old log serves as well."""
         index, term = snapshot
         with suppress(OSError):
             if log != index + 1 and self._index == index:
@@ -192,8 +192,8 @@ class MetadataStore:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def _begin_log(self, first_index: int) -> None:
-        """Goes on in a new, empty log file. If that fails, its name must be gone again before the old file may grow:
-        recovery takes the log with the highest first index."""
+        """Continues in a new, empty log file. If that fails, its name must be removed before the old file may grow, because
+        recovery reads the log with the highest first index."""
         path = self._log_path(first_index)
         self._abandoned = path
         fd = self._files.open(path, create=True, truncate=True)
@@ -210,8 +210,8 @@ class MetadataStore:
         self._path, self._fd = path, self._files.open(path)
 
     def _remove_superseded(self, index: int, term: int) -> None:
-        """Whatever the snapshot of (index, term) and the current log replace. Left-overs harm nobody: the next start
-        removes them."""
+        """Removes the files that the snapshot of (index, term) and the current log replace. Left-overs are harmless; the next
+        start removes them."""
         keep = {os.path.basename(self._snapshot_path(index, term)), os.path.basename(self._path)}
         for name in os.listdir(self._directory):
             if name not in keep and (_LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)):

@@ -64,7 +64,7 @@ DIRECTORY_ROWS = (
         DIRECTORY + "damaged_metadata_are_moved_away_and_made_again_from_the_store",
     ),
     row(
-        "the metadata log is lost; put it back from a copy, or rebuild it from the store",
+        "the metadata log is lost; restore it from a copy, or rebuild it from the store",
         BROKER + "test_damaged_files.py::test_an_emptied_metadata_log_sets_no_partition_aside",
         DIRECTORY + "a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay",
         DIRECTORY + "a_lost_metadata_log_without_a_store_at_hand_says_what_keeps_partitions",

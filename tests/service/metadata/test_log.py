@@ -144,7 +144,7 @@ async def test_a_full_disk_refuses_the_change_whole_and_the_next_one_succeeds(tm
         await log.propose(new_topic("a", 1))
         before = log.image
         files.fail[operation] = 1
-        with pytest.raises(StorageError, match=r"No space left on device.*ask again later"):
+        with pytest.raises(StorageError, match=r"No space left on device.*retry later"):
             await log.propose(new_topic("b", 2, partitions=20))
         assert log.image is before
         assert log.proposed is before
@@ -289,7 +289,7 @@ async def damaged(tmp_path: Path, suffix: str, position: int, *, bound: int = LO
     with pytest.raises(MetadataCorrupt) as error:
         MetadataLog.open(str(tmp_path), TroubledFiles())
     assert path.name in str(error.value)
-    assert "move the folder that it is in away" in str(error.value)
+    assert "move its folder away" in str(error.value)
     return str(error.value)
 
 
