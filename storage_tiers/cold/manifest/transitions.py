@@ -51,7 +51,7 @@ def check_writer(manifest: Manifest, writer: ManifestWriter) -> None:
     """DeletedInStore if the partition is deleted, FencedWriter if it has a commit of a newer incarnation."""
     if manifest.state is State.DELETED:
         raise DeletedInStore(
-            f"{manifest.ids} with topic id {manifest.ids.topic_id} is deleted in the bucket, and nothing follows that there: "
+            f"{manifest.ids} with topic id {manifest.ids.topic_id} is deleted in the bucket, which is final: "
             "nothing more is offloaded, evicted or swept. To keep the topic, put the version of "
             f"{manifest.ids.manifest_key} before the deletion back, with every object that was there then; else delete the "
             "topic"
