@@ -1,15 +1,15 @@
-"""What a bucket says, read without a node: clusters, topics, partitions, manifests, their pages, sidecars.
+"""Reads a bucket without a node: clusters, topics, partitions, manifests, their pages, sidecars.
 
     Bucket.cluster ──> topic ──> manifest ──> pages, sidecars ──> `partition`: offsets, times, records
 
-Everything that reads a bucket offline (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) asks here; nothing else
-decodes a stored document. Reads only, one request a call, nothing is remembered but by the loader of `pages`.
+Every offline reader of a bucket (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) uses this module; no other one decodes
+a stored document. It only reads, makes one request a call, and caches nothing except in the loader of `pages`.
 
-Invariants: nothing is guessed. Several clusters, a topic that is absent or deleted: each is an error that says what there
-is. A page or a section is handed on only if its checksum fits. Not promised: that several partitions are seen at one moment.
+Invariants: it never guesses: several clusters, or a topic that is absent or deleted, raise an error that lists what there is. A
+page or a section is returned only if its checksum matches. Not promised: a snapshot of several partitions at one moment.
 
-Errors: InvalidRequest (the caller's to correct), UnknownTopicOrPartition, and what reading raises: TierObjectMissing,
-TierCorrupt, StoreRefused, TierUnavailable.
+Errors: InvalidRequest (the caller must correct its arguments), UnknownTopicOrPartition, and those of reading:
+TierObjectMissing, TierCorrupt, StoreRefused, TierUnavailable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import InvalidRequest, TierCorrupt, TierObjectMissing, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
 
-#: Names that an error lists at most.
+#: The most names that an error lists.
 _LISTED = 50
 
 
@@ -49,7 +49,7 @@ class Topic:
 
 
 class Bucket:
-    """`name` is what errors call the store. The caller closes the store."""
+    """`name` stands for the store in errors. The caller closes the store."""
 
     def __init__(self, store: BlockingObjectStore, name: str = "the store") -> None:
         self.store = store
@@ -65,8 +65,8 @@ class Bucket:
         return [folder for folder in self.folders() if self._has_cluster(folder)]
 
     def cluster(self, wanted: str | None = None, topics: Sequence[str] = (), *, advice: str = "name one") -> str:
-        """`wanted`, or the only cluster there is, or of several the only one that has all of `topics`. InvalidRequest with
-        `advice` where several are left."""
+        """`wanted`, or the only cluster, or the only one that has all of `topics`. InvalidRequest with `advice` if several
+        remain."""
         if wanted is not None:
             if not self._has_cluster(wanted):
                 raise InvalidRequest(f"there is no cluster {wanted!r} in {self._name}; {self._holds(self.clusters())}")
@@ -83,7 +83,7 @@ class Bucket:
         return fitting[0]
 
     def _having(self, clusters: Sequence[str], topic: str) -> list[str]:
-        """Those with a live topic of that name; if there is none, those where it was deleted."""
+        """Clusters with a live topic of that name; if there is none, those where it was deleted."""
         states: dict[State, list[str]] = {State.LIVE: [], State.DELETED: []}
         for cluster in clusters:
             with contextlib.suppress(ValueError):  # a name that no topic could have
@@ -109,11 +109,11 @@ class Bucket:
 
     # --- topics -------------------------------------------------------------------------------------------------------
     def topic_names(self, cluster: str) -> Sequence[str]:
-        """Every topic that the bucket knows, deleted ones included until they are swept."""
+        """Every topic in the bucket, including deleted ones until they are swept."""
         return self.store.list_folders(keys.topics_prefix(cluster))
 
     def topic_state(self, cluster: str, name: str) -> TopicState | None:
-        """None where there is no `topic.json`."""
+        """The topic's file; None if there is none."""
         try:
             return decode_topic(self.store.get(keys.topic_file_key(cluster, name)).data, cluster, name)
         except TierObjectMissing:

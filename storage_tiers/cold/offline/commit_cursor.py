@@ -1,13 +1,13 @@
-"""What a reader of commits keeps in the bucket: how far it came (`CommitCursor`), what it found (`Verdict`), what it missed.
+"""The state of a reader of commits in the bucket: its position (`CommitCursor`), its verdicts, and the segments it missed.
 
     {"format": 1, "least_reader": 1, "reader": "verify-commit", "cluster_id": "…", "topic": "flights", "topic_id": "…",
      "partition": 3, "commit": 41, "writer": "9f…", "advanced_at": 1700000000000}
 
 A cursor is one small object a partition, changed only by compare-and-swap and only after the work up to its commit was
-recorded. Verdicts are written once, under a key that says which segment they are of: of two readers that did the same work one
-finds the other's, and nothing stands there twice. Invariant: a cursor never falls.
+recorded. A verdict is written once, under a key that names its segment: if two readers do the same work, the second finds the
+first one's verdict. Invariant: a cursor never falls.
 
-Not promised: that the work itself was done once; only that it is recorded once. Nothing here is swept with its topic.
+Not promised: that the work is done once, only that it is recorded once. These objects are not swept with their topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage_tiers.errors import PreconditionFailed, TierObjectMissing
 
 @dataclass(frozen=True, slots=True)
 class CommitCursor:
-    """Everything that commits up to `commit` added is dealt with. `etag` is None before the first advance."""
+    """All segments that commits up to `commit` added are processed. `etag` is None before the first advance."""
 
     ids: Ids
     reader: str
@@ -55,8 +55,8 @@ def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> CommitCurs
 def advance_cursor(
     store: BlockingObjectStore, cursor: CommitCursor, commit: int, *, writer: str, now_ms: int
 ) -> CommitCursor:
-    """PreconditionFailed if another reader advanced it meanwhile: read it again and go on from there. After any other error
-    it is open whether the cursor moved; the same holds then.
+    """PreconditionFailed if another reader advanced it meanwhile: read it again and continue from there. After any other error
+    the outcome is open; do the same.
 
     `writer` names the invocation, so that no two cursors are equal bytes.
     """
@@ -70,7 +70,7 @@ def advance_cursor(
 def record_verdict(
     store: BlockingObjectStore, ids: Ids, reader: str, segment: RemoteSegment, verdict: SegmentVerdict, *, now_ms: int
 ) -> bool:
-    """False if a verdict of this segment stood there already."""
+    """False if this segment already has a verdict."""
     key = keys.verdict_key(
         ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, segment.added.commit, segment.base
     )

@@ -35,7 +35,7 @@ _Batch = tuple[int, int, int, int, int, int]
 
 
 class BatchRun(NamedTuple):
-    """Whole record batches. `end` is the offset to go on from, `aborted` the aborted transactions that overlap."""
+    """Whole record batches. `end` is the offset to continue from, `aborted` the aborted transactions that overlap."""
 
     records: memoryview
     end: int
@@ -99,7 +99,7 @@ def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, tim
 
 def verify_checks(segment: RemoteSegment, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
     """Bytes from `start`, a multiple of CHECK_BYTES from the segment's first byte, to a check's end or the segment's.
-    TierCorrupt names the MiB that is not what was uploaded."""
+    TierCorrupt names the MiB that differs from the upload."""
     for at in range(0, len(data), CHECK_BYTES):
         expected = mib_crcs[(start + at) // CHECK_BYTES]
         found = crc32c(data[at : at + CHECK_BYTES])
@@ -111,7 +111,7 @@ def verify_checks(segment: RemoteSegment, mib_crcs: Sequence[int], start: int, d
 
 
 class PartitionReader:
-    """One partition as of `manifest`, which a reload replaces by a newer one."""
+    """Reads one partition as of `manifest`, which a reload replaces by a newer one."""
 
     def __init__(self, bucket: Bucket, manifest: Manifest) -> None:
         self._bucket = bucket
@@ -119,7 +119,7 @@ class PartitionReader:
         self._pages = bucket.pages(manifest.ids)
 
     def pieces(self, offset: int) -> Iterator[BatchRun]:
-        """From the batch that holds `offset` (or the next one) up to the manifest's end as it was when this began."""
+        """Batches from the one that holds `offset` (or the next one) up to the manifest's end at the time of the call."""
         end = self.manifest.end
         while offset < end:
             try:

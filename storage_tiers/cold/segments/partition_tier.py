@@ -1,4 +1,4 @@
-"""One partition's tier, as its broker uses it: extend it, raise its log start, pin it, delete it.
+"""One partition's remote tier, as its broker uses it: extend it, raise its log start, pin it, delete it.
 
 Commit order: upload -> verify -> compare-and-swap; the caller then tells replicas and evicts. A writer whose swap failed
 reads the manifest, verifies its objects again, and only then commits on that manifest: whatever a sweeper deleted meanwhile was
@@ -73,7 +73,7 @@ class PartitionTier:
         return self._loop.manifest
 
     def expect(self, seen: SeenManifest | None) -> None:
-        """From now on nothing is done by a manifest that does not contain this one, a deletion of the partition excepted."""
+        """From now on a manifest that does not contain this one is refused, except for a deletion of the partition."""
         self._loop.expect(seen)
 
     async def load(self) -> LoadedManifest | None:
@@ -130,7 +130,7 @@ class PartitionTier:
             raise
 
     async def claim(self, leader_epoch: int) -> Manifest:
-        """Records the leader epoch, and with it the incarnation, before anything else of that epoch."""
+        """Commits the leader epoch, and with it the incarnation, before any other commit of that epoch."""
 
         def step(manifest: Manifest, by: Author) -> Manifest | None:
             check_writer(manifest, by.writer)

@@ -162,7 +162,7 @@ class Repairer:
         return await self._loop.commit_repair(shown, make)
 
     async def _filler(self, manifest: Manifest, lost: RemoteSegment, epochs: tuple[EpochEntry, ...]) -> RemoteSegment:
-        """Offloads a segment of a lost one's offsets, without records."""
+        """Offloads a segment without records that has a lost one's offsets."""
         last_epoch = manifest.last_record_epoch if lost.end == manifest.end else None
         data, history = empty_segment(lost.base, lost.end, epochs, last_epoch)
         with tempfile.TemporaryDirectory() as directory:
@@ -184,7 +184,7 @@ class Repairer:
             return (await self._offloader.offload(job, built, manifest)).segment
 
     async def _producers(self, lost: RemoteSegment) -> bytes:
-        """The producers at a lost segment's end, where its sidecar is there to tell; else none."""
+        """The producer snapshot at a lost segment's end, if its sidecar is there; else an empty one."""
         if await _there(self._holds_sidecar(lost)):
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()
@@ -223,7 +223,7 @@ class Repairer:
         return found
 
     async def _segments(self) -> AsyncIterator[tuple[keys.SegmentKey, str]]:
-        """Those of the partition that lie in the store, with their keys; what else lies there is nobody's word."""
+        """The partition's segments in the store, with their keys; other objects are ignored."""
         async for info in self._store.list(self._loop.ids.segments_prefix):
             parsed = keys.parse(info.key) if keys.is_key(info.key) else None
             if isinstance(parsed, keys.SegmentKey):
@@ -232,7 +232,7 @@ class Repairer:
     async def _look_for(
         self, segments: tuple[RemoteSegment, ...], missing: set[str], lost: list[RemoteSegment]
     ) -> None:
-        """Adds the keys of what is not there, and the segments that it is of."""
+        """Adds missing keys to `missing`, and their segments to `lost`."""
         for some in _in_bunches(segments):
             verdicts = await asyncio.gather(*(self._lacks(segment) for segment in some))
             for segment, gone in zip(some, verdicts, strict=True):
@@ -245,7 +245,7 @@ class Repairer:
         return gone if await _there(self._holds_sidecar(segment)) else [*gone, segment.sidecar_key]
 
     async def _holds_page(self, ref: PageRef) -> bool:
-        """A page in memory does not say that the store still has it."""
+        """Reads the page from the store: a copy in memory does not prove that the store still has it."""
         data = (await self._store.get(ref.key)).data
         return (len(data), crc32c(data)) == (ref.length, ref.crc32c)
 

@@ -5,7 +5,7 @@
 
 For whoever must know that history is whole: `tidelog fsck` over everything, a handler over what a commit added. Everything
 that the batches of this segment alone determine is compared: the segment's sums and times, the sidecar's index and checks. What
-takes the segments before it (epochs, producers, aborted transactions) is the observer's. Payloads are inflated and walked
+needs the previous segments (epochs, producers, aborted transactions) is left to the observer. Payloads are inflated and walked
 record by record only if asked for; a batch's CRC-32C covers them, and they were checked when they were appended.
 
 The rules of the index are written here a second time, from `docs/formats.md` and not from the writer's code, so that a
@@ -39,7 +39,7 @@ Observe = Callable[[memoryview, BatchHeader], None]
 
 
 class Fault(Enum):
-    """The value is what reports print."""
+    """A kind of finding; the value is printed in reports."""
 
     FLIPPED = "bytes differ from their checksum"
     TRUNCATED = "of another length than its manifest says"
@@ -60,8 +60,8 @@ class SegmentFinding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """`batches` counts those that are sound, `bytes_read` what was fetched for it, the sidecar's bytes included. `sidecar`
-    is None where it cannot be read; `whole` is whether every batch of the segment was seen."""
+    """`batches` counts sound batches, `bytes_read` the bytes fetched, the sidecar's included. `sidecar` is None where it cannot
+    be read. `whole` says whether every batch of the segment was read."""
 
     findings: tuple[SegmentFinding, ...]
     batches: int
@@ -98,7 +98,7 @@ def check_segment(
 
 
 class _BatchWalk:
-    """Batches of a segment that arrives in pieces, and what they say of it."""
+    """Walks the batches of a segment that arrives in pieces, and sums up their headers."""
 
     def __init__(self, segment: RemoteSegment, payloads: bool, observe: Observe) -> None:
         self._segment = segment
@@ -155,7 +155,7 @@ class _BatchWalk:
 
 
 def _undecodable(batch: memoryview, header: BatchHeader) -> str:
-    """Why a reader could not decode it, a sentence; empty if it can."""
+    """Why a reader cannot decode the batch, as a sentence; empty if it can."""
     try:
         if header.control:
             decode_control(batch, verify=False)
@@ -277,7 +277,7 @@ class _SegmentCheck:
         return any(finding.key == key for finding in self.findings)
 
     def compare(self) -> None:
-        """What the batches say, where they are sound, with what the segment and the sidecar say."""
+        """Compares the sums of sound batches with the manifest and the sidecar."""
         if not self.walk.sound:
             return
         segment, walk = self._segment, self.walk

@@ -1,4 +1,4 @@
-"""Deleting what a partition's manifest no longer names, or never did, so that nothing referenced is ever missing.
+"""Deletes objects that a partition's manifest no longer names, or never named, and never one that it names.
 
     removed, past the grace, unpinned ─────────────────────────────> delete ──> commit: dropped
     listed, unreferenced, past the grace ──> commit: tombstoned ────> delete ──> commit: dropped
@@ -59,7 +59,7 @@ class SweepReport:
 
 
 class _Allowance:
-    """What one sweep may still commit; one commit more is for the store's time."""
+    """Commits that one sweep may still make; one more is reserved to learn the store's time."""
 
     def __init__(self) -> None:
         self._left = MAX_COMMITS - 1
