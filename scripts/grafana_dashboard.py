@@ -145,7 +145,7 @@ HOT = (
         "Batches that wait for threads",
         "bytes",
         (Query(now("tidelog_append_queue_bytes", "instance"), "{{instance}}"),),
-        "To be examined, packed anew, or written where the page cache is slow.",
+        "To be validated, packed anew, or written where the page cache is slow.",
     ),
     Panel("Flushes", "ops", (Query(rate("kafka_log_logflushstats_logflushrateandtimems_count"), "flushes/s"),)),
     Panel("A flush takes", "ms", (Query(mean("kafka_log_logflushstats_logflushrateandtimems"), "mean"),)),
@@ -282,7 +282,7 @@ PROCESS = (
         "short",
         (
             Query(now("tidelog_ready", "instance"), "ready {{instance}}"),
-            Query(now("tidelog_waiting_partitions", "instance"), "partitions that wait {{instance}}"),
+            Query(now("tidelog_recovering_partitions", "instance"), "recovering partitions {{instance}}"),
             Query(now("kafka_server_replicamanager_offlinereplicacount", "instance"), "offline {{instance}}"),
         ),
     ),

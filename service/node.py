@@ -215,7 +215,7 @@ def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:
     began, held = clock.monotonic(), sum(len(topic.partitions) for topic in image.topics.values())
     events.info(log, "recovery.started", partitions=held, clean=clean)
     broker.assignment.recover(image, ground.data, clean=clean, may_be_older=may_be_older)
-    broker.partitions.places.say_moved()
+    broker.partitions.directories.say_moved()
     took_ms = round((clock.monotonic() - began) * 1000)
     events.info(log, "recovery.finished", partitions=len(broker.partitions), clean=clean, ms=took_ms)
 
@@ -227,7 +227,7 @@ def _reports(tier: Tier | None, home: HomeGuard, work: Work, broker: Broker) -> 
 
     return Reports(
         trouble=lambda: None if tier is None else tier.client.trouble,
-        waiting=lambda: sorted(str(p.partition) for p in broker.partitions if p.is_recovering),
+        recovering=lambda: sorted(str(p.partition) for p in broker.partitions if p.is_recovering),
         refusing=refusing,
         holding=lambda: home.holding,
         behind=work.tiering.lineage.reasons,

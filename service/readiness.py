@@ -16,7 +16,7 @@ class Reports:
     than was seen to the reason; `holding` is the reason why the node accepts no records yet, or empty."""
 
     trouble: Callable[[], str | None] = lambda: None
-    waiting: Callable[[], list[str]] = list
+    recovering: Callable[[], list[str]] = list
     refusing: Callable[[], list[str]] = list
     holding: Callable[[], str] = str
     behind: Callable[[], Mapping[str, str]] = dict
@@ -51,7 +51,7 @@ class Readiness:
                 "stopping": self.stopping,
                 "holding": reports.holding(),
                 "store": (reports.trouble() if self.store == "ok" else None) or self.store,
-                "waiting_partitions": reports.waiting(),
+                "recovering_partitions": reports.recovering(),
                 "refusing_partitions": reports.refusing(),
                 "store_behind": reports.behind(),
             }

@@ -346,7 +346,7 @@ _NODE = (
         "partitions_store_behind",
         "Partitions of which the object store shows less than this node has seen: nothing of them is deleted or evicted.",
     ),
-    _own(_GAUGE, "waiting_partitions", "Partitions that wait for the object store before they serve."),
+    _own(_GAUGE, "recovering_partitions", "Partitions that wait for the object store before they serve."),
     _own(
         _GAUGE,
         "clock_step_seconds",

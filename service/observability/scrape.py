@@ -105,7 +105,7 @@ class Scraper:
         into.put("kafka_server_kafkaserver_brokerstate", state)
         into.put("tidelog_node_info", 1, self._info)
         into.put("tidelog_ready", int(readiness.ready))
-        into.put("tidelog_waiting_partitions", seen.waiting)
+        into.put("tidelog_recovering_partitions", seen.waiting)
         into.put("tidelog_descriptor_shortages_total", self.node.ground.host.descriptors.shortages)
         into.put("tidelog_partitions_store_behind", len(self.node.work.tiering.lineage))
         into.put("tidelog_disk_used_ratio", disk.used)

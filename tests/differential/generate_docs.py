@@ -81,7 +81,7 @@ _BEYOND = (
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
     ("requests in slices under way together", str(AT_WORK), "the others wait in the order in which they came"),
     (
-        "bytes of batches that are examined in threads: they inflate to much, or their records are at fault",
+        "bytes of batches that are validated in threads: they inflate to much, or their records are at fault",
         f"{MAX_HELD_BYTES >> 20} MiB",
         "REQUEST_TIMED_OUT",
     ),

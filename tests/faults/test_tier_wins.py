@@ -153,7 +153,7 @@ def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[
     world.proxy.always(answer(403, "AccessDenied"), path="manifests")
     world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
-    until(lambda: "partition.waits" in world.node.output(), "the manifest was asked for")
+    until(lambda: "partition.work_failed" in world.node.output(), "the manifest was asked for")
     assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()
@@ -170,7 +170,7 @@ def test_the_sidecar_cannot_be_read_at_first(world: World) -> None:
     world.proxy.always(answer(403, "AccessDenied"), path=".idx")
     world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
-    until(lambda: "partition.waits" in world.node.output(), "the sidecar was asked for")
+    until(lambda: "partition.work_failed" in world.node.output(), "the sidecar was asked for")
     assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()

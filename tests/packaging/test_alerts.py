@@ -29,7 +29,7 @@ LIVES = {
     "TidelogStoreUnreachable": ("tidelog_store_reachable{}", "1x40", "0x40"),
     "TidelogStoreWentBackwards": ("tidelog_store_cluster_behind{}", "0x40", "1x40"),
     "TidelogPartitionsBehind": ("tidelog_partitions_store_behind{}", "0x40", "1x40"),
-    "TidelogPartitionsRecovering": ("tidelog_waiting_partitions{}", "5x10 0x30", "3x40"),
+    "TidelogPartitionsRecovering": ("tidelog_recovering_partitions{}", "5x10 0x30", "3x40"),
     "TidelogPartitionsOffline": ("kafka_controller_kafkacontroller_offlinepartitionscount{}", "0x40", "1x40"),
     "TidelogDiskRefusesWrites": ("kafka_log_logmanager_offlinelogdirectorycount{}", "0x40", "1x40"),
     "TidelogOffloadsLate": ("tidelog_tier_offload_lag_seconds_max{}", "4000x40", "14400x40"),

@@ -1,4 +1,4 @@
-"""Appends that the event loop hands to threads: batches that take long to examine, and larger ones to be written.
+"""Appends that the event loop hands to threads: batches that take long to validate, and larger ones to be written.
 
 A batch of 2 KB can inflate to 64 MB, naming the records for which one is refused takes 10 ms, and packing a megabyte in the
 codec that its topic stores from 2 ms (lz4) to a second (zstd's highest level); the event loop must wait for none of it. Where
@@ -8,9 +8,9 @@ and the loop receives, checks and answers meanwhile.
 Invariants: the batches of one partition are appended in the order in which they came, small ones too while others wait; of one
 partition one batch is written at a time, and nothing of it is part of the log before the loop says so. Whatever becomes of a
 batch, the next one has its turn. What waits holds copies of its bytes (of large ones the sender's) within MAX_HELD_BYTES for
-the whole node, beyond which producers are told to send again. Those that need not be examined wait within WRITING_BYTES, beyond
-which the loop writes by itself, unless they wait behind one that is examined or is large. What the loop does of one queue in a
-turn takes SLICE_S.
+the whole node; beyond it producers get a retriable error. Batches that need no validation wait within WRITING_BYTES; beyond
+it the loop itself writes them, unless they wait behind one that is being validated or is large. The loop spends at most SLICE_S
+a turn on one queue.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from storage_tiers.turns import SLICE_S
 
 log = logging.getLogger(__name__)
 
-#: Batches that are examined at once.
-EXAMINING_THREADS = 2
-#: Batches that threads are given to examine: those at work, and as many for them to go on with.
-_GIVEN = 2 * EXAMINING_THREADS
-#: Bytes that batches may have grown to before their turn to be appended; beyond it no other is examined.
-EXAMINED_BYTES = 64 << 20
+#: Batches that are validated at once.
+VALIDATING_THREADS = 2
+#: Batches that threads are given to validate: those at work, and as many for them to go on with.
+_GIVEN = 2 * VALIDATING_THREADS
+#: Bytes that batches may have grown to before their turn to be appended; beyond it no other is validated.
+VALIDATED_BYTES = 64 << 20
 #: Batches that are written at once.
 WRITING_THREADS = 2
 #: Bytes of batches that wait, as they were sent; beyond it producers are told to send again.
 MAX_HELD_BYTES = 256 << 20
-#: Of those among them that need not be examined.
+#: Of those among them that need not be validated.
 WRITING_BYTES = 16 << 20
 
 #: Is told on the loop how an append ended, of the bytes that were kept of it.
 Done = Callable[[Appended | LogError, memoryview], None]
-Examined = tuple[memoryview, BatchHeader, int]
+Validated = tuple[memoryview, BatchHeader, int]
 Result = TypeVar("Result")
 
 #: Seconds a GB that the loop's appends of larger batches may cost before threads write them, and at which it writes them again.
@@ -94,30 +94,30 @@ class WriteCost:
 
 
 class _Append:
-    """One batch in a partition's queue: to be examined unless `found` has it, then perhaps to be written, then taken."""
+    """One batch in a partition's queue: to be validated unless `found` has it, then perhaps to be written, then appended."""
 
-    __slots__ = ("batch", "done", "examined", "found", "is_plain", "partition", "rewritten_bytes", "write")
+    __slots__ = ("batch", "done", "found", "is_plain", "partition", "rewritten_bytes", "validated", "write")
 
     def __init__(self, partition: Partition, batch: memoryview, header: BatchHeader | None, done: Done) -> None:
         self.partition = partition
         self.batch = batch
         self.is_plain = header is not None
-        self.found: Examined | Exception | None = None if header is None else (batch, header, -1)
+        self.found: Validated | Exception | None = None if header is None else (batch, header, -1)
         self.done = done
-        self.examined: Examined | Exception | None = None
+        self.validated: Validated | Exception | None = None
         #: Of what it was packed anew to, until it is appended.
         self.rewritten_bytes = 0
         self.write: BatchWrite | None = None
 
-    def examine(self) -> None:
-        """In a thread. The loop takes what is `examined` for `found` when it is told."""
+    def validate(self) -> None:
+        """In a thread. The loop takes what is `validated` for `found` when it is told."""
         try:
-            self.examined = self.partition.examined(self.batch)
+            self.validated = self.partition.validate(self.batch)
         except Exception as error:  # noqa: BLE001 - the loop has to do with it
-            self.examined = error
+            self.validated = error
 
-    def what_was_found(self) -> Examined:
-        """Raises what examining it has raised."""
+    def what_was_found(self) -> Validated:
+        """Raises what validating it has raised."""
         if isinstance(self.found, Exception):
             raise self.found
         assert self.found is not None
@@ -125,7 +125,7 @@ class _Append:
 
     def forget(self) -> None:
         """Nothing of it names it any more: a cycle would keep its bytes until the collector comes."""
-        self.found = self.examined = self.write = None
+        self.found = self.validated = self.write = None
 
 
 class AppendQueues:
@@ -133,26 +133,26 @@ class AppendQueues:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._examiners = ThreadPoolExecutor(EXAMINING_THREADS, thread_name_prefix="examine")
+        self._validators = ThreadPoolExecutor(VALIDATING_THREADS, thread_name_prefix="validate")
         self._queues: dict[Partition, deque[_Append]] = {}
         #: Of batches that wait, as they are kept.
         self.held_bytes = 0
-        #: Of those among them that need not be examined.
+        #: Of those among them that need not be validated.
         self.writing_bytes = 0
         #: Batches that were handed to threads to be written, so far.
         self.written_by_threads = 0
         self.cost = WriteCost()
         self._writes: queue.SimpleQueue[tuple[_Append, BatchWrite] | None] = queue.SimpleQueue()
         self._writers: list[threading.Thread] = []
-        # What a thread is done with, its write or the examination before, and whether the loop has been told.
+        # What a thread is done with, its write or the validation before, and whether the loop has been told.
         self._ready: deque[tuple[_Append, BatchWrite | None]] = deque()
         self._is_told = False
         # Whose turn of the loop ended before their queue did.
         self._resting: dict[Partition, None] = {}
-        self._unexamined: deque[_Append] = deque()
+        self._unvalidated: deque[_Append] = deque()
         self._given = 0
-        #: What examined batches that wait have been packed anew to.
-        self.examined_bytes = 0
+        #: What validated batches that wait have been packed anew to.
+        self.validated_bytes = 0
         self._emptied: asyncio.Future[None] | None = None
 
     def at_once(self, partition: Partition, batch: memoryview) -> Appended | None:
@@ -191,21 +191,21 @@ class AppendQueues:
         if job.is_plain:
             self.writing_bytes += len(kept)
         else:
-            self._unexamined.append(job)
-            self._examine_more()
+            self._unvalidated.append(job)
+            self._validate_more()
 
-    def _examine_more(self) -> None:
-        """In the order in which they came, so that what is examined never waits for what may not be."""
-        while self._unexamined and self._given < _GIVEN and self.examined_bytes <= EXAMINED_BYTES:
+    def _validate_more(self) -> None:
+        """In the order in which they came, so that what is validated never waits for what may not be."""
+        while self._unvalidated and self._given < _GIVEN and self.validated_bytes <= VALIDATED_BYTES:
             self._given += 1
-            job = self._unexamined.popleft()
+            job = self._unvalidated.popleft()
             try:
-                self._examiners.submit(job.examine).add_done_callback(functools.partial(self._tell_examined, job))
+                self._validators.submit(job.validate).add_done_callback(functools.partial(self._tell_validated, job))
             except RuntimeError as error:  # the machine has no thread left
-                job.examined = error
+                job.validated = error
                 self._tell(job, None)
 
-    def _tell_examined(self, job: _Append, _: Future[None]) -> None:
+    def _tell_validated(self, job: _Append, _: Future[None]) -> None:
         self._tell(job, None)
 
     async def close(self) -> None:
@@ -213,7 +213,7 @@ class AppendQueues:
         if self._queues:
             self._emptied = self._loop.create_future()
             await self._emptied
-        self._examiners.shutdown()
+        self._validators.shutdown()
         for _ in self._writers:
             self._writes.put(None)
         for writer in self._writers:
@@ -256,21 +256,21 @@ class AppendQueues:
         while self._ready:
             job, write = self._ready.popleft()
             if write is None:
-                self._take_examined(job)
+                self._accept_validated(job)
             waiting = self._queues.get(job.partition)
             if waiting is not None and waiting[0] is job:
                 if write is not None:
                     self._leave(waiting, job, self._result(self._finish, job))
                 self._advance(job.partition)
 
-    def _take_examined(self, job: _Append) -> None:
+    def _accept_validated(self, job: _Append) -> None:
         """Only now: a job moves on once for each time that the loop is told of it."""
-        found = job.found = job.examined
+        found = job.found = job.validated
         if isinstance(found, tuple) and found[0] is not job.batch:
             job.rewritten_bytes = len(found[0])
-            self.examined_bytes += job.rewritten_bytes
+            self.validated_bytes += job.rewritten_bytes
         self._given -= 1
-        self._examine_more()
+        self._validate_more()
 
     def _advance(self, partition: Partition, *, at_once: bool = False, is_asked: bool = False) -> None:
         """Goes on with the first of a partition's queue, up to one that a thread has to do with, or for a slice. The loop
@@ -287,7 +287,7 @@ class AppendQueues:
             is_asked = False
             if job.write is not None and not is_by_loop:
                 return
-            begun = self._result(self._take if is_by_loop else self._begin, job)
+            begun = self._result(self._append_now if is_by_loop else self._begin, job)
             if job.write is not None:
                 # Not of the slice: what a thread was waited for.
                 until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
@@ -324,7 +324,7 @@ class AppendQueues:
         self.held_bytes -= len(job.batch)
         if job.is_plain:
             self.writing_bytes -= len(job.batch)
-        self.examined_bytes -= job.rewritten_bytes
+        self.validated_bytes -= job.rewritten_bytes
         partition.queued -= 1
         if not waiting:
             del self._queues[partition]
@@ -333,7 +333,7 @@ class AppendQueues:
         partition.settle_queues()
         job.done(result, job.batch)
         job.forget()
-        self._examine_more()
+        self._validate_more()
 
     # --- of one of them -----------------------------------------------------------------------------------------------
     def _result(self, step: Callable[[_Append], Result], job: _Append) -> Result | LogError:
@@ -355,12 +355,12 @@ class AppendQueues:
         assert job.write is not None
         return job.partition.finish_write(job.write, *job.what_was_found())
 
-    def _take(self, job: _Append) -> Appended:
+    def _append_now(self, job: _Append) -> Appended:
         if job.write is not None:
             job.partition.give_up(job.write)
         job.partition.check_writable()
         began = time.thread_time()
-        appended = job.partition.take(*job.what_was_found())
+        appended = job.partition.append_validated(*job.what_was_found())
         if job.is_plain and job.write is None and len(job.batch) >= WRITTEN_BY_THREAD:
             self.cost.took(len(job.batch), time.thread_time() - began)
         return appended

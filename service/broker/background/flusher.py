@@ -119,7 +119,7 @@ class Flusher:
                 partition.fail(error)
             return error
         if self._troubles.begins(partition, error):
-            events.warning(log, "partition.waits", partition=partition.partition, work="flushing", error=error)
+            events.warning(log, "partition.work_failed", partition=partition.partition, work="flushing", error=error)
         if partition not in self._postponed and not self._closed:
             self._postponed.add(partition)
             asyncio.get_running_loop().call_later(RETRY_S, self._retry, partition)

@@ -109,6 +109,6 @@ class PartitionWork:
             return
         if self._troubles.begins(partition, failure):
             say = events.debug if isinstance(failure, _SAID) else events.warning
-            say(log, "partition.waits", partition=partition.partition, work=self._what, error=failure)
+            say(log, "partition.work_failed", partition=partition.partition, work=self._what, error=failure)
         backoff = self._backoffs.setdefault(partition, Backoff(RETRY, self._rng))
         await self._clock.sleep(backoff.next_delay())

@@ -182,7 +182,7 @@ class Retention:
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if self._troubles.begins(partition.partition, error):
-            events.warning(log, "partition.waits", partition=partition.partition, work="retention", error=error)
+            events.warning(log, "partition.work_failed", partition=partition.partition, work="retention", error=error)
 
     def _goes_on(self, partition: Partition) -> None:
         if self._troubles.ends(partition.partition) is not None:

@@ -217,7 +217,7 @@ class Sweeping:
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if not isinstance(error, StoreBehind) and self._troubles.begins(partition.partition, error):
-            events.warning(log, "partition.waits", partition=partition.partition, work="sweeping", error=error)
+            events.warning(log, "partition.work_failed", partition=partition.partition, work="sweeping", error=error)
 
     def _goes_on(self, partition: Partition) -> None:
         if self._troubles.ends(partition.partition) is not None:

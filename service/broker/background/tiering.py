@@ -137,7 +137,9 @@ class Tiering:
             except LogError as error:
                 # A damaged log: the others must not wait for it.
                 if self._troubles.begins(partition.partition, error):
-                    events.warning(log, "partition.waits", partition=partition.partition, work="planning", error=error)
+                    events.warning(
+                        log, "partition.work_failed", partition=partition.partition, work="planning", error=error
+                    )
                 partition.tier_due_ms = now.steady_ms + LONGEST_PAUSE_MS
 
     def _look(self, partition: Partition, now: Now) -> None:

@@ -42,7 +42,7 @@ def disagrees(partition: Partition, manifest: Manifest) -> bool:
     try:
         held = hot.reader.epoch_on_disk(max(manifest.end - 1, hot.local_start_offset))
     except StorageError as error:
-        events.warning(log, "partition.waits", partition=partition.partition, work="comparing", error=error)
+        events.warning(log, "partition.work_failed", partition=partition.partition, work="comparing", error=error)
         return False
     if held is None:
         return False
@@ -56,8 +56,8 @@ def has_hole(partition: Partition) -> bool:
     return hot.local_start_offset > max(hot.log_start_offset, tier.end if tier is not None else 0)
 
 
-def wait_for_store(partition: Partition) -> None:
-    """Blocks the partition until the store has been asked: what it lacks locally may be there."""
+def recover_from_store(partition: Partition) -> None:
+    """Makes the partition recovering until the store has been asked: what it lacks locally may be there."""
     tier = partition.log.tier
     partition.recover(
         LeaderNotAvailable(
@@ -77,7 +77,7 @@ async def reconcile(partition: Partition) -> None:
     completed: ManifestSummary | None = None
     while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):
         # Nobody may append to, or read, what is about to go; if the store fails us now, it stays so.
-        wait_for_store(partition)
+        recover_from_store(partition)
         assert tiered.cold is not None
         manifest = await tiered.cold.manifest()
         state = await tiered.cold.newest_state(manifest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from service.broker.partition.leading import agrees, has_hole, wait_for_store
+from service.broker.partition.leading import agrees, has_hole, recover_from_store
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.saved_manifest import read_manifest
@@ -32,19 +32,19 @@ def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None)
         manifest = read_manifest(hot.directory, partition.ids)
     except TierCorrupt as error:
         events.warning(log, "manifest.unusable", partition=hot.partition, path=hot.directory, error=error)
-        wait_for_store(partition)
+        recover_from_store(partition)
         return
     partition.log.apply(manifest)
     tier = partition.log.tier
     if (tiered and lost) or (tier is not None and not agrees(partition, tier)):
-        wait_for_store(partition)
+        recover_from_store(partition)
         return
     if tier is not None and tier.log_start <= hot.end_offset:
         hot.raise_log_start(tier.log_start)
     if has_hole(partition) and tiered:
-        wait_for_store(partition)
+        recover_from_store(partition)
         return
-    why = home.refusal(hot.partition) or _put_back(hot.partition, partitions.places.moved.get(hot.partition))
+    why = home.refusal(hot.partition) or _put_back(hot.partition, partitions.directories.moved.get(hot.partition))
     if why is None:
         partition.lead()
     else:

@@ -59,7 +59,7 @@ Notify = Callable[["Partition"], None]
 
 
 class TakesLong(Exception):
-    """A batch cannot be examined in the time that the event loop has for one."""
+    """A batch cannot be validated in the time that the event loop has for one."""
 
 
 class Partition:
@@ -216,15 +216,15 @@ class Partition:
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:
-        """Appends one batch as leader. Any LogError means that nothing was written; so does TakesLong: it is to be examined
+        """Appends one batch as leader. Any LogError means that nothing was written; so does TakesLong: it is to be validated
         in a thread."""
         if self.write_error is not None:
             self.check_writable()
         header = self.plain(batch)
         stamped = -1
         if header is None:
-            batch, header, stamped = self.examined(batch, at_once=True)
-        return self.take(batch, header, stamped)
+            batch, header, stamped = self.validate(batch, at_once=True)
+        return self.append_validated(batch, header, stamped)
 
     def plain(self, batch: memoryview) -> BatchHeader | None:
         """The header of a batch that is stored as it came, as nothing is wrong with it; None where more is to be done."""
@@ -243,7 +243,7 @@ class Partition:
         """As `take`, of a batch that is worth a thread: what the thread has to write, then `finish_write`."""
         self.check_writable()
         if header.size < WRITTEN_BY_THREAD:
-            return self.take(batch, header, stamped)
+            return self.append_validated(batch, header, stamped)
         now_ms = self._clock.steady_ms()
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self._check_producer(header, now_ms)
@@ -258,7 +258,7 @@ class Partition:
             self.give_up(write)
         self.check_writable()
         if not hot.appender.is_writing(write):
-            return self.take(batch, header, stamped)
+            return self.append_validated(batch, header, stamped)
         now_ms = self._clock.steady_ms()
         base = hot.appender.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return self._appended(base, stamped)
@@ -269,8 +269,8 @@ class Partition:
             with contextlib.suppress(StorageError):  # the next append cuts it off
                 self.log.hot.appender.stop_write()
 
-    def take(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
-        """Appends what was examined."""
+    def append_validated(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
+        """Appends a batch that `validate` has returned."""
         now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
         hot = self.log.hot
         if header.producer_id != NO_PRODUCER_ID:
@@ -287,7 +287,7 @@ class Partition:
             base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end.offset)
         )
 
-    def examined(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
+    def validate(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
         """The batch as it is to be stored, its header, and the log append time or -1; says precisely what is wrong.
 
         Changes nothing, so that it may run in a thread: packing a batch anew may take long, and so may inflating one, or

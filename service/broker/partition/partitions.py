@@ -16,9 +16,9 @@ from functools import partial
 
 from service.broker.partition.checkpointing import NAMES, OffsetCheckpoints, Offsets
 from service.broker.partition.counts import PartitionCounts
+from service.broker.partition.directory_identities import DirectoryIdentities
 from service.broker.partition.known_elsewhere import least_log_start, open_identified
 from service.broker.partition.partition import Notify, Partition
-from service.broker.partition.places import PartitionPlaces
 from service.broker.partition.state import PartitionState
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
@@ -101,7 +101,7 @@ class Partitions:
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
         self._checkpoints = OffsetCheckpoints(data.path, freeing_files)
-        self.places = PartitionPlaces(data.path, files)
+        self.directories = DirectoryIdentities(data.path, files)
         #: What the partitions of deleted topics had counted.
         self.past = PastCounts()
         self._rising: dict[Partition, int] = {}
@@ -216,7 +216,7 @@ class Partitions:
         )
         self.release(hot.partition)
         self._open[hot.partition] = opened
-        self.places.note(opened, started=started)
+        self.directories.note(opened, started=started)
         if LOG_STARTS in self._checkpoints.damaged:
             hot.raise_log_start(least_log_start(opened))
         return opened
@@ -314,7 +314,7 @@ class Partitions:
         )
         await write(HIGH_WATERMARKS, lambda known: kept(known) | {p: o.state.high_watermark for p, o in held.items()})
         await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
-        await self.places.save(held.values(), self._keeps)
+        await self.directories.save(held.values(), self._keeps)
 
     async def close(self) -> None:
         """Flushes and closes every log, then checkpoints. StorageError if one could not be: all others were."""

@@ -118,7 +118,7 @@ class NodeNumbers:
     errors_per_s: float
     connections: float
     partitions: float
-    waiting_partitions: float
+    recovering_partitions: float
     memory_bytes: float
     tier_memory_bytes: float
     cpu_cores: float
@@ -210,7 +210,7 @@ def node_numbers(before: Scrape, after: Scrape, *, unix_s: float) -> NodeNumbers
         errors_per_s=sum(change.rates(f"{REQUESTS}errors_total", "request").values()),
         connections=after.gauge(f"{SOCKETS}connection_count"),
         partitions=after.gauge("kafka_server_replicamanager_partitioncount"),
-        waiting_partitions=after.gauge("tidelog_waiting_partitions"),
+        recovering_partitions=after.gauge("tidelog_recovering_partitions"),
         memory_bytes=after.gauge("process_resident_memory_bytes"),
         tier_memory_bytes=after.gauge("tidelog_tier_process_resident_bytes"),
         cpu_cores=change.rate("process_cpu_seconds_total"),

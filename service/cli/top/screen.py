@@ -95,7 +95,7 @@ def _state(now: NodeNumbers) -> str:
 
 
 def _partitions(now: NodeNumbers) -> str:
-    waiting = f" [yellow]({count(now.waiting_partitions)} wait)[/]" if now.waiting_partitions else ""
+    waiting = f" [yellow]({count(now.recovering_partitions)} wait)[/]" if now.recovering_partitions else ""
     return count(now.partitions) + waiting
 
 

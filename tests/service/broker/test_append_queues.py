@@ -1,4 +1,4 @@
-"""What threads examine and write holds nobody else up, and keeps its order."""
+"""What threads validate and write holds nobody else up, and keeps its order."""
 
 from __future__ import annotations
 

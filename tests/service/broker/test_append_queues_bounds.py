@@ -27,7 +27,7 @@ from tests.service.broker.support import Running, batch, running, until
 
 PLAIN = TopicPartition("plain", 0)
 MODULE = "service.broker.api.append_queues."
-#: Takes long to examine.
+#: Takes long to validate.
 INFLATES = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
 LARGER = os.urandom(WRITTEN_BY_THREAD)
 LARGE = os.urandom(LARGE_BATCH_BYTES + 1)
@@ -52,16 +52,16 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-def examining(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """Holds the threads that examine, until it is opened."""
-    gate, examined = Gate(), Partition.examined
+def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Holds the threads that validate, until it is opened."""
+    gate, validated = Gate(), Partition.validate
 
     def waits(self: Partition, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
         if not at_once:
             gate.wait()
-        return examined(self, batch, at_once=at_once)
+        return validated(self, batch, at_once=at_once)
 
-    monkeypatch.setattr(Partition, "examined", waits)
+    monkeypatch.setattr(Partition, "validate", waits)
     yield gate
     gate.open.set()
 
@@ -93,14 +93,14 @@ async def offsets(sent: list[asyncio.Future[list[Appended | LogError]]]) -> list
 
 
 async def test_what_waits_behind_a_batch_that_is_examined_is_bounded(
-    node: Running, examining: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, validating: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = batch(b"small")
     monkeypatch.setattr(MODULE + "MAX_HELD_BYTES", len(INFLATES) + len(small))
     sent = [send(node, INFLATES), send(node, small)]
     (refused,) = node.log.append([Append(PLAIN, memoryview(small))])
     assert isinstance(refused, RequestTimedOut)
-    examining.open.set()
+    validating.open.set()
     assert await offsets(sent) == [0, 1]
     assert (await node.append("plain", b"again")).base_offset == 2
 
@@ -121,12 +121,12 @@ async def test_what_waits_behind_a_large_batch_leaves_it_to_its_thread(
 
 
 async def test_what_waited_is_appended_in_turns_of_the_loop(
-    node: Running, examining: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, validating: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE + "SLICE_S", 0.0)
     sent = [send(node, INFLATES), *(send(node, batch(b"small")) for _ in range(20))]
     hot, ends = node.node.broker.partitions.get(PLAIN).log.hot, [0]
-    examining.open.set()
+    validating.open.set()
     while ends[-1] < len(sent):
         await asyncio.sleep(0)
         ends.append(hot.end_offset)
@@ -168,25 +168,25 @@ async def test_what_batches_grow_to_before_their_turn_is_bounded(
     node: Running, writing: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two kilobytes may be packed anew to as much as max.message.bytes, faster than the disk takes it."""
-    monkeypatch.setattr(MODULE + "EXAMINED_BYTES", 0)
+    monkeypatch.setattr(MODULE + "VALIDATED_BYTES", 0)
     grown: list[int] = []
-    examined = Partition.examined
+    validated = Partition.validate
 
     def counted(self: Partition, batch: memoryview) -> tuple[memoryview, BatchHeader, int]:
-        found = examined(self, batch)
+        found = validated(self, batch)
         grown.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(Partition, "examined", counted)
+    monkeypatch.setattr(Partition, "validate", counted)
     sent = [send(node, INFLATES, TopicPartition("grown", 0)) for _ in range(20)]
     queues = node.node.broker.append_queues
-    await until(lambda: writing.waiting == 1 and queues.examined_bytes >= sum(grown) > INFLATED_AT_ONCE)
+    await until(lambda: writing.waiting == 1 and queues.validated_bytes >= sum(grown) > INFLATED_AT_ONCE)
     await node.append("plain", b"meanwhile")
     await until(lambda: not queues._given)
     assert len(grown) < 8
     writing.open.set()
     assert await offsets(sent) == list(range(20))
-    assert queues.examined_bytes == queues.held_bytes == queues.writing_bytes == 0
+    assert queues.validated_bytes == queues.held_bytes == queues.writing_bytes == 0
 
 
 async def test_a_defect_while_one_is_examined_holds_no_other_up(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ async def test_a_defect_while_one_is_examined_holds_no_other_up(node: Running, m
 
     sent = []
     with monkeypatch.context() as patch:
-        patch.setattr(Partition, "examined", fails)
+        patch.setattr(Partition, "validate", fails)
         sent.append(send(node, INFLATES, TopicPartition("grown", 0)))
         refused = (await sent[0])[0]
     assert isinstance(refused, LogError)

@@ -51,7 +51,7 @@ def queues_of(node: Running) -> AppendQueues:
 
 
 async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
-    """Two are examined before the loop looks: what it is told of the second one's examination says nothing of its writing."""
+    """Two are validated before the loop looks: what it is told of the second one's validation says nothing of its writing."""
     ready = queues_of(node)._ready
     first, second = send(node, b"1", b"2"), send(node, LARGER)
     halted(lambda: len(ready) == 1)
@@ -93,13 +93,13 @@ async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop cannot write it by itself: it would overtake."""
-    goes_on, examine = threading.Event(), Partition.examined
+    goes_on, validate = threading.Event(), Partition.validate
 
     def waits(self: Partition, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
         assert at_once or goes_on.wait(30)
-        return examine(self, batch, at_once=at_once)
+        return validate(self, batch, at_once=at_once)
 
-    monkeypatch.setattr(Partition, "examined", waits)
+    monkeypatch.setattr(Partition, "validate", waits)
     bomb = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
     one = batch(bytes(1000))
     monkeypatch.setattr("service.broker.api.append_queues.MAX_HELD_BYTES", len(bomb) + 2 * len(one))
@@ -111,7 +111,7 @@ async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
 
 
 FAILING: dict[str, tuple[object, str]] = {
-    "examining": (Partition, "examined"),
+    "validating": (Partition, "validate"),
     "beginning to write": (Appender, "begin_write"),
     "writing": (BatchWrite, "_write"),
     "finishing": (Appender, "finish_write"),
@@ -158,13 +158,13 @@ async def test_without_a_thread_to_be_had_the_loop_writes(
 async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_bound(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop was told of its examination when that was of no use."""
+    """The loop was told of its validation when that was of no use."""
     queues, bomb = queues_of(node), build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(node.log.append([Append(PLAIN, memoryview(bomb))]))  # type: ignore[arg-type]
-    examined = queues._queues[node.node.broker.partitions.get(PLAIN)][1]
-    await until(lambda: examined.found is not None)
+    validated = queues._queues[node.node.broker.partitions.get(PLAIN)][1]
+    await until(lambda: validated.found is not None)
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 0)
     threading.Timer(0.02, held.open.set).start()
     third = node.log.append([Append(PLAIN, memoryview(batch(b"3")))])

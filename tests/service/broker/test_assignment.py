@@ -177,7 +177,7 @@ async def test_a_wide_topic_that_is_created_again_costs_one_write_of_each_checkp
     files.named.clear()
     async with running(tmp_path / "data", store, files=files) as node:
         assert files.named[RECOVERY_POINTS] == 1
-        await until(lambda: node.node.ground.readiness.reports.waiting() == [])
+        await until(lambda: node.node.ground.readiness.reports.recovering() == [])
         assert (await node.append("t", b"c", partition=19)).base_offset == 0
 
 

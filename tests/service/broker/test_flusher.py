@@ -135,7 +135,7 @@ async def test_what_passes_refuses_no_write_until_restart(tmp_path: Path, caplog
         files.failing = {"open", "fsync_dir"}
         (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"b")))]))
         assert isinstance(answer, Appended) and answer.committed is not None
-        await until(lambda: "partition.waits" in caplog.text and "work=flushing" in caplog.text)
+        await until(lambda: "partition.work_failed" in caplog.text and "work=flushing" in caplog.text)
         assert led.write_error is None and not answer.committed.done()
         files.failing = set()
         await asyncio.wait_for(answer.committed, 20)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition.places import FILE_NAME
+from service.broker.partition.directory_identities import FILE_NAME
 from service.build.ground import Host
 from service.node import Node
 from service.readiness import Readiness
@@ -67,7 +67,7 @@ async def test_it_takes_nothing_before_it_was_compared(
             with pytest.raises(LeaderNotAvailable):
                 await node.append("t", b"under an offset that was given")
             assert (await node.append("u", b"where it was")).base_offset >= 0
-            assert node.node.ground.readiness.reports.waiting() == ["t-0"]
+            assert node.node.ground.readiness.reports.recovering() == ["t-0"]
             await node.node.broker.partitions.checkpoint()
     assert "partitions.moved" in caplog.text
     node.store.down = False

@@ -234,7 +234,7 @@ def answers(led: Partition) -> dict[str, type[LogError] | None]:
     return {
         "write": refused(lambda: led.append(memoryview(batch(b"a")))),
         "begin": refused(
-            lambda: led.begin_write(memoryview(batch(b"a")), led.examined(memoryview(batch(b"a")))[1], -1)
+            lambda: led.begin_write(memoryview(batch(b"a")), led.validate(memoryview(batch(b"a")))[1], -1)
         ),
         "read": refused(led.check_readable),
         "admin": refused(lambda: led.check(Use.ADMIN)),

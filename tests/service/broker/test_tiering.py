@@ -264,7 +264,7 @@ async def test_a_partition_whose_manifest_was_lost_waits_for_the_bucket(tmp_path
     async with running(tmp_path / "data", store) as node:
         with pytest.raises(LeaderNotAvailable):
             await node.read("t", 0, wait_ms=0)
-        assert node.node.ground.readiness.reports.waiting() == ["t-0"]
+        assert node.node.ground.readiness.reports.recovering() == ["t-0"]
         store.down = False
         led = node.node.broker.partitions.get(T0)
         await until(lambda: led.read_error is None)
@@ -404,8 +404,8 @@ async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
         damaged[100] ^= 1
         third.write_bytes(damaged)
         await alter(node, "remote.log.copy.disable", "false")
-        await until(lambda: "partition.waits" in caplog.text)
-        (said,) = [record.getMessage() for record in caplog.records if "partition.waits" in record.getMessage()]
+        await until(lambda: "partition.work_failed" in caplog.text)
+        (said,) = [record.getMessage() for record in caplog.records if "partition.work_failed" in record.getMessage()]
         assert f"the batch at byte 0 of {third}, the first from offset {base} on" in said
         advised = re.search(r"delete the records below offset (\d+)", said)
         assert advised is not None

@@ -196,7 +196,7 @@ async def test_a_store_that_is_away_is_said_once(tmp_path: Path, caplog: pytest.
         await until(lambda: all("offload.finished" in said(caplog, partition=number) for number in range(3)))
     names = said(caplog)
     assert (names.count("store.failing"), names.count("store.back")) == (1, 1)
-    assert "partition.waits" not in names, "the store's trouble is no partition's"
+    assert "partition.work_failed" not in names, "the store's trouble is no partition's"
 
 
 @pytest.mark.parametrize("configs", [{}, TIERED], ids=["local", "tiered"])

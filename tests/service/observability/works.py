@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kafka_gateway.errors import ErrorCode
-from service.broker.partition.leading import wait_for_store
+from service.broker.partition.leading import recover_from_store
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.metadata import planner
 from storage_tiers.errors import StorageError, StoreBehind
@@ -320,12 +320,12 @@ async def the_store_shows_less_of_a_partition(world: World) -> AsyncIterator[Non
     yield
 
 
-@work({"tidelog_waiting_partitions": 1, MANAGER + "leadercount": -1, CONTROLLER + "offlinepartitionscount": 1})
+@work({"tidelog_recovering_partitions": 1, MANAGER + "leadercount": -1, CONTROLLER + "offlinepartitionscount": 1})
 async def a_partition_waits_for_the_bucket(world: World) -> AsyncIterator[None]:
     await world.create("t")
     world.node.store.down = True
     yield
-    wait_for_store(partition(world))
+    recover_from_store(partition(world))
     yield
 
 

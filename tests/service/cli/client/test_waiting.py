@@ -16,7 +16,7 @@ from tests.support.clients import TIERED, create, until
 from tests.support.clients import produce as send
 from tests.support.node import Node
 
-SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions": [], "waiting_partitions": []}
+SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions": [], "recovering_partitions": []}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""Where each partition's directory was at the last checkpoint, to tell one that was copied or put back from the original.
+"""The identity of each partition's directory at the last checkpoint, to tell a copied or restored directory from the original.
 
-    partition-places: "0", the number of lines, then lines of
+    partition-directories: "0", the number of lines, then lines of
     topic, partition, topic id, and twice device, inode, birth (ns since 1970 or -): of the directory, of partition.metadata
 
 An older copy of a directory agrees with itself, and where it ends above the last checkpoint of what was flushed nothing else
-on the disk says that records are missing. Invariants: a partition that waits to be compared, or to be opened, keeps the place
-that is known, so that it waits later, too, and so does one that is led without the store that it was tiered to; one that is not
-known (made since the last checkpoint) counts as the original.
+on the disk says that records are missing. Invariants: a partition still to be compared, or to be opened, keeps its
+known identity, so that it is compared later too, and so does one that is led without the store that it was tiered to; one
+without a known identity (made since the last checkpoint) counts as the original.
 
 Not promised: see `storage_tiers.hot.file_identity`. Files that were overwritten in place are taken for the original.
 """
@@ -29,16 +29,16 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-FILE_NAME = "partition-places"
+FILE_NAME = "partition-directories"
 
 
-class PartitionPlace(NamedTuple):
+class DirectoryIdentity(NamedTuple):
     topic_id: str
     directory: FileIdentity
     metadata: FileIdentity
 
 
-class PartitionPlaces:
+class DirectoryIdentities:
     """`moved` are the partitions whose directory is another one than at the last checkpoint."""
 
     def __init__(self, directory: str, files: Files) -> None:
@@ -46,7 +46,7 @@ class PartitionPlaces:
         self._files = files
         self._damaged = False
         self._known = self._read()
-        self._now: dict[TopicPartition, PartitionPlace] = {}
+        self._now: dict[TopicPartition, DirectoryIdentity] = {}
         self.moved: dict[TopicPartition, str] = {}
 
     def note(self, partition: Partition, *, started: bool) -> None:
@@ -54,15 +54,15 @@ class PartitionPlaces:
         hot = partition.log.hot
         try:
             metadata = file_identity(os.path.join(hot.directory, PARTITION_METADATA))
-            now = PartitionPlace(str(hot.topic_id), file_identity(hot.directory), metadata)
+            now = DirectoryIdentity(str(hot.topic_id), file_identity(hot.directory), metadata)
         except OSError:
-            return  # without a place it is not known, and counts as the original
+            return  # without an identity it is not known, and counts as the original
         self._now[hot.partition] = now
         known = self._known.get(hot.partition)
         if not started or (known is None and not self._damaged) or (known and known.topic_id != now.topic_id):
             return
         if known is None:
-            self.moved[hot.partition] = f"{self._path} is damaged: nobody knows where it was"
+            self.moved[hot.partition] = f"{self._path} is damaged: the earlier directory is unknown"
         elif known.directory != now.directory:
             self.moved[hot.partition] = f"another directory: {tuple(now.directory)}, not {tuple(known.directory)}"
         elif known.metadata != now.metadata:
@@ -77,15 +77,15 @@ class PartitionPlaces:
             return
 
     async def save(self, partitions: Collection[Partition], unopened: Collection[TopicPartition]) -> None:
-        """Durably, if anything changed. Of `unopened` an earlier run has noted the place. OSError if the disk refuses."""
+        """Durably, if anything changed; `unopened` keep the identities that an earlier run noted. OSError if the disk refuses."""
         wanted = {key: self._known[key] for key in unopened if key in self._known}
         unasked = {partition.partition for partition in partitions if self._is_unasked(partition)}
         waits = bool(unopened or unasked)
         for partition in partitions:
             key = partition.partition
-            place = self._known.get(key) if key in self.moved and key in unasked else self._now.get(key)
-            if place is not None:
-                wanted[key] = place
+            identity = self._known.get(key) if key in self.moved and key in unasked else self._now.get(key)
+            if identity is not None:
+                wanted[key] = identity
         if wanted == self._known or (self._damaged and waits):
             return
         await asyncio.get_running_loop().run_in_executor(None, self._write, wanted)
@@ -98,14 +98,16 @@ class PartitionPlaces:
             return partition.is_recovering
         return os.path.exists(os.path.join(partition.log.hot.directory, SAVED_MANIFEST))
 
-    def _write(self, places: Mapping[TopicPartition, PartitionPlace]) -> None:
+    def _write(self, identities: Mapping[TopicPartition, DirectoryIdentity]) -> None:
         lines = [
-            " ".join((key.topic, str(key.partition), place.topic_id, _text(place.directory), _text(place.metadata)))
-            for key, place in places.items()
+            " ".join(
+                (key.topic, str(key.partition), identity.topic_id, _text(identity.directory), _text(identity.metadata))
+            )
+            for key, identity in identities.items()
         ]
         replace_file(self._files, self._path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
 
-    def _read(self) -> dict[TopicPartition, PartitionPlace]:
+    def _read(self) -> dict[TopicPartition, DirectoryIdentity]:
         try:
             with open(self._path, "rb") as file:
                 version, count, *lines = file.read().decode("ascii").splitlines()
@@ -120,15 +122,17 @@ class PartitionPlaces:
             return {}
 
 
-def _text(place: FileIdentity) -> str:
-    return f"{place.device} {place.inode} {'-' if place.born_ns is None else place.born_ns}"
+def _text(identity: FileIdentity) -> str:
+    return f"{identity.device} {identity.inode} {'-' if identity.born_ns is None else identity.born_ns}"
 
 
-def _parsed(line: str) -> tuple[TopicPartition, PartitionPlace]:
-    topic, number, topic_id, *places = line.split(" ")
-    device, inode, born, *second = places
-    return TopicPartition(topic, int(number)), PartitionPlace(topic_id, _place(device, inode, born), _place(*second))
+def _parsed(line: str) -> tuple[TopicPartition, DirectoryIdentity]:
+    topic, number, topic_id, *identities = line.split(" ")
+    device, inode, born, *second = identities
+    return TopicPartition(topic, int(number)), DirectoryIdentity(
+        topic_id, _identity(device, inode, born), _identity(*second)
+    )
 
 
-def _place(device: str, inode: str, born: str) -> FileIdentity:
+def _identity(device: str, inode: str, born: str) -> FileIdentity:
     return FileIdentity(int(device), int(inode), None if born == "-" else int(born))
