@@ -77,7 +77,7 @@ class DirectoryIdentities:
             return
 
     async def save(self, partitions: Collection[Partition], unopened: Collection[TopicPartition]) -> None:
-        """Durably, if anything changed; `unopened` keep the identities that an earlier run noted. OSError if the disk refuses."""
+        """Durably, if anything changed; `unopened` keep the identities noted earlier. OSError if the disk refuses."""
         wanted = {key: self._known[key] for key in unopened if key in self._known}
         unasked = {partition.partition for partition in partitions if self._is_unasked(partition)}
         waits = bool(unopened or unasked)
