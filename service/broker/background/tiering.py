@@ -318,8 +318,7 @@ class Tiering:
         source = hot.reader.offload_source(offload.start, offload.end)
         if source is None:
             raise StorageError(
-                f"{partition.partition}: [{offload.start}, {offload.end}) holds no batch; see "
-                f"`tidelog log dump {hot.directory}`"
+                f"{partition.partition}: [{offload.start}, {offload.end}) has no batch; see `tidelog log dump {hot.directory}`"
             )
         job = ExtendJob(
             path=source.path,

@@ -39,9 +39,9 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
     refusing = [partition for partition in partitions if partition in body.get("refusing_partitions", ())]
     if refusing:
         return f"the node's disk prevents {refusing[0]} from being written or opened"
-    waiting = [partition for partition in partitions if partition in body.get("waiting_partitions", ())]
-    if waiting:
-        return f"{waiting[0]} waits for the object store"
+    recovering = [partition for partition in partitions if partition in body.get("recovering_partitions", ())]
+    if recovering:
+        return f"{recovering[0]} is recovering: it waits for the object store"
     return ASK_THE_LOG
 
 

@@ -32,7 +32,7 @@ SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions"
         ({"store_behind": {"u-0": "key missing"}}, "the node reports no problem; retrying"),
         ({"holding": "the directory was moved"}, "the node refuses writes for now: the directory was moved"),
         ({"refusing_partitions": ["t-1"]}, "the node's disk prevents t-1 from being written or opened"),
-        ({"waiting_partitions": ["t-0", "t-1"]}, "t-0 waits for the object store"),
+        ({"recovering_partitions": ["t-0", "t-1"]}, "t-0 is recovering: it waits for the object store"),
     ],
 )
 def test_the_nodes_own_word_is_what_is_said(changed: dict[str, object], said: str) -> None:
