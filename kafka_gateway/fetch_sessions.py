@@ -185,7 +185,7 @@ class FetchSessionCache:
     def begin(
         self, request: FetchRequest, version: int, now_ms: float, places: Sequence[CachedPartition] | None = None
     ) -> FetchContext | int:
-        """What the request reads, or the error code of its answer. `places` are its partitions, if already collected."""
+        """The partitions to read, or the error code of the answer. `places` are its partitions, if already collected."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:

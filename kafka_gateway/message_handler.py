@@ -46,7 +46,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What an API's functions may use: the core, the client, and the response's classes by name (`make`)."""
+    """The context of an API's functions: the core, the client, and the response's classes by name (`make`)."""
 
     core: NodeCore
     messages: Messages

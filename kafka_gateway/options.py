@@ -1,4 +1,4 @@
-"""What handlers get besides the core: settings, clock, random numbers, and shared state."""
+"""The options of handlers besides the core: settings, clock, random numbers, and shared state."""
 
 from __future__ import annotations
 
