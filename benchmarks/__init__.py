@@ -1,1 +1,1 @@
-"""What speed is judged with: a load that costs little, the least broker that could be, and raw figures of the machine."""
+"""Speed measurements: a cheap load, a minimal broker as the floor, and the machine's own limits."""

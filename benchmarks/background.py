@@ -1,5 +1,5 @@
-"""Produces at a steady rate, in a process of its own: beside a thread of the client whose figures are taken it would hold that
-client's interpreter, and count for the broker's slowness.
+"""Produces at a steady rate in its own process: a thread would hold the interpreter of the measured client, and appear as the
+broker's slowness.
 
 python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` at its first answer; until its input closes
 """
@@ -17,7 +17,7 @@ from benchmarks import load
 
 #: Records of a batch, and bytes of each.
 BATCH = (256, 1000)
-#: Seconds that the last request may take when it ends.
+#: Seconds that the last request may take at the end.
 END_S = 60.0
 
 

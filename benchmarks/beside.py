@@ -1,8 +1,7 @@
-"""What goes on beside: produce while segments roll and go to the bucket, a record's latency meanwhile, and tailing consumers.
+"""Concurrent work: produce while segments roll and are offloaded, a record's latency meanwhile, and tailing consumers.
 
-Apache Kafka keeps its segments on its disk in these rows, as it does by default: what it would cost to offload them is not in
-its figures, and is in tidelog's. The disk's queue is emptied before each figure, or it would wait for what the rows before have
-written.
+Apache Kafka keeps its segments on disk in these rows, as by default: tidelog's figures include the cost of offloading,
+Kafka's do not. The disk's queue is drained before each figure, or it would wait for earlier rows' writes.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, f
 # --- tailing ----------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Tail:
-    """One consumer at the end of the log. A record's value begins with when it was due, so that only one clock counts."""
+    """One consumer at the end of the log. A record's value begins with when it was due, so that only one clock matters."""
 
     connection: load.Connection
     request: bytearray

@@ -44,7 +44,7 @@ class Tidelog:
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
         self._node = Node(directory, store=f"file://{directory}/store", settings=settings)
-        # So that it has its ports before a start is timed.
+        # Takes its ports before a start is timed.
         self._node.start()
         self._node.stop()
 
@@ -88,7 +88,7 @@ class Kafka:
     """As Kafka comes: its scripts' heap of 1 GiB and their other options for Java. `settings` are broker configs."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
-        # So that what rows leave behind goes as soon as tidelog's does: Kafka waits for a minute.
+        # Deletes rows' topics as soon as tidelog does: Kafka waits for a minute.
         deletion = {"log.segment.delete.delay.ms": 1000}
         self._node = ApacheKafka(directory, settings={**deletion, **(settings or {})}, heap="1g", jvm=AS_SHIPPED)
 
@@ -118,7 +118,7 @@ class Kafka:
 
 
 class Floor:
-    """The least broker that could be, in a process of its own."""
+    """The minimal broker of `floor`, in its own process."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -154,7 +154,7 @@ class Floor:
 
 
 class Rival:
-    """Somebody else's broker, which runs already and is left running."""
+    """A foreign broker that already runs and is left running."""
 
     def __init__(self, address: str) -> None:
         self._address = address

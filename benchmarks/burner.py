@@ -1,5 +1,4 @@
-"""Uses a share of a processor in bursts and does nothing else: what a producer notices of processes that have nothing to do
-with its broker.
+"""Uses a share of a processor in bursts: shows the effect on a producer of processes unrelated to its broker.
 
 python -m benchmarks.burner SHARE BURST_MS        until it is killed
 """
@@ -17,7 +16,7 @@ from pathlib import Path
 
 #: Bytes that are summed between two looks at the clock: 10 µs.
 PIECE = bytes(16 << 10)
-#: Of a core, and ms: what takes less is not worth a process.
+#: Minimum share of a core, and ms, that get a process.
 LEAST_SHARE = 0.005
 LEAST_BURST_MS = 0.05
 

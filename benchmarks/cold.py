@@ -1,8 +1,8 @@
 """Cold data: a node whose history is in versitygw, an S3 server beside it, and nothing of it on local disk.
 
-Rows: a scan from offset 0 through the broker beside the same bytes fetched without one; its GETs; what a producer notices
-of a scan, and of processes that use the processors as much and have nothing to do with the broker; and the memory that a
-hundred consumers with fetches of 50 MiB cost.
+Rows: a scan from offset 0 through the broker beside the same bytes fetched without one; its GETs; the effect on a producer
+of a scan, and of unrelated processes with the same processor use; and the memory of a hundred consumers with fetches of
+50 MiB.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ANSWERS = 2
 
 
 def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> None:
-    """LoadFailed where versitygw cannot be had."""
+    """LoadFailed if versitygw is not available."""
     problem = versitygw_missing()
     if problem is not None:
         raise load.LoadFailed(problem)
@@ -61,11 +61,11 @@ def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> 
         flags = ("--s3-endpoint", server.endpoint)
         with Node(directory / "node", store=url, settings=settings, flags=flags, environment=ENVIRONMENT) as node:
             _fill(node, wanted)
-            # The gibibytes just written would be on their way to the disk during the first rows.
+            # Otherwise the gibibytes just written would reach the disk during the first rows.
             os.sync()
             for n in range(rounds):
                 _one_round(table, node, server, url, directory, wanted, n)
-            # A fresh one: what the hundred cost is not hidden in what scans have left.
+            # A fresh one: memory left by scans would hide the cost of the hundred.
             node.stop()
             node.start()
             _many_consumers(table, node)
@@ -159,7 +159,7 @@ def _many_consumers(table: Table, node: Node) -> None:
     for part, used, limit in (
         ("downloads in flight", tier["most_bytes_in_flight"], budget),
         ("chunks on disk", cache["used_bytes"], cache["limit_bytes"]),
-        # What else grows with cold readers is what is known of sidecars.
+        # Cached sidecars are all else that grows with cold readers.
         ("memory they add", (peak["all"] - before) * 1e6, budget + MAX_SIDECAR_BYTES),
     ):
         table.add("tidelog", f"{row}: {part}", "MB", used / 1e6)
@@ -172,7 +172,7 @@ def _many_consumers(table: Table, node: Node) -> None:
 
 
 class _Consumer:
-    """One of the hundred: where it reads, and how much of the answer under way has come."""
+    """One of the hundred: its position, and the bytes received of the current response."""
 
     def __init__(self, address: str, offset: int, answers: int, answer_bytes: int) -> None:
         self.connection = load.Connection(address)
@@ -226,7 +226,7 @@ def _served(
 
 @contextmanager
 def _peak(node: Node) -> Iterator[dict[str, float]]:
-    """Highest resident memory seen while the block runs: of the broker, the tier process, and both at one time."""
+    """Peak resident memory while the block runs: of the broker, the tier process, and both at one time."""
     seen, ended = {"all": 0.0, "node": 0.0, "tier": 0.0}, threading.Event()
 
     def look() -> None:

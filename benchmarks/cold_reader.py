@@ -1,4 +1,4 @@
-"""A consumer of cold data, in a process of its own so that it takes no turn from who measures beside it.
+"""A consumer of cold data, in its own process so that it does not slow the measuring client.
 
 python -m benchmarks.cold_reader HOST:PORT TOPIC        prints MB/s, from offset 0 to the high watermark
 """
@@ -11,7 +11,7 @@ from benchmarks import load
 
 #: As Java's consumer asks by default, `max.partition.fetch.bytes` and `fetch.max.bytes` raised as for a backfill.
 PARTITION_BYTES = 8 << 20
-#: Answers in a row that may be empty: a fetch of cold data may outlast its `max_wait`.
+#: Consecutive responses that may be empty: a fetch of cold data may outlast its `max_wait`.
 EMPTY_ANSWERS = 100
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How many objects a commit writes: the manifest and its pages, over as many modelled commits as one likes.
+"""How many objects a commit writes: the manifest and its pages, over any number of modelled commits.
 
-A partition that takes a range a commit, expires what is past its retention and sweeps what is past the grace, by the very
-transitions that a node makes. Pure and deterministic; documents are not spelled out, since only their number counts.
+A partition that takes a range a commit, expires what is past its retention and sweeps what is past the grace, by a node's
+own transitions. Pure and deterministic; documents are not encoded, since only their number matters.
 """
 
 from __future__ import annotations

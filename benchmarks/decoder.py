@@ -1,7 +1,7 @@
-"""What one core decodes into columns: 100-byte records in batches of 16 KiB, as a producer with default settings sends them.
+"""One core decodes into columns: 100-byte records in batches of 16 KiB, as a producer with default settings sends them.
 
-Rows are by codec; `plain` is the plain decoder of the same bytes, `copy` a mere copy of them. Processor time counts, not the
-clock, so that a busy machine disturbs little; all run in turns.
+Rows are by codec; `plain` is the plain decoder of the same bytes, `copy` a copy of them. Figures use processor time,
+so that a busy machine matters little; all run in turns.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _plain(log: bytes) -> int:
 
 
 def _rate(work: Callable[[], object], records: int) -> float:
-    """Millions of records a second of this thread's processor time, in the quickest of several calls: whoever shares the
-    core and its caches can only make one slower."""
+    """Millions of records a second of this thread's processor time, in the fastest of several calls: other
+    processes on the core and its caches can only slow one down."""
     work()
     quickest, spent = float("inf"), 0.0
     while spent < LEAST_SECONDS:

@@ -1,7 +1,7 @@
-"""What a fleet of clients does to a broker: many connections and partitions at once, requests of many partitions; with the
-processor time that the broker itself takes for it.
+"""Many clients of one broker: many connections and partitions at once, requests of many partitions; with the broker's
+processor time.
 
-Closed loop: each connection has a fixed number of requests in flight. Every answer's error codes are looked at.
+Closed loop: each connection has a fixed number of requests in flight. Every response's error codes are checked.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _closed_loop(
 
 
 def _answers(unread: bytearray) -> Iterator[bytes]:
-    """Takes whole answers, without their lengths, off the front."""
+    """Removes whole responses from the front, without their lengths."""
     while len(unread) >= 4:
         (size,) = struct.unpack_from(">i", unread)
         if len(unread) < 4 + size:

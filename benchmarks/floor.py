@@ -1,7 +1,7 @@
-"""The least broker that could be, as the floor of every speed figure.
+"""A minimal broker, as the floor of every speed figure.
 
 uvloop, hand-packed Produce and Fetch, one CRC-32C and one write per batch, one pread per fetch. No durability, no groups,
-no errors: it only says what Python can do on this machine in this minute.
+no errors: it shows only Python's speed on this machine at this moment.
 
   python -m benchmarks.floor PORT DIR     speaks Produce v9, Fetch v11, CreateTopics v5, DeleteTopics v5, Metadata v9
 """

@@ -1,10 +1,10 @@
-"""The part `callers`: what callers that ask gRPC for too much cost a node and its other callers, in memory and in waits.
+"""The part `callers`: the cost of excessive gRPC callers to a node and its other callers, in memory and waits.
 
-Each scenario is a node of its own, a process of callers that misbehave in one way, and a process that asks for the cluster's
-description meanwhile, again and again. The longest stall is the slowest answer that the third process got, beside it what the
-node's loop spent of a processor in one such wait, and the slowest before the callers came, a moment earlier.
+Each scenario has its own node, a process of callers that misbehave in one way, and a process that repeatedly requests the
+cluster's description. The longest stall is that process's slowest response; beside it are the loop's processor time in one
+such wait, and the slowest response just before the callers start.
 
-Not promised: that a wait is the node's doing. Three processes share the machine's processors.
+Not promised: that the node causes a wait. Three processes share the machine's processors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.table import MOST_IN_A_CALLERS_STALL, Table
 from tests.support.node import Node
 
 MIB = 1 << 20
-#: Fresh interpreters: gRPC outlives no fork.
+#: Fresh interpreters: gRPC does not survive a fork.
 _PROCESSES = multiprocessing.get_context("spawn")
 #: Seconds of each scenario, and of the rest before it.
 SECONDS, REST_SECONDS = 8.0, 2.0

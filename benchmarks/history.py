@@ -1,6 +1,6 @@
-"""What a partition's history costs: the same questions to synthetic manifests of few and of millions of segments.
+"""The cost of a partition's history: the same queries on synthetic manifests of few and of millions of segments.
 
-Pure: no store and no node. Flat is the claim; what grows is shown as it is.
+Pure: no store and no node. The claim is constant cost; growth is shown as measured.
 """
 
 from __future__ import annotations

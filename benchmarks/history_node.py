@@ -1,4 +1,4 @@
-"""What a partition's history costs a node: memory of the broker's process, requests of an idle cluster, and of a cold read.
+"""The cost of a partition's history to a node: memory of the broker's process, requests of an idle cluster, and of a cold read.
 
 Histories are synthetic, nodes are real: a thousand partitions, whose logs begin where their manifests end, are opened by a node
 in a process of its own; requests are counted at the store of a node in this process.
@@ -127,7 +127,7 @@ def _resident_megabytes(directory: Path, segments: int) -> float:
 
 
 class _Unsynced(OsFiles):
-    """Nobody pulls the plug while a benchmark is prepared."""
+    """No fsync: a benchmark's preparation needs no durability."""
 
     def fsync(self, fd: int) -> None:
         pass
@@ -166,7 +166,7 @@ def _give_history(node: Node, segments: int) -> None:
 
 
 def _least_resident_megabytes(node: Node) -> float:
-    """What stays once freed memory has gone back to the system."""
+    """Memory left after freed memory has returned to the system."""
     taken: list[float] = []
     for _ in range(_SETTLING_S):
         taken.append(resident_megabytes(node.pid, children=False))

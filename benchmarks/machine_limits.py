@@ -1,4 +1,4 @@
-"""What the machine gives with nothing of ours in between: a loopback socket and one file, in the same run as the rows."""
+"""The machine's limits without tidelog: a loopback socket and one file, measured in the same run as the rows."""
 
 from __future__ import annotations
 

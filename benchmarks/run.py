@@ -7,11 +7,11 @@ medians and ratios.
 Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
-largest request, and who waits for it), `callers` (those who ask gRPC for too much), `sdk` (the SDK's producers beside
+largest request, and others' waits), `callers` (excessive gRPC callers), `sdk` (the SDK's producers beside
 confluent-kafka's), `history` (what segments and partitions cost). The machine changes from minute to minute, so only ratios
-within one run count; `--write` keeps the figures, each part with its own date, and renews the tables of the docs and the plot.
+within one run count; `--write` saves the figures, each part with its own date, and updates the docs' tables and the plot.
 
-A part that fails or outlasts its limit ends alone, with the rows it has; the exit code is then 1.
+A part that fails or exceeds its limit keeps its rows, and other parts go on; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ LIMITS = {
 }
 
 
-#: Parts that take each figure once, however many rounds are asked for.
+#: Parts that take each figure once, for any number of rounds.
 ONCE = frozenset({"stalls", "callers"})
 
 #: (row, unit, value) of one broker; no value where it cannot be known of that broker.
@@ -76,11 +76,11 @@ Figures = Iterator[tuple[str, str, float | None]]
 
 
 class TooLong(Exception):
-    """A part has used its time up."""
+    """A part has exceeded its time limit."""
 
 
 class Bench:
-    """Each part fills `table`, so that what was measured is there however the part ends."""
+    """Each part fills `table`, so that measured rows survive a failure."""
 
     def __init__(self, arguments: argparse.Namespace, directory: Path, stack: ExitStack, table: Table) -> None:
         self._arguments = arguments
@@ -117,7 +117,7 @@ class Bench:
         return made
 
     def warm(self, made: Mapping[str, Broker]) -> None:
-        """Load on each for as long as it takes a JVM to compile what is hot. Nothing of it is counted."""
+        """Unmeasured load on each until a JVM has compiled its hot code."""
         for name, broker in made.items():
             began, n = time.monotonic(), 0
             while time.monotonic() < began + self._arguments.warm_up:
@@ -217,7 +217,7 @@ class Bench:
 
 
 def _turned(made: Mapping[str, Broker], number: int) -> dict[str, Broker]:
-    """Who comes first pays for what the one before left in the disk's queue: every other round goes the other way."""
+    """The first one pays for the disk's queue of the one before: every other round reverses the order."""
     names = list(made)
     return {name: made[name] for name in (reversed(names) if number % 2 else names)}
 
@@ -292,7 +292,7 @@ def main() -> int:
     parser.add_argument("--million-records", type=float, default=5, help="that Spark scans")
     parser.add_argument("--kafka", action="store_true", help="start Apache Kafka 4.2.1 beside")
     parser.add_argument("--rival", action="append", default=[], metavar="[NAME=]HOST:PORT")
-    parser.add_argument("--write", action="store_true", help="keep the figures, renew the docs' tables and the plot")
+    parser.add_argument("--write", action="store_true", help="save the figures, update the docs' tables and the plot")
     arguments = parser.parse_args()
     # So that what was started ends, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

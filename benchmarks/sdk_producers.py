@@ -1,8 +1,8 @@
-"""The part `sdk`: records a second that one process hands to a producer and has acknowledged by all, 100 B each.
+"""The part `sdk`: records per second that one process produces with acks=all, 100 B each.
 
 The SDK's producer with asyncio, the one without, and confluent-kafka's beside them, on the same node and with its own defaults
-but for what all share: idempotence, acks=all, a linger of 5 ms. Each runs in a process of its own, for a topic of one
-partition; from the first record to the end of the last one's future or callback.
+except for shared settings: idempotence, acks=all, a linger of 5 ms. Each runs in its own process, on a topic of one
+partition; timed from the first record to the last one's future or callback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spark's own Kafka source from Maven Central, with what it needs, fetched once into `.cache`.
 
-By Maven and `spark.jars`, not by `spark.jars.packages`: Ivy, which that uses, ignores Maven's settings (mirrors, proxies).
-Every jar is named here, since Spark's POMs send Maven to a mirror of its own for what they need.
+By Maven and `spark.jars`, not `spark.jars.packages`: that uses Ivy, which ignores Maven's settings (mirrors, proxies).
+Every jar is named, since Spark's POMs point Maven to a mirror of their own for dependencies.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pyspark
 
-#: Of Spark 4.2: what its Kafka source brings beside Spark.
+#: Dependencies of Spark 4.2's Kafka source besides Spark.
 ARTIFACTS = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", pyspark.__version__),
-    # Not every mirror has a later one; it does something for secured clusters only.
+    # Not every mirror has a later one; only secured clusters use it.
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),

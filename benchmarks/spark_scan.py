@@ -77,7 +77,7 @@ def _fill(address: str, records: int) -> None:
         try:
             load.produce_bytes(address, TOPIC, BATCH_RECORDS, VALUE_BYTES, size)
             break
-        except load.LoadFailed:  # Kafka names a leader before that knows of it
+        except load.LoadFailed:  # Kafka names a leader before that leader serves
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -140,7 +140,7 @@ def _kafka(spark: SparkSession, address: str) -> Any:
 
 
 def _scanned(source: Callable[[], DataFrame]) -> tuple[float, float]:
-    """Seconds by the clock, and of processors in all processes that this one started: a busy machine disturbs those less."""
+    """Wall seconds, and processor seconds of all descendants, which a busy machine disturbs less."""
     before, began = _processor_seconds(), time.perf_counter()
     source().write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - began

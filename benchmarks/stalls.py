@@ -1,10 +1,9 @@
-"""The part `stalls`: how long each API's largest request holds others up, and what memory it leaves behind.
+"""The part `stalls`: how long each API's largest request delays others, and how much memory it leaves.
 
-One node with thousands of topics. While a connection sends one large request and waits for its answer (or for the end of the
-connection, which is an answer too), a process beside it sends one small Produce after another: the longest time that it waited
-is the row. The machine itself makes others wait as well; so what the node's loop spent of a processor during the longest such
-turn stands beside it, and the idle node's own figure in the first row. Then the request is sent until six are answered, and
-what the node has grown by is what is left of them.
+One node with thousands of topics. While a connection sends one large request and waits for its response (or for the
+connection to close), another process sends small Produce requests in turn: its longest wait is the row. The machine causes
+waits too; so the loop's processor time during the longest wait stands beside it, and the idle node's own figure in the first
+row. Then the request is sent until six are answered; the node's growth is the memory left.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.support.node import Node
 
 TOPICS = 5_000
-#: Answers to the same request; what is left after them is memory that stays.
+#: Responses to the same request before the remaining memory is measured.
 TIMES = 6
-#: As long a request may take; then its row says how long it was waited for.
+#: Maximum seconds of a request; its row then says how long the wait was.
 PATIENCE_S = 180.0
 #: The node gives freed heap back every few seconds.
 SETTLE_S = 12.0
-#: What takes longer is not repeated.
+#: Slower requests are not repeated.
 LONG_S = 10.0
 #: Longer than any scheduling of the probe's own.
 _IDLE_S = 3.0
@@ -106,7 +105,7 @@ def _left(node: Node, case: Case) -> float:
 
 
 def _exchange(node: Node, request: bytes) -> str:
-    """Sends it and reads the answer as fast as it comes; says what it was."""
+    """Sends it and reads the response as fast as it comes; returns its description."""
     host, port = node.kafka.rsplit(":", 1)
     began = time.monotonic()
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:

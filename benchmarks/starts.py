@@ -117,6 +117,6 @@ def _until(condition: Callable[[], bool], what: str) -> None:
             if condition():
                 return
         except (OSError, struct.error):
-            pass  # it does not listen yet, or not any more
+            pass  # it does not listen yet, or no longer
         time.sleep(PAUSE_S)
     raise load.LoadFailed(f"waited {LIMIT_S:g} s for {what}")

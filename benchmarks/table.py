@@ -1,4 +1,4 @@
-"""The figures of a run: all rounds, their medians, the ratio to a rival, what is wanted of it and whether it is met."""
+"""The figures of a run: all rounds, their medians, the ratio to a rival, the target and whether it is met."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _KAFKA_AT_MOST = {
     "10,000 partitions: resident memory then": 0.5,
 }
 _HISTORIES = "24", "8,192", "100,000", "1,000,000", "10,000,000"
-#: What tidelog promises itself, by row.
+#: tidelog's own targets, by row.
 WANTED: dict[str, tuple[Wanted, ...]] = {
     **{row: (Wanted("kafka", bound),) for row, bound in _KAFKA.items()},
     **{row: (Wanted("kafka", bound, less_is_better=True),) for row, bound in _KAFKA_AT_MOST.items()},
@@ -112,7 +112,7 @@ class Row:
         return f"{written(min(values))} to {written(max(values))}" if len(values) > 1 else ""
 
     def judged(self, wanted: Wanted) -> float | None:
-        """The figure that `wanted` is about; None where it cannot be known."""
+        """The figure that `wanted` judges; None if unknown."""
         medians = self.medians
         if JUDGED not in medians or (wanted.rival and not medians.get(wanted.rival)):
             return None
@@ -121,7 +121,7 @@ class Row:
 
 @dataclass
 class Table:
-    """`notes` say what was counted beside."""
+    """`notes` have further counts."""
 
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ class Table:
 
 
 def verdicts(row: Row, rows: Sequence[Row]) -> list[tuple[Wanted, float, str]]:
-    """What is wanted of `row`, what it is, and "met", "missed" or (where its condition is missed) "void"."""
+    """The target of `row`, its figure, and "met", "missed" or (if its condition is missed) "void"."""
     found: list[tuple[Wanted, float, str]] = []
     for wanted in WANTED.get(row.name, ()):
         value = row.judged(wanted)
@@ -177,7 +177,7 @@ CHOSEN = (
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A Markdown table of the rows of which something is wanted, whoever the rival is."""
+    """A Markdown table of the rows with a target, for any rival."""
     lines = ["| row | rival | tidelog | ratio | target | verdict |", "|---|---:|---:|---:|---|---|"]
     for row in rows:
         for wanted, value, verdict in verdicts(row, rows):

@@ -1,6 +1,6 @@
 """Writes grafana/dashboards/tidelog.json: rows of panels over the metrics of `service/observability/metrics.py`.
 
-The table below is what is edited; a test compares the file with it, and every expression with the names that are served.
+Edit the table below; a test compares the file with it, and every expression with the served names.
 `python -m scripts.grafana_dashboard`
 """
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 PATH = Path(__file__).resolve().parents[1] / "grafana" / "dashboards" / "tidelog.json"
-#: Of Grafana 10 and newer; older versions migrate nothing back.
+#: Schema of Grafana 10 and newer; older versions cannot read it.
 SCHEMA_VERSION = 39
 WIDTH, HEIGHT, STAT_HEIGHT = 24, 7, 4
 
 TOPICS = "kafka_server_brokertopicmetrics_"
 REQUESTS = "kafka_network_requestmetrics_"
 SOCKETS = "kafka_server_socket_server_metrics_"
-#: Nodes chosen at the top of the dashboard.
+#: Selector for the nodes chosen at the top of the dashboard.
 CHOSEN = 'instance=~"$node"'
 RATE = "[$__rate_interval]"
 
@@ -34,7 +34,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """`unit` is Grafana's: Bps, bytes, ms, s, percentunit, ops, short. `stat` shows the newest value alone."""
+    """`unit` is Grafana's: Bps, bytes, ms, s, percentunit, ops, short. `stat` shows only the newest value."""
 
     title: str
     unit: str
@@ -46,7 +46,7 @@ class Panel:
 
 
 def rate(name: str, by: str = "", matchers: str = "") -> str:
-    """A second, summed over what is not in `by`."""
+    """Rate per second, summed over all labels not in `by`."""
     inside = f"rate({name}{{{', '.join(filter(None, (CHOSEN, matchers)))}}}{RATE})"
     return f"sum by ({by}) ({inside})" if by else f"sum({inside})"
 

@@ -1,10 +1,10 @@
-"""Takes the steps of packaging/Dockerfile where no container engine and no registry is at hand: in copies of a Debian that
-`debootstrap` has made, one for each stage. Then it starts the image's command as the image's user and asks its health check.
+"""Runs the steps of packaging/Dockerfile without a container engine or registry: in copies of a Debian made by `debootstrap`,
+one per stage. Then it starts the image's command as the image's user and runs its health check.
 
     python -m scripts.image_in_chroot FOLDER        # as root, on Linux; FOLDER is made, 2 GB, and may be removed afterwards
 
-A stage of `python:3.11-slim-bookworm` is Debian's own Python 3.11 here, of the same release. Not shown: what an engine adds
-(layers, namespaces, the network of a container).
+A stage of `python:3.11-slim-bookworm` is Debian's own Python 3.11 here, of the same release. Not tested: an engine's layers,
+namespaces and container network.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ RELEASE = "bookworm"
 PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
 MIRROR = "http://deb.debian.org/debian"
 HEALTH_S = 60
-#: Of this machine: how it reaches registries.
+#: This machine's files for reaching registries.
 REGISTRIES = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 
 
 @dataclass
 class Stage:
-    """A file system, and what the next step begins with."""
+    """A file system, and the state for the next step."""
 
     root: Path
     environment: dict[str, str]
@@ -145,7 +145,7 @@ def copy(stage: Stage, words: list[str], stages: dict[str, Stage]) -> None:
 
 
 def admitted(name: str) -> bool:
-    """Whether packaging/Dockerfile.dockerignore lets that file into the build. It knows the few forms that stand there."""
+    """Whether packaging/Dockerfile.dockerignore lets that file into the build. Supports only the forms used there."""
     if not name:
         return False
     kept = False
@@ -160,8 +160,8 @@ def admitted(name: str) -> bool:
 
 
 def check(stage: Stage) -> None:
-    """The command serves within HEALTH_S, says so to the health check, and ends cleanly."""
-    # A container has them; nothing of the machine's own is shown.
+    """Checks that the command serves within HEALTH_S, passes the health check, and exits cleanly."""
+    # A container has these; the machine's own are hidden.
     for words in (
         ["mount", "-t", "proc", "proc", f"{stage.root}/proc"],
         ["mount", "-t", "tmpfs", "tmp", f"{stage.root}/tmp"],

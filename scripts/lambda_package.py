@@ -1,10 +1,10 @@
-"""Builds build/lambda/verify_commit.zip: the handlers, what of the log they use, and their dependencies, for AWS Lambda.
+"""Builds build/lambda/verify_commit.zip for AWS Lambda: the handlers, the packages they use, and their dependencies.
 
     python scripts/lambda_package.py [--output FILE]
 
 The runtime is `python3.11` on the machine's own architecture (x86_64 or arm64): the kernels are compiled here, the other
-native modules come as wheels. Two builds of one tree are equal bytes. Fails if the content is over Lambda's bound, or if a
-native module needs a newer C library than that runtime has.
+native modules come as wheels. Builds are reproducible. Fails if the content exceeds Lambda's limit, or if a
+native module needs a newer C library than the runtime has.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "build" / "lambda" / "verify_commit.zip"
-#: Of this project, what a handler imports; `grpc_api` would be here for the SDK, and no handler uses it.
+#: Packages of this project that handlers import; they do not use the SDK.
 PACKAGES = ("storage_tiers", "lambdas")
-#: What they need of others; no gRPC.
+#: Their dependencies; no gRPC.
 DEPENDENCIES = ("boto3", "crc32c", "cramjam")
-#: AWS's bound for a function's zipped package once unzipped, layers included.
+#: AWS's limit on a function's unzipped package, layers included.
 MAX_UNZIPPED = 250 << 20
 #: The C library of the `python3.11` runtime (Amazon Linux 2).
 RUNTIME_GLIBC = (2, 26)
-#: Versions other than constraints.txt's. cramjam is built for glibc 2.28 since 2.13; what 2.12 lacks (a tight bound on the
-#: memory of gzip bombs) no handler uses: none decompresses anything.
+#: Versions other than constraints.txt's. cramjam needs glibc 2.28 since 2.13; 2.12 lacks a tight bound on the memory of
+#: gzip bombs, which no handler needs: none decompresses.
 OLDER = {"cramjam": "2.12.0"}
-#: The SDK brings descriptions of every AWS service; the handlers talk to S3, and credentials may come by way of STS.
+#: The SDK describes every AWS service; handlers use S3, and credentials may come from STS.
 SERVICES = frozenset({"s3", "sts"})
-#: No later zip member can be older, and every build has the same.
+#: The oldest time of a zip member, equal in every build.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 

@@ -2,8 +2,8 @@
 
     python -m scripts.lowest_versions [PYTEST ARGUMENT ...]
 
-What a package asks for directly is installed at its lower bound, the rest as pip chooses; the packages themselves come from
-the wheels in dist/ (`make packages`). The code that is tested is the tree's. The environment is .cache/lowest.
+Direct requirements are installed at their lower bounds, others as pip chooses; the packages come from the wheels in dist/
+(`make packages`). The tests run the tree's code. The environment is .cache/lowest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ROOT / "dist"
 ENVIRONMENT = ROOT / ".cache" / "lowest"
-#: What the tests need beside that, as constraints.txt has it.
+#: Further packages of the tests, at constraints.txt's versions.
 TOOLS = ("hypothesis", "moto[server]", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
 TESTS = (
     "tests/conformance/test_object_store.py",
@@ -39,7 +39,7 @@ def main() -> None:
     if not list(WHEELS.glob("*.whl")):
         sys.exit(f"{WHEELS} holds no wheels: run `make packages`")
     python = environment()
-    # The plugin that fails a run for what it leaves out knows the whole of the tests' environment; this is not that.
+    # The plugin that fails a run for skipped tests expects the full environment, which this is not.
     told = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PIP_CONSTRAINT")}
     told["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
     words = [
@@ -58,12 +58,12 @@ def main() -> None:
 
 
 def lower_bounds() -> dict[str, str]:
-    """Of all that either package asks for directly, without `tidelog` itself."""
+    """Lower bounds of all direct requirements, without `tidelog` itself."""
     return {name: version for name, version in map(bound, requirements()) if name != "tidelog"}
 
 
 def requirements() -> Iterator[str]:
-    """Those of the two packages and of the extras that users install, extras of `tidelog` itself left out."""
+    """Requirements of the two packages and of users' extras, without `tidelog`'s own."""
     for path in (ROOT / "pyproject.toml", ROOT / "packaging" / "server" / "pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
         extras = project.get("optional-dependencies", {})
@@ -81,7 +81,7 @@ def bound(requirement: str) -> tuple[str, str]:
 
 
 def environment() -> Path:
-    """The interpreter of an environment that has them; made anew, since the wheels are."""
+    """The interpreter of an environment with them; always rebuilt, since the wheels change."""
     python = ENVIRONMENT / "bin" / "python"
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
     tools = [f"{tool}=={pinned[tool.partition('[')[0]]}" for tool in TOOLS]

@@ -1,13 +1,13 @@
-"""`make mutants`: small faults put into the code, one at a time, to see whether a test fails. Those that none notices are told.
+"""`make mutants`: puts small faults into the code, one at a time, and reports those that no test detects.
 
     python scripts/mutants.py [--count 40] [--seed 1] [--python .venv/bin/python]
 
 Runs on an interpreter that has cosmic-ray (which makes the faults), and runs the tests on `--python`. It works in a copy of
-the tree, so nothing here changes. A sample is drawn by the seed, as many from each room of `ROOMS`; a fault that changes
-annotations or words alone is none. Tests of the module's own name run first, then all of its room. A fault is caught if a
-test fails with it, fails with it once more alone, and passes without it: a machine that is busy catches nothing.
+the tree, so nothing here changes. The seed draws a sample, equally from each folder of `ROOMS`; changes of annotations or
+texts do not count. Tests with the module's name run first, then all of its folder. A fault is detected if a test fails with
+it, fails again alone, and passes without it, so that a busy machine detects nothing.
 
-It proves nothing of faults that were not drawn. What survived, and why it may, is in docs/mutants.md.
+It proves nothing about faults outside the sample. docs/mutants.md lists the survivors and why they are acceptable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The code, and the tests that are to notice.
+#: The code, and the tests that should detect faults.
 ROOMS = {
     "storage_tiers/hot": ("tests/storage_tiers/hot", "tests/service/broker"),
     "storage_tiers/cold": ("tests/storage_tiers/cold", "tests/storage_tiers/tier", "tests/conformance"),
@@ -41,9 +41,9 @@ ROOMS = {
 }
 #: One run of tests on a faulty tree, in seconds.
 TIMEOUT_S = 900
-#: What pytest ends with where all tests were left out.
+#: pytest's exit code if all tests are deselected.
 NO_TESTS = 5
-#: Left out: what makes no fault, or one that Python itself refuses.
+#: Excluded: operators that make no fault, or one that Python itself refuses.
 NO_FAULTS = ("core/NoOp", "core/VariableReplacer", "core/VariableInserter", "core/RemoveDecorator")
 
 
@@ -130,7 +130,7 @@ def faults(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def made(path: Path, operator: str, occurrence: int) -> Mutant | None:
-    """None if it is no fault: Python cannot read it, or reads it as the same program."""
+    """None if it is not a fault: Python cannot parse it, or parses it to the same program."""
     source = path.read_text()
     mutated = mutate_code(source, get_operator(operator)(), occurrence)
     try:
@@ -142,7 +142,7 @@ def made(path: Path, operator: str, occurrence: int) -> Mutant | None:
 
 
 def program(source: str) -> str:
-    """Without annotations, which nothing evaluates here, and without docstrings."""
+    """Without annotations, which are never evaluated here, and without docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -176,7 +176,7 @@ def is_caught(tree: Path, mutant: Mutant, python: str) -> bool:
 
 
 def failing(tree: Path, tests: Sequence[str], python: str) -> list[str]:
-    """The first few; where pytest itself does not come so far or to an end, all that it was given."""
+    """The first few failing tests; all selected ones if pytest itself fails or times out."""
     command = [
         python,
         "-m",

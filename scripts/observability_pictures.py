@@ -2,9 +2,9 @@
 
     python -m scripts.observability_pictures --prometheus /usr/bin/prometheus
 
-The first is the screen of `tidelog top`; the second draws the panels of the Grafana dashboard with matplotlib from what
-Prometheus answers to the dashboard's own expressions. It fails if Prometheus refuses one of them, or if a panel that the
-load moves stays empty.
+The first is the screen of `tidelog top`; the second draws the panels of the Grafana dashboard with matplotlib from
+Prometheus's answers to the dashboard's expressions. It fails if Prometheus refuses one of them, or if a panel that the
+load should fill stays empty.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs" / "img"
 LOAD = {"orders": (3, 600, 4000), "flights": (2, 1200, 1500), "clicks": (1, 200, 2000)}
 SCRAPE_S, WINDOW_S = 2, 10
 COLUMNS = 4
-#: Nothing fails in this run, so these have nothing to show.
+#: Nothing fails in this run, so these stay empty.
 EMPTY = {
     "Errors answered",
     "Errors",
@@ -105,7 +105,7 @@ def prometheus(program: str, place: Path, target: str) -> Iterator[str]:
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where it listens: it takes a free port and says which."""
+    """Its address, on a free port that it chooses."""
     while process.poll() is None:
         for line in log.read_text().splitlines():
             if 'msg="Listening on"' in line and "address=127.0.0.1:" in line:
@@ -116,7 +116,7 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 @contextmanager
 def load(node: Node) -> Iterator[None]:
-    """Three topics written, one read at its end, one again and again from its beginning, which is in the bucket."""
+    """Writes three topics; reads one at its end, another repeatedly from its start, which is in the bucket."""
     admin = AdminClient({"bootstrap.servers": node.kafka})
     configs = {"local.retention.ms": "2000", "segment.bytes": str(4 << 20)}
     topics = [NewTopic(name, partitions, 1, config=configs) for name, (partitions, _, _) in LOAD.items()]
@@ -169,7 +169,7 @@ def draw_top(node: Node) -> None:
     console = Console(record=True, width=132, file=io.StringIO())
     console.print(screen(nodes.look(), title="tidelog top: 1 node, every 10 s", topics=10))
     nodes.close()
-    # Without the fonts that rich would load from the net: the reader's own monospaced one serves.
+    # Without web fonts, which rich would load: the reader's monospaced font is used.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="tidelog top"), flags=re.DOTALL)
     (IMAGES / "top.svg").write_text(svg)
 
@@ -245,7 +245,7 @@ def draw_panel(place: Any, title: str, panel: Panel, found: list[Series], start:
 
 
 def scaled(highest: float, unit: str) -> tuple[float, str]:
-    """What values are divided by, and what they are then in."""
+    """The divisor of values, and their unit after division."""
     if unit in ("bytes", "Bps"):
         step = max(0, min(3, int(math.log(highest, 1024)))) if highest >= 1 else 0
         return 1024.0**step, ("B", "KiB", "MiB", "GiB")[step] + ("/s" if unit == "Bps" else "")

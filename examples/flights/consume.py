@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from examples.flights.data import Flight
 
 BATCH = 5000
-#: Seconds that a batch may take to fill.
+#: Maximum seconds to fill a batch.
 POLL_S = 0.2
 #: Seconds without a record after which reading fails.
 PATIENCE_S = 60.0

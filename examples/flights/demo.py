@@ -157,7 +157,7 @@ class Demo:
         return cold
 
     def cold(self) -> dict[int, InBucket]:
-        """What `tidelog cold ls` says, by partition."""
+        """The output of `tidelog cold ls`, by partition."""
         listed = tidelog("cold", "ls", TOPIC, *self.store.words, "--cluster-id", self.cluster_id, "--json")
         return {
             part["partition"]: InBucket(part["end"], part["records"], len(part["segments"]), part["bytes"])

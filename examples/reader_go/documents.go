@@ -109,7 +109,7 @@ type manifestPage struct {
 	Removed   []remoteSegment `json:"removed"`
 }
 
-// decode checks the seal and the version of a document before it is looked at.
+// decode checks the seal and the version of a document before it parses it.
 func decode(data []byte, where string, into any) error {
 	const mark = ",\n\"checksum\": "
 	at := bytes.LastIndex(data, []byte(mark))

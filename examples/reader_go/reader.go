@@ -140,7 +140,7 @@ func (p *partition) asOf(commit int64) error {
 	return nil
 }
 
-// front reads what lies at the front of a sidecar by one ranged read: index, checks, aborted.
+// front reads the front of a sidecar in one ranged read: index, checks, aborted.
 func (p *partition) front(of *remoteSegment) (*sidecar, error) {
 	from, to := int64(1<<62), int64(0)
 	wanted := map[string]span{}

@@ -41,7 +41,7 @@ type sidecar struct {
 
 var order = binary.BigEndian
 
-// readSidecar reads a whole sidecar, its header first. It must be of this very range.
+// readSidecar reads a whole sidecar, its header first. It must belong to this segment.
 func readSidecar(data []byte, of *remoteSegment) (map[string]span, error) {
 	if len(data) < 48 || string(data[:8]) != "TIDELIDX" {
 		return nil, fmt.Errorf("no sidecar")

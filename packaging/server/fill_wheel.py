@@ -1,7 +1,7 @@
 """Fills the server's wheel from the repository around it: `service`, `kafka_gateway` and `lambdas` below `tidelog_server`.
 
-For standard wheels only. In an editable install copies would shadow the tree, which is on the path by the root's own
-editable install. No sdist is made: the sources are outside this folder.
+For standard wheels only: in an editable install copies would shadow the tree, which the root's editable install puts on
+the path. There is no sdist: the sources are outside this folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("service", "kafka_gateway", "lambdas")
-#: What a package is made of. A compiled module is named by the build that made it: another Python's may lie beside it.
+#: Files of a package. Compiled modules are named by their build: another Python's may lie beside them.
 SUFFIXES = frozenset({".py", ".pyi", ".pxd", ".proto", ".tsv", ".typed"})
 INSIDE = "tidelog_server"
 

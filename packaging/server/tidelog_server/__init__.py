@@ -1,11 +1,11 @@
-"""The `tidelog` command as it is installed.
+"""The installed `tidelog` command.
 
 The server's packages have names that programs use for their own files (`service`, `lambdas`). So an installed server keeps
-them inside this package, the one name that it adds to an environment, and the command puts this folder first on its own path
-before it imports any of them. Nothing of another package is overwritten, `import service` of a program beside it finds that
-program's file, and the command finds the server's whatever lies in the current directory or on PYTHONPATH.
+them inside this package, its only top-level name, and the command puts this folder first on its path before importing them.
+It overwrites no other package's files, another program's `import service` finds that program's file, and the command finds
+the server's regardless of the current directory and PYTHONPATH.
 
-In a clone this folder holds no packages: they are those of the tree, which its editable install has put on the path.
+In a clone this folder holds no packages: the editable install puts the tree's on the path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -P -m tidelog_server`: the command, for an interpreter that is named by its path."""
+"""`python -P -m tidelog_server`: the command, run by an explicit interpreter."""
 
 from tidelog_server import main
 
