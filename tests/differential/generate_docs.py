@@ -24,32 +24,31 @@ PATH = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
 
 _HEAD = f"""# Compatibility with Apache Kafka {VERSION}
 
-Clients need not know that they talk to tidelog: what it answers is what Apache Kafka answers. This page says how that is
-checked, and where it is not so.
+tidelog gives Kafka clients the answers that Apache Kafka gives. This page explains how that is checked, and lists the
+exceptions.
 
 ```sh
 make differential                       # three minutes on two cores; needs Java, and Maven once
 make differential ARGS="-k list_offsets"
 ```
 
-starts Apache Kafka {VERSION} (from Maven Central, one KRaft node) and a tidelog node with a store, both with their default
-configs, and holds the same conversations with each: every API that tidelog serves, in every version, the good path and
-what goes wrong (unknown, malformed, out of order, stale, too large, twice). Requests are encoded and answers decoded by
-[kio](https://pypi.org/project/kio/); record batches are read down to the single record. Every field of every answer is
-compared, and is equal, or stands in one of the tables below, or fails the run. A table's row that nothing meets any more
-fails it as well. Twenty faults seeded into tidelog's answers are each reported, and the number of fields compared
-(`tests/differential/counts.json`) may only rise.
+This starts Apache Kafka {VERSION} (from Maven Central, one KRaft node) and a tidelog node with a store, both with their default
+configs, and sends the same requests to each: every API that tidelog serves, in every version, both valid and
+invalid (unknown, malformed, out of order, stale, too large, repeated). [kio](https://pypi.org/project/kio/) encodes requests
+and decodes answers; record batches are compared record by record. Every field of every answer must be equal or be listed in
+a table below, else the run fails. It also fails for a table row that no longer applies. Each of twenty faults seeded into
+tidelog's answers is detected, and the number of compared fields (`tests/differential/counts.json`) may only rise.
 
-This page is made by `make docs` from `tests/differential/rules.py`.
+`make docs` generates this page from `tests/differential/rules.py`.
 
 ## Served
 
 """
 
 _NORMALISED = """
-## What a broker chooses by itself
+## Values that each broker chooses
 
-These fields cannot be equal; what of them is compared is said behind.
+These fields cannot be equal. The second column says what is compared instead.
 
 """
 
@@ -61,9 +60,9 @@ _PURPOSE = """
 _BOUNDS = """
 ## Bounds that Kafka does not have
 
-A request that takes long is read, done and written in slices, between which everybody else is served; Produce alone is parsed
-in one go. It ends when its client has left, and rows done by then stay done, while Kafka goes on; batches of a Produce are
-appended all the same. What one caller can ask for, and what all of them can make a node hold, is bounded:
+A long request is read, processed and answered in slices, and other requests are served between slices; only Produce is parsed
+at once. The request ends when its client disconnects, and rows processed by then remain, while Kafka completes it; batches of a
+Produce are appended in any case. The size of one request, and the memory that all of them use, are bounded:
 
 """
 
@@ -71,7 +70,7 @@ _BEYOND = (
     (
         "rows of a request (elements of all its arrays), Produce and Fetch aside",
         f"{ROWS_A_REQUEST:,}",
-        "POLICY_VIOLATION for rows before the bound, by name; the others are not in the answer, and nothing is done",
+        "POLICY_VIOLATION for each row before the bound; further rows are not in the answer, and nothing is done",
     ),
     ("topics, and partitions, of a Produce or Fetch", f"{PARTITIONS_A_REQUEST:,}", "the connection ends"),
     ("tagged fields of one structure of a request, and of its header", str(TAGS), "the connection ends"),
@@ -79,25 +78,25 @@ _BEYOND = (
     ("bytes of a request, Produce and Fetch aside", f"{MESSAGE_BYTES >> 20} MiB", "the connection ends"),
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
-    ("requests in slices under way together", str(AT_WORK), "the others wait in the order in which they came"),
+    ("requests in slices at a time", str(AT_WORK), "further ones wait in order of arrival"),
     (
-        "bytes of batches that are validated in threads: they inflate to much, or their records are at fault",
+        "bytes of batches that threads validate: those that inflate to much, or have faulty records",
         f"{MAX_HELD_BYTES >> 20} MiB",
         "REQUEST_TIMED_OUT",
     ),
-    ("records of a refused batch that are named", str(MAX_NAMED), "the batch is refused without naming more"),
+    ("records named for a refused batch", str(MAX_NAMED), "the batch is refused without naming more"),
     (
-        "bytes of requests that are not whole, wait or are worked on, and of large answers that are not read",
+        "bytes of incomplete, waiting or running requests, and of large unread answers",
         f"{GatewaySettings().request_memory_bytes >> 30} GiB of all connections",
-        "who holds most is closed",
+        "the connection that holds most is closed",
     ),
 )
 
 _LATER = """
 ## Not served yet
 
-Not advertised either, so that clients do without, or say so. One exception: librdkafka takes a broker without FindCoordinator
-for one without lz4, so it alone is told of FindCoordinator, and answered that there is no coordinator
+These APIs are not advertised either, so clients do without them or report it. One exception: librdkafka assumes that a broker
+without FindCoordinator lacks lz4. FindCoordinator is advertised to librdkafka only, and answered with "no coordinator"
 ([clients.md](clients.md)).
 
 """

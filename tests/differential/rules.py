@@ -29,11 +29,11 @@ ANY = _Marker.ANY
 
 
 class Kind(enum.Enum):
-    IDENTITY = "the same name for the same thing, another for another, throughout a session"
-    WALL_CLOCK = "a time within the run, where the other has one"
-    TEXT = "words, where the other has words; null and empty are told apart"
+    IDENTITY = "equal values for the same thing and different ones for different things, throughout a session"
+    WALL_CLOCK = "a time within the run, if the other broker has one"
+    TEXT = "some text, if the other broker has one; null and empty differ"
     OWN_ADDRESS = "its own host or port"
-    POSITIVE = "above zero, where the other's is"
+    POSITIVE = "above zero, if the other broker's is"
     ANY_ORDER = "the same rows in any order"
 
 
@@ -110,31 +110,29 @@ NORMALISED = (
     Normalised("describe_quorum", "nodes.listeners.port", Kind.OWN_ADDRESS),
 )
 
-_WORDS = "every refusal says in words what is wrong; Kafka leaves the words out of many"
-_PRECISE = "Kafka fails unexpectedly and says UNKNOWN_SERVER_ERROR; tidelog says what is wrong with the request"
-_EMPTY = "a topic that is asked for with no partitions is answered with none; Kafka leaves it out of the answer"
-_TWICE = "a topic that is asked for twice is answered twice; Kafka merges its rows"
-_LOG_START = "every refusal by a log names where the log begins; Kafka leaves that out where it has not asked the log"
+_WORDS = "every refusal has an error message; many of Kafka's have none"
+_PRECISE = "Kafka fails unexpectedly with UNKNOWN_SERVER_ERROR; tidelog names the error in the request"
+_EMPTY = "a topic requested without partitions is answered without partitions; Kafka omits the topic"
+_TWICE = "a topic requested twice is answered twice; Kafka merges its rows"
+_LOG_START = "every refusal by a log has the log start offset; Kafka omits it if it has not asked the log"
 _TIERED = (
-    "the bucket keeps history, so topics are tiered and the local disk holds their tail only (README, Configuration)"
+    "the bucket keeps history, so topics are tiered and the local disk holds only their tail (README, Configuration)"
 )
-_OURS = "a config of tidelog's own"
-_ELR = "Kafka 4.2 sets this default by itself for eligible leader replicas (KIP-966), which one replica does not need"
-_CUT = "what lies about its length was damaged on its way: with CORRUPT_MESSAGE the producer sends it again"
-_LIMIT = "a negative limit counts as 0, which means at least one batch; Kafka fails unexpectedly"
-_ENCODER = "another library compresses: the bytes differ, the records do not"
+_OURS = "a config that only tidelog has"
+_ELR = "Kafka 4.2 sets this default for eligible leader replicas (KIP-966), which one replica does not need"
+_CUT = "a batch with a wrong length was damaged in transit: CORRUPT_MESSAGE makes the producer resend it"
+_LIMIT = "a negative limit counts as 0, which returns at least one batch; Kafka fails unexpectedly"
+_ENCODER = "the compression library is another: bytes differ, records do not"
 _ISOLATION = "an isolation level that does not exist is INVALID_REQUEST for the whole answer; Kafka fails unexpectedly"
-_COLLIDE = "names that collide as metrics are refused also when they are created by one request"
-_MANY = "one request makes at most 10,000 partitions, by whichever API; Kafka bounds CreateTopics only"
-_UTF8 = "a text that is no UTF-8, and a length below -1, are malformed; Kafka reads the one as another text, the other as null"
-_PATIENT = "what is asked is done at once, whatever the timeout; Kafka has no time for it where that is negative"
-_FEATURES = "a feature of Kafka's own controllers and clients, or one not served yet; nothing here acts on it"
-_EPOCH = "the leader epoch rises at each start; Kafka's rises also where a broker says that it is about to stop"
+_COLLIDE = "names that collide as metrics are refused within one request, too"
+_MANY = "one request creates at most 10,000 partitions, in every API; Kafka bounds only CreateTopics"
+_UTF8 = "text that is not UTF-8 and a length below -1 are malformed; Kafka reads them as other text and as null"
+_PATIENT = "the request is carried out at once, whatever its timeout; Kafka times out if it is negative"
+_FEATURES = "a feature of Kafka's controllers and clients, or one not served yet; tidelog does not use it"
+_EPOCH = "the leader epoch rises at each start; Kafka's also rises at a controlled shutdown"
 _QUORUM = "a node is broker and controller, and its metadata needs no quorum and no listener of its own"
-_TYPO = (
-    "a config that nothing knows is refused, so that a misspelt one is not taken for set; Kafka keeps it for plugins"
-)
-_AT_ONCE = "a topic that is created by asking for it is there when the answer is; Kafka's clients have to ask again"
+_TYPO = "an unknown config is refused, so that a misspelt one is noticed; Kafka keeps it for plugins"
+_AT_ONCE = "an auto-created topic exists in the first answer; Kafka's clients have to retry"
 
 ON_PURPOSE: tuple[OnPurpose, ...] = (
     # --- records
@@ -161,7 +159,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "connection",
         "no answer",
         "answered",
-        "null records are refused; Kafka leaves the request without any answer",
+        "null records are refused; Kafka never answers the request",
         "produce-null-records: null",
     ),
     OnPurpose(
@@ -169,7 +167,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*",
         ANY,
         ANY,
-        "bytes behind the last whole batch are refused; Kafka drops them and says that all is well",
+        "bytes after the last whole batch are refused; Kafka drops them and reports success",
         "produce-odd: bytes behind",
     ),
     OnPurpose(
@@ -177,7 +175,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*",
         ANY,
         ANY,
-        "attribute bits without a meaning are refused, so that they can be given one; Kafka stores them",
+        "undefined attribute bits are refused, so that they can be defined later; Kafka stores them",
         "produce-odd: unknown attributes",
     ),
     OnPurpose(
@@ -202,7 +200,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.*.error_code",
         "INVALID_PRODUCER_EPOCH",
         "INVALID_RECORD",
-        "a producer id without an epoch is no stale epoch but a malformed batch",
+        "a producer id without an epoch is a malformed batch, not a stale epoch",
         "produce-sequences: epoch of -1",
     ),
     OnPurpose(
@@ -227,7 +225,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.partitions.aborted_transactions",
         None,
         ANY,
-        "a partition that is gone is answered alike, whether the request had waited or not",
+        "a deleted partition gets the same answer whether the request waited or not",
         "fetch-waits-that-end: the topic was deleted",
     ),
     # --- offsets
@@ -236,7 +234,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "topics.<*>.partitions.<*>.*",
         -1,
         0,
-        "topics are tiered, so the earliest record that waits for its upload has an offset",
+        "topics are tiered, so the earliest record not yet offloaded has an offset",
         "list-offsets-special-timestamps: -6*",
     ),
     OnPurpose(
@@ -254,7 +252,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "topics.*",
         ANY,
         ANY,
-        "the record of the largest timestamp is one that can still be read; Kafka names deleted ones too",
+        "the record of the largest timestamp is a readable one; Kafka also names deleted ones",
         "list-offsets-after-deleting-records: -3",
     ),
     # --- topics
@@ -269,7 +267,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses*",
         ANY,
         ANY,
-        "one topic under its name and its id is deleted once, and both rows are answered; Kafka refuses the request",
+        "one topic named by name and by id is deleted once, and both rows are answered; Kafka refuses the request",
         "delete-topics-deleted-by-id: by name and by id",
     ),
     OnPurpose("metadata", "topics.<*>.*", ANY, ANY, _AT_ONCE, "metadata-made-by-asking: the first time"),
@@ -279,7 +277,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses*",
         ANY,
         ANY,
-        "the id of a topic that was made again is unknown; Kafka calls it inconsistent where a session remembers the name",
+        "the old id of a recreated topic is unknown; Kafka calls it inconsistent if a session remembers the name",
         "fetch-a-topic-that-comes-and-goes: and the old one by its id",
     ),
     # --- damaged requests and names
@@ -299,7 +297,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "connection",
         "answered",
         "a string that is no UTF-8",
-        "a name is bytes to Produce and Fetch; Kafka puts other letters where it is no UTF-8",
+        "Produce and Fetch treat a name as bytes; Kafka substitutes characters that are not UTF-8",
         "api-versions-damaged-bytes: *",
     ),
     OnPurpose("*", "*error_code", "REQUEST_TIMED_OUT", ANY, _PATIENT, "api-versions-damaged-bytes: *"),
@@ -310,7 +308,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.partitions.*",
         ANY,
         ANY,
-        "what holds for a whole request (who claims to be a replica, an isolation level) is said before topics are looked up",
+        "errors of the whole request (a caller that claims to be a replica, an isolation level) precede topic lookup",
         "api-versions-damaged-bytes: *",
     ),
     # --- configs
@@ -326,14 +324,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "results.configs.<listeners>.read_only",
         False,
         True,
-        "the addresses that a node listens at are chosen at its start; Kafka adds listeners to a running broker",
+        "a node's listeners are fixed at its start; Kafka adds listeners to a running broker",
     ),
     OnPurpose(
         "describe_configs",
         "results.configs.<super.users>",
         ABSENT,
         ANY,
-        "the authorizer is part of the broker, and so is its config; Kafka keeps it for a plugin and shows it nobody",
+        "the authorizer and its config are part of the broker; Kafka keeps the config for a plugin and does not show it",
     ),
     OnPurpose("describe_configs", "results.configs.<tidelog.*>", ABSENT, ANY, _OURS),
     OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.*source", 3, 5, _ELR),
@@ -358,7 +356,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.error_code",
         "NONE",
         "INVALID_CONFIG",
-        "a pattern that can take minutes to match is refused; Kafka matches it",
+        "a pattern whose matching can take minutes is refused; Kafka matches it",
         "incremental-alter-configs-client-metrics: match that may take for ever",
     ),
     OnPurpose(
@@ -366,7 +364,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "connection",
         "no answer",
         "answered",
-        "a resource that stands twice is refused; Kafka leaves the request without any answer",
+        "a resource that appears twice is refused; Kafka never answers the request",
         "alter-configs-a-topic-twice: twice",
     ),
     # --- the node
@@ -385,14 +383,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "nodes.listeners.*",
         ANY,
         ANY,
-        "one listener serves both clients and the controller",
+        "one listener serves clients and the controller",
     ),
 )
 
 _GROUPS = "consumer groups"
 _TRANSACTIONS = "transactions"
 _SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
-_QUOTAS = "quotas of users, clients and addresses: a limit that is not enforced would be no limit"
+_QUOTAS = "quotas of users, clients and addresses: accepting an unenforced limit would mislead"
 _SHARE = "share groups (queues)"
 
 LATER = (
