@@ -221,7 +221,7 @@ def test_time_travel(spark: SparkSession, bucket: Bucket, store: Path) -> None:
     bucket.expire("a", 100)
     assert load(spark, store, snapshotCommit=asked).count() == 100
     bucket.sweep("a")
-    assert "snapshotCommit 1 cannot be read: a-0: ranges removed up to commit 3 have been swept" in planning_refused(
+    assert "snapshotCommit 1 cannot be read: a-0: segments removed up to commit 3 have been swept" in planning_refused(
         load(spark, store, snapshotCommit=asked)
     )
 

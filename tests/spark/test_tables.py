@@ -107,7 +107,7 @@ def test_a_topic_as_of_a_commit_while_its_objects_live(bucket: Bucket, tmp_path:
     assert pyspark_tidelog.tables(["offset"], **times).table().column("offset").to_pylist() == list(range(15, 20))
     bucket.sweep("t")
     with pytest.raises(
-        OptionError, match="snapshotCommit 2 cannot be read: t-0: ranges removed up to commit 6 have been"
+        OptionError, match="snapshotCommit 2 cannot be read: t-0: segments removed up to commit 6 have been"
     ):
         rows_at(store, 2)
     with pytest.raises(OptionError, match=r"t-0 has reached commit [0-9]+, not 99"):

@@ -7,7 +7,7 @@ that every object which it names is there with the very bytes that it names; and
     basis()  which manifest to begin with                the newest seen, or the one shown if it lacks nothing of that
     plan()   all that it names is there                  that manifest, under a new line
              missing from some offset on, held locally   that manifest up to there; the rest is offloaded again
-             missing, and the loss accepted by name      that manifest; a range without records stands where the lost one was
+             missing, and the loss accepted by name      that manifest; a segment without records stands where the lost one was
              anything else                               refused, with what is missing
 
 Invariants: nothing that was removed or tombstoned becomes live again; leader epoch, incarnation and `swept` are the largest
@@ -73,7 +73,7 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
     """`basis` up to `end`, without the segments `dropped`; from there to `again` the local log is offloaded again. In place of
-    the segments `given_up` stand ranges without records."""
+    the segments `given_up` stand segments without records."""
 
     basis: Manifest
     end: int
@@ -148,7 +148,7 @@ def basis(
     stray = _stray(shown, saved)
     if stray is not None:
         return Refused(
-            f"the bucket shows another history of {saved.ids} than the one seen here: its range [{stray.base}, {stray.end}) "
+            f"the bucket shows another history of {saved.ids} than the one seen here: its segment [{stray.base}, {stray.end}) "
             f"came with a commit {stray.added.commit} that was never seen here. If this node's history is the one to keep, put "
             f"the version of {saved.ids.manifest_key} back that was there before that commit"
         )
@@ -315,7 +315,7 @@ def _and_more(count: int) -> str:
 
 
 def _stray(shown: Manifest, saved: Manifest) -> RemoteSegment | None:
-    """A live range of the manifest shown that the saved one neither has nor removed: somebody went on from an older
+    """A live segment of the manifest shown that the saved one neither has nor removed: somebody went on from an older
     manifest."""
     if shown.recent and shown.recent[-1] in saved.recent:
         return None

@@ -242,12 +242,12 @@ async def test_segments_of_a_page_of_pages_begin_with_the_first_that_can_answer(
 
 
 @pytest.mark.parametrize("level", [0, 1])
-async def test_a_page_of_removed_ranges_is_read_by_nobody(tmp_path: Path, level: int) -> None:
+async def test_a_page_of_removed_segments_is_read_by_nobody(tmp_path: Path, level: int) -> None:
     known, upper = remembered(tmp_path)
     ref = replace(upper, kind=PageKind.REMOVED, key="removed", level=level)
     gone = ManifestPage(PageKind.REMOVED, removed=(Removed(Stamp(1, 0), key="gone"),))
     known._pages.put(ref.key, ManifestPage(PageKind.REMOVED, pages=(ref,)) if level else gone)
-    with pytest.raises(InvalidRequest, match="removed ranges"):
+    with pytest.raises(InvalidRequest, match="removed segments"):
         await known.live_page(IDS, ref)
 
 
