@@ -25,7 +25,7 @@ _DISK_FULL = (
     FAULTS + "test_disk_full_hot.py::test_truncation_eviction_and_restart_need_no_space",
 )
 _DISK_MENDED = (
-    HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
+    HOT + "test_short_of_resources.py::test_a_transient_refusal_is_retried",
     BROKER + "test_fetching.py::test_a_disk_that_cannot_be_read_costs_its_partition_alone",
     BROKER + "test_flusher.py::test_what_passes_refuses_no_write_until_restart",
 )
@@ -72,7 +72,7 @@ DIRECTORY_ROWS = (
     row(
         "start with --take-over CLUSTER_ID: topics and records come back",
         "tests/service/directory/test_beginning.py::test_an_empty_directory_is_refused_beside_a_cluster",
-        "tests/service/directory/test_beginning.py::test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay",
+        "tests/service/directory/test_beginning.py::test_the_new_cluster_option_starts_a_cluster_and_may_stay_on_the_command_line",
         "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
     ),
     row("start it with the --store of that take-over", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),
@@ -91,7 +91,7 @@ DIRECTORY_ROWS = (
     row("Keep this file and the segments beside it", DAMAGE + "a_file_that_fsck_says_to_keep_tells_what_is_missing"),
     row(
         "Keep it, and restart the node, which rebuilds it from the batches",
-        HOT + "test_recovery.py::test_damage_to_what_says_which_transactions_were_aborted_is_made_good",
+        HOT + "test_recovery.py::test_a_damaged_transaction_index_is_rebuilt",
     ),
     row(
         "^look at it with `tidelog log dump|ends before offset …; put the file back|see `tidelog log dump …`",
@@ -118,7 +118,7 @@ DIRECTORY_ROWS = (
     ),
     row(
         "the node tries again: raise the limit of open files, or repair or replace the disk",
-        HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
+        HOT + "test_short_of_resources.py::test_a_transient_refusal_is_retried",
         FAULTS + "test_descriptors.py::test_the_limit_is_raised_and_the_need_is_said",
     ),
     row(r"(; |, )free space, or repair or replace the disk$", *_DISK_FULL),

@@ -50,7 +50,7 @@ REQUEST_ROWS = (
     row(
         "the only one of its cluster; stop it instead",
         GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_go",
-        "tests/service/test_stopping.py::test_it_is_unready_while_it_finishes_what_it_owes",
+        "tests/service/test_stopping.py::test_a_stopping_node_is_unready_while_it_finishes_answers",
     ),
     row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
     row(

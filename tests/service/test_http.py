@@ -60,13 +60,13 @@ async def test_a_malformed_request_is_answered_and_leaves_no_line(
     assert [record for record in caplog.records if record.levelno >= logging.INFO] == []
 
 
-async def test_a_defect_of_ours_is_in_the_log(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_of_the_node_is_logged(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
     assert b" 500 " in await _answer(server, b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n")
     assert any(record.exc_info and isinstance(record.exc_info[1], RuntimeError) for record in caplog.records)
 
 
 @pytest.mark.parametrize("said", [b"", HEALTH[:10], HEALTH, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"])
-async def test_strangers_who_stay_keep_nobody_out(server: HttpServer, said: bytes) -> None:
+async def test_idle_connections_block_no_new_one(server: HttpServer, said: bytes) -> None:
     """Silent ones, ones in the middle of a request, answered ones, and such as do not read a large answer."""
     strangers = []
     for _ in range(3 * PLACES):
@@ -83,7 +83,7 @@ async def test_strangers_who_stay_keep_nobody_out(server: HttpServer, said: byte
         writer.close()
 
 
-async def test_there_are_never_more_connections_than_places(server: HttpServer) -> None:
+async def test_connections_stay_within_the_limit(server: HttpServer) -> None:
     """The oldest one gives way, and no other."""
     held = []
     for _ in range(PLACES + 1):
@@ -101,7 +101,7 @@ async def test_there_are_never_more_connections_than_places(server: HttpServer) 
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-async def test_an_answer_that_is_being_made_is_not_given_up_for_a_stranger(asked_before: bool) -> None:
+async def test_a_connection_whose_answer_is_being_built_is_kept(asked_before: bool) -> None:
     """The one whose answer takes long came first; those after it have nothing under way, or no more."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 

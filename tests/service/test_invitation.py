@@ -25,7 +25,7 @@ def node(tmp_path: Path, versitygw: S3Server) -> Iterator[Node]:
         yield node
 
 
-def test_a_store_that_can_be_used_needs_no_word(node: Node) -> None:
+def test_a_usable_store_is_not_mentioned(node: Node) -> None:
     node.start()
     until(lambda: INVITED in node.output(), "it says what to try")
     assert "cannot be used" not in node.output()

@@ -40,7 +40,7 @@ def test_names_have_no_case_and_spaces_do_not_count() -> None:
     assert found.advertised == found.bound
 
 
-def test_what_is_not_said_follows_from_the_socket_and_the_machine() -> None:
+def test_missing_hosts_and_ports_come_from_the_socket_and_the_machine() -> None:
     found = parse_listeners(
         "PLAINTEXT://:0,SSL://127.0.0.1:0", "SSL://:0,PLAINTEXT://h:0", "SSL:PLAINTEXT,PLAINTEXT:PLAINTEXT"
     )
@@ -55,7 +55,7 @@ def test_what_is_not_said_follows_from_the_socket_and_the_machine() -> None:
     "listeners",
     ["PLAINTEXT://127.0.0.1:1,SSL://[::1]:1", "PLAINTEXT://[::1]:1,SSL://10.0.0.1:1", "PLAINTEXT://a:0,SSL://a:0"],
 )
-def test_a_port_may_be_two_families_and_a_free_one_is_none(listeners: str) -> None:
+def test_two_address_families_may_share_a_port(listeners: str) -> None:
     assert len(parse_listeners(listeners, None, "SSL:PLAINTEXT,PLAINTEXT:PLAINTEXT").bound) == 2
 
 
@@ -112,7 +112,7 @@ def test_an_address_is_read_as_it_is_written(host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "h", "h:", "h:x", "h:65536", "h h:1", "http://h:1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_text_that_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write HOST:PORT"):
         host_and_port(text)
 
@@ -153,7 +153,7 @@ def test_a_node_is_reached_from_both_sides(tmp_path: Path) -> None:
         (9094, "HTTP", "--http-listener"),
     ],
 )
-def test_without_a_word_it_is_9092_and_the_two_after_it(tmp_path: Path, port: int, what: str, flag: str) -> None:
+def test_the_default_ports_are_9092_to_9094(tmp_path: Path, port: int, what: str, flag: str) -> None:
     free = {"listeners": "PLAINTEXT://127.0.0.1:0", "grpc_listener": "127.0.0.1:0", "http_listener": "127.0.0.1:0"}
     del free[{9092: "listeners", 9093: "grpc_listener", 9094: "http_listener"}[port]]
     settings = load_settings({**free, "data_dir": tmp_path / "data", "store": "none"}, environ={})

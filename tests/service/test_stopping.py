@@ -20,7 +20,7 @@ REQUESTS = 1_000_000
 IN_A_ROW = 10
 
 
-def test_it_is_unready_while_it_finishes_what_it_owes(tmp_path: Path) -> None:
+def test_a_stopping_node_is_unready_while_it_finishes_answers(tmp_path: Path) -> None:
     with Node(tmp_path) as node, socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, port = node.kafka.split(":")

@@ -32,7 +32,7 @@ async def test_a_worker_ticks_every_period_and_stops_with_its_owner() -> None:
     assert ticks == [2.0, 4.0, 6.0]
 
 
-async def test_what_may_pass_is_survived() -> None:
+async def test_a_transient_error_is_survived() -> None:
     clock, ticks = ManualClock(), 0
 
     async def tick() -> None:
@@ -49,7 +49,7 @@ async def test_what_may_pass_is_survived() -> None:
 
 
 @pytest.mark.parametrize("failure", [FencedWriter("a newer incarnation"), ZeroDivisionError("a bug")])
-async def test_what_may_not_pass_ends_the_node(failure: Exception) -> None:
+async def test_a_fatal_error_ends_the_node(failure: Exception) -> None:
     clock = ManualClock()
 
     async def tick() -> None:

@@ -99,7 +99,7 @@ def test_levels_hold_for_events() -> None:
     assert stream.getvalue() == ""
 
 
-def test_what_strangers_provoke_is_bounded() -> None:
+def test_events_that_strangers_cause_are_bounded() -> None:
     stream = said("json")
     for _ in range(100):
         events.provoked(log, "connection.refused", by="10.0.0.1", client="10.0.0.1:5")
@@ -108,7 +108,7 @@ def test_what_strangers_provoke_is_bounded() -> None:
     assert clients == ["10.0.0.1:5"] * 10 + ["10.0.0.2:5"]
 
 
-def test_how_many_were_left_out_is_told_with_the_next() -> None:
+def test_the_next_event_carries_the_number_omitted() -> None:
     seldom = events.RateLimit(burst=2, window_s=10, keys=2)
     assert [seldom.allows("a", now) for now in (0, 1, 2, 3)] == [0, 0, None, None]
     assert seldom.allows("a", 10) == 2

@@ -56,7 +56,7 @@ async def test_a_short_request_never_rests() -> None:
     turn.leave()
 
 
-async def test_so_many_are_at_work_and_the_others_wait_in_order() -> None:
+async def test_active_requests_are_bounded_and_the_others_wait_in_order() -> None:
     seconds, story = Seconds(), list[str]()
     lane = Lane(seconds)
     names = [chr(ord("a") + n) for n in range(AT_WORK + 2)]
@@ -71,7 +71,7 @@ async def test_so_many_are_at_work_and_the_others_wait_in_order() -> None:
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
-async def test_who_is_cancelled_makes_room(is_inside: bool) -> None:
+async def test_a_cancelled_request_makes_room(is_inside: bool) -> None:
     seconds = Seconds()
     lane = Lane(seconds)
     inside = [lane.turn() for _ in range(AT_WORK)]

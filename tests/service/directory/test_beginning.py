@@ -56,7 +56,7 @@ def test_an_empty_directory_is_refused_beside_a_cluster(node: Node) -> None:
     assert not node.data_dir.exists()
 
 
-def test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay(node: Node) -> None:
+def test_the_new_cluster_option_starts_a_cluster_and_may_stay_on_the_command_line(node: Node) -> None:
     (first,) = clusters(node)
     lose_the_disk(node)
     node.flags += ["--new-cluster"]

@@ -44,7 +44,7 @@ def end_of(node: Running) -> int:
     return node.node.broker.partitions.get(TopicPartition("t", 0)).log.end_offset
 
 
-async def test_where_it_was_it_leads_at_once_without_a_store(tmp_path: Path) -> None:
+async def test_an_unmoved_directory_leads_at_once_without_a_store(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await written(node)
     node.store.down = True
@@ -63,7 +63,7 @@ def test_a_directory_that_took_the_cluster_over_is_not_called_moved(tmp_path: Pa
     )
 
 
-async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_path: Path) -> None:
+async def test_a_copy_serves_reads_and_refuses_appends_until_the_store_is_claimed(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     async with running(directory) as node:
         await written(node)
@@ -94,7 +94,7 @@ async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_pa
         await again.append("t", b"b")  # it is at home there now
 
 
-async def test_a_copy_takes_nothing_before_the_manifest_is_its_own(tmp_path: Path) -> None:
+async def test_a_copy_refuses_appends_until_its_manifest_is_claimed(tmp_path: Path) -> None:
     """The original commits until then; what the copy had taken would be discarded for that."""
     directory = tmp_path / "data"
     async with running(directory) as node:
@@ -123,7 +123,7 @@ async def test_a_copy_takes_nothing_before_the_manifest_is_its_own(tmp_path: Pat
         assert decode((await node.store.get(key)).data).commit == shown.commit
 
 
-async def test_a_copy_whose_disk_fails_is_not_at_home_before_it_was_compared(tmp_path: Path) -> None:
+async def test_a_copy_whose_disk_fails_counts_as_moved_until_it_was_compared(tmp_path: Path) -> None:
     """Else the next start would lead on it at once, older than the bucket or not."""
     directory = tmp_path / "data"
     async with running(directory) as node:
@@ -148,7 +148,7 @@ async def test_a_copy_whose_disk_fails_is_not_at_home_before_it_was_compared(tmp
             await copy.append("t", b"a")
 
 
-async def test_an_older_copy_gives_no_offset_a_second_time(tmp_path: Path) -> None:
+async def test_an_older_copy_assigns_no_offset_twice(tmp_path: Path) -> None:
     """Of the same incarnation, ending above all its checkpoints: nothing but its place tells."""
     directory, older = tmp_path / "data", tmp_path / "older"
     async with running(directory) as node:
@@ -173,7 +173,7 @@ async def test_an_older_copy_gives_no_offset_a_second_time(tmp_path: Path) -> No
         assert found == [*VALUES, *VALUES, b"later"]
 
 
-async def test_who_chose_to_serve_serves_after_the_wait(tmp_path: Path) -> None:
+async def test_with_unclaimed_serve_a_copy_serves_after_the_wait(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     async with running(directory) as node:
         await written(node)
@@ -187,7 +187,7 @@ async def test_who_chose_to_serve_serves_after_the_wait(tmp_path: Path) -> None:
         assert copy.node.home.away is not None  # the next start asks again
 
 
-async def test_a_node_without_a_store_asks_nobody(tmp_path: Path) -> None:
+async def test_a_node_without_a_store_leads_at_once(tmp_path: Path) -> None:
     async with running(tmp_path / "data", store_url="none") as node:
         await node.create("t")
     replaced_by_a_copy(tmp_path / "data")
@@ -211,7 +211,7 @@ def edited(field: str, value: object) -> Callable[[dict[str, object]], None]:
         (edited("entries", 1000), "an older metadata log"),
     ],
 )
-async def test_what_tells_a_copy(
+async def test_a_copy_is_detected(
     tmp_path: Path, change: Callable[[dict[str, object]], None] | None, difference: str | None
 ) -> None:
     async with running(tmp_path) as node:
@@ -227,13 +227,13 @@ async def test_what_tells_a_copy(
     assert difference is None or difference in str(found)
 
 
-def test_a_place_without_birth_times_is_device_and_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_identity_without_birth_time_is_device_and_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "_statx", lambda: None)
     status = os.stat(tmp_path)
     assert file_identity(str(tmp_path)) == (status.st_dev, status.st_ino, None)
 
 
-def test_a_birth_time_is_of_the_file_and_stays(tmp_path: Path) -> None:
+def test_a_birth_time_belongs_to_the_file_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"")
     first = file_identity(str(path))

@@ -119,7 +119,7 @@ def test_an_empty_config_value_is_not_an_absent_one() -> None:
     assert image_of(configured("a", "cleanup.policy", "")).topic_config("a") == {"cleanup.policy": ""}
 
 
-def test_what_was_deleted_to_its_end_is_remembered_for_a_while() -> None:
+def test_completely_deleted_topics_are_remembered_for_a_while() -> None:
     image = image_of(*new_topic("a", 1), *new_topic("b", 2), deleted(1), forgotten(1), deleted(2), forgotten(2))
     assert image.gone == (topic_id(1), topic_id(2))
     many = [bytes(14) + number.to_bytes(2, "big") for number in range(MAX_GONE_TOPICS + 5)]

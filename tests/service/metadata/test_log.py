@@ -154,7 +154,7 @@ async def test_a_full_disk_refuses_the_change_whole_and_the_next_one_succeeds(tm
         assert log.image == written
 
 
-async def test_what_was_planned_on_a_refused_change_is_refused_too(tmp_path: Path) -> None:
+async def test_changes_planned_on_a_refused_one_are_refused_too(tmp_path: Path) -> None:
     files = TroubledFiles()
     async with opened(tmp_path, files) as log:
         files.hold.clear()

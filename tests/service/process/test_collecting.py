@@ -29,7 +29,7 @@ def looked_at() -> Iterator[list[tuple[int, int]]]:
     gc.unfreeze()
 
 
-def test_a_collection_looks_at_few_objects_however_many_come_and_stay(looked_at: list[tuple[int, int]]) -> None:
+def test_a_collection_examines_few_objects_however_many_survive(looked_at: list[tuple[int, int]]) -> None:
     kept = [[number] for number in range(500_000)]
     assert {generation for generation, _ in looked_at} == {0, 1}
     assert max(count for _, count in looked_at) < MOST_LOOKED_AT + 1000
@@ -37,7 +37,7 @@ def test_a_collection_looks_at_few_objects_however_many_come_and_stay(looked_at:
     assert len(kept) == 500_000
 
 
-def test_what_was_there_is_never_looked_at_again(looked_at: list[tuple[int, int]]) -> None:
+def test_frozen_objects_are_never_examined(looked_at: list[tuple[int, int]]) -> None:
     there = gc.get_freeze_count()
     assert there > MOST_LOOKED_AT
     made = [[number] for number in range(MOST_LOOKED_AT)]

@@ -31,14 +31,14 @@ def test_connections_never_take_more_than_is_free_nor_less_than_a_quarter(limit:
     assert found.connections + found.grpc + REFUSED_CONNECTIONS + found.http <= max(free, limit // 4)
 
 
-def test_what_the_operator_wants_fewer_is_fewer() -> None:
+def test_lower_configured_limits_apply() -> None:
     found = shares(4096, partitions=10, max_connections=7)
     assert found.connections == 7 and not found.few
     assert shares(65_536, partitions=10, max_connections=7, max_grpc=3).grpc == 3
     assert shares(1024, partitions=10, max_connections=5000).few
 
 
-def test_a_file_is_opened_with_a_parked_descriptor(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_is_opened_with_a_reserved_descriptor(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Really: the process may open no further file."""
     import resource
 
@@ -71,7 +71,7 @@ def test_a_file_is_opened_with_a_parked_descriptor(tmp_path: Path, caplog: pytes
     reserve.close()
 
 
-async def test_that_the_reserve_is_drawn_on_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_shortage_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     reserve = DescriptorReserve(2)
     watch = Descriptors(1024, reserve)

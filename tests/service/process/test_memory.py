@@ -9,7 +9,7 @@ import pytest
 from service.process.memory import GROWN_BYTES, LONGEST_PAUSE_TICKS, HeapTrimmer, resident_bytes, trim_heap
 
 
-async def test_what_is_in_use_is_looked_at_ever_more_seldom_and_new_growth_at_once() -> None:
+async def test_trims_become_rare_while_memory_is_in_use_and_new_growth_is_trimmed_at_once() -> None:
     size, trims = 100 << 20, 0
 
     def trim() -> None:
@@ -28,7 +28,7 @@ async def test_what_is_in_use_is_looked_at_ever_more_seldom_and_new_growth_at_on
     assert trims == before + 1
 
 
-async def test_what_was_in_use_and_is_free_later_goes_back_too() -> None:
+async def test_memory_freed_later_is_returned_too() -> None:
     size, in_use = 100 << 20, 500 << 20
 
     def trim() -> None:
@@ -46,7 +46,7 @@ async def test_what_was_in_use_and_is_free_later_goes_back_too() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
-def test_what_is_free_goes_back() -> None:
+def test_free_memory_is_returned() -> None:
     trim_heap()  # else the blocks go where others were, and nothing grows
     before = resident_bytes()
     blocks = [bytearray(b"x" * (100 << 10)) for _ in range(1000)]

@@ -45,19 +45,19 @@ def in_a_process(*, nice: int = 0) -> dict[str, object]:
     return answer
 
 
-def test_a_short_slice_is_of_the_one_thread_alone() -> None:
+def test_a_short_slice_applies_to_one_thread_only() -> None:
     seen = in_a_process()
     assert seen["after"] == SHORTEST_SLICE_NS
     assert seen["before"] != SHORTEST_SLICE_NS
     assert seen["thread"] == seen["child"] == seen["before"]
 
 
-def test_who_was_made_nice_stays_nice() -> None:
+def test_a_nice_value_is_kept() -> None:
     nice = os.getpriority(os.PRIO_PROCESS, 0) + 3
     assert in_a_process(nice=3)["nice"] == [nice, nice]
 
 
-def test_a_policy_that_somebody_chose_stays() -> None:
+def test_another_scheduling_policy_is_kept() -> None:
     program = (
         "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\n"
         "from service.process.scheduling import shorten_slice\n"
@@ -67,7 +67,7 @@ def test_a_policy_that_somebody_chose_stays() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_a_node_asks_for_its_loop(tmp_path: Path) -> None:
+def test_a_node_requests_a_short_slice_for_its_loop(tmp_path: Path) -> None:
     in_a_process()  # or there is nothing to see
     with Node(tmp_path, store="none") as node:
         assert slice_of(node.pid) == SHORTEST_SLICE_NS
@@ -76,7 +76,7 @@ def test_a_node_asks_for_its_loop(tmp_path: Path) -> None:
         node.stop()
 
 
-def test_what_waits_for_a_processor_is_counted() -> None:
+def test_time_waiting_for_a_processor_is_counted() -> None:
     """Two threads of which one holds the only processor that both may use."""
     if not os.path.exists("/proc/self/schedstat"):
         pytest.skip("this system does not count how long threads wait for a processor (no schedstat)")

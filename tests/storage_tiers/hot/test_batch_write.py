@@ -69,7 +69,7 @@ def test_what_was_written_is_appended(before: int, large: bytes, tmp_path: Path)
 
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("is_run", [False, True])
-def test_what_is_not_finished_is_gone_after_a_kill(is_run: bool, before: int, large: bytes, tmp_path: Path) -> None:
+def test_an_unfinished_write_is_gone_after_a_kill(is_run: bool, before: int, large: bytes, tmp_path: Path) -> None:
     (tmp_path / "live").mkdir()
     log = open_log(tmp_path / "live", settings=SETTINGS)
     content = b"".join(placed(SMALL, append(log, SMALL), 0) for _ in range(before))
@@ -97,7 +97,7 @@ CHANGES: dict[str, Callable[[HotLog], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("when", ["before it is run", "after it is run"])
-def test_what_changes_the_log_stops_a_write(change: str, when: str, large: bytes, tmp_path: Path) -> None:
+def test_any_change_of_the_log_stops_a_write(change: str, when: str, large: bytes, tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
     append(log, SMALL), append(log, SMALL)
     write = begin(log, large)
@@ -203,7 +203,7 @@ class StuckFiles(FullFiles):
 
 @pytest.mark.parametrize("of", ["a write", "an append"])
 @pytest.mark.parametrize("then", ["a roll", "a clean stop"])
-def test_what_could_not_be_cut_off_is_cut_off_before_a_segment_is_closed(
+def test_bytes_that_could_not_be_truncated_are_truncated_before_a_segment_is_closed(
     of: str, then: str, large: bytes, tmp_path: Path
 ) -> None:
     """Recovery would take off what follows it in later segments, and readers would find no batch there."""

@@ -50,7 +50,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
         checkpoints.write_offsets(FILES, str(tmp_path / "missing" / "checkpoint"), {})
 
 
-def test_the_clean_mark_is_taken_once(tmp_path: Path) -> None:
+def test_the_clean_shutdown_marker_holds_for_one_start(tmp_path: Path) -> None:
     assert not checkpoints.take_clean_shutdown_marker(FILES, str(tmp_path))
     checkpoints.write_clean_shutdown_marker(FILES, str(tmp_path), broker_epoch=4)
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version": 0, "brokerEpoch": 4}'

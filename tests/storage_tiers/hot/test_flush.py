@@ -214,7 +214,7 @@ def test_a_roll_that_is_refused_can_be_repeated(tmp_path: Path) -> None:
     assert len(log.segments()) == 2
 
 
-def test_a_log_that_could_not_begin_anew_stands_empty_until_it_can(tmp_path: Path) -> None:
+def test_a_log_that_could_not_start_over_is_empty_until_it_can(tmp_path: Path) -> None:
     files = StubbornFiles()
     log = open_log(tmp_path, files=files, settings=SMALL)
     for _ in range(30):

@@ -63,7 +63,7 @@ def test_truncation_takes_epochs_producers_and_transactions_along(tmp_path: Path
     assert log.reader.aborted_transactions(0, 10) == []
 
 
-def test_a_log_can_begin_anew_elsewhere(tmp_path: Path) -> None:
+def test_a_log_can_start_over_at_another_offset(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, 60)
     log.flush()
     donor = ProducerStateManager()
@@ -84,7 +84,7 @@ def test_a_log_can_begin_anew_elsewhere(tmp_path: Path) -> None:
     assert sorted(os.listdir(log.directory))[0].startswith("0000000000000000100")
 
 
-def test_a_log_can_begin_anew_above_what_another_tier_holds(tmp_path: Path) -> None:
+def test_a_log_can_start_over_above_the_offsets_of_another_tier(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, 60)
     log.truncate_fully_and_start_at(1000, epochs=(EpochEntry(1, 0),), log_start_offset=40)
     assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (40, 1000, 1000)

@@ -219,7 +219,7 @@ def test_a_gap_between_trusted_segments_is_legal(tmp_path: Path) -> None:
 # --- what is missing or foreign ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_missing_companions_are_made_anew(tmp_path: Path, suffix: str, clean: bool) -> None:
+def test_missing_indexes_are_rebuilt(tmp_path: Path, suffix: str, clean: bool) -> None:
     log, content = filled(tmp_path, flush_at=60)
     state = log.reader.state_at(60)
     log.close(clean=clean)
@@ -250,9 +250,7 @@ def test_damaged_indexes_do_not_mislead(tmp_path: Path, content: bytes, suffix: 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", [b"", b"more", b"\x7f" * 35], ids=["cut", "longer", "of another version"])
-def test_damage_to_what_says_which_transactions_were_aborted_is_made_good(
-    tmp_path: Path, damage: bytes, clean: bool
-) -> None:
+def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes, clean: bool) -> None:
     """Read without it, aborted records would pass for committed ones. So its error says to restart, and not to delete it."""
     log = open_log(tmp_path, settings=SMALL)
     for number in range(12):

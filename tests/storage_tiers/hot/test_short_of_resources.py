@@ -163,7 +163,7 @@ class Sim:
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_what_a_moment_refuses_is_done_later(tmp_path: Path, number: int) -> None:
+def test_a_transient_refusal_is_retried(tmp_path: Path, number: int) -> None:
     print(f"TIDELOG_FAULT_SEED={SEED}")
     sim = Sim(tmp_path, SEED + number)
     sim.run(250)

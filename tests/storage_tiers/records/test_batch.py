@@ -157,7 +157,7 @@ REFUSED: list[tuple[str, Callable[[], bytes], type[LogError]]] = [
 
 
 @pytest.mark.parametrize(("batch", "error"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
-def test_what_a_client_may_not_send(batch: Callable[[], bytes], error: type[LogError]) -> None:
+def test_invalid_client_batches_are_refused(batch: Callable[[], bytes], error: type[LogError]) -> None:
     with pytest.raises(error) as caught:
         validate(batch(), max_bytes=LIMIT)
     assert type(caught.value) is error
@@ -207,7 +207,7 @@ def test_each_record_is_looked_at_under_every_codec(fault: str, codec: Codec) ->
         "cut",
     ],
 )
-def test_headers_that_are_none(tail: str) -> None:
+def test_invalid_headers_are_refused(tail: str) -> None:
     with pytest.raises(InvalidRecord, match="headers"):
         validate(with_payload(record(body="00 00 00 01 01 " + tail), 1), max_bytes=LIMIT)
 
