@@ -1,7 +1,7 @@
-"""Which clusters a store holds: what a node asks before it begins on an empty directory.
+"""Which clusters a store holds: a node checks this before it starts on an empty directory.
 
 A folder is a cluster's if it has a `cluster.json`, or topics without one (what is left of a copy or a mistake is no free
-place). Reads only. Not promised: that a cluster which begins at the same moment is seen.
+place). Reads only. Not promised: detection of a cluster that starts at the same moment.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import StoreRefused, TierObjectMissing
 
-#: Folders of the store that are looked into. Beyond that the place is not one for a cluster.
+#: Folders of the store that are examined; a prefix with more is refused.
 MAX_FOLDERS = 1_000
-#: Topics of a cluster that are named; all are counted.
+#: Topics of a cluster that are listed by name; all are counted.
 NAMED_TOPICS = 5
 
 

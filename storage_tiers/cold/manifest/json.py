@@ -1,7 +1,7 @@
-"""Manifests and pages as bytes: JSON that a person can read, one line for each segment, fields always in the same order.
+"""Manifests and pages as bytes: readable JSON, one line for each segment, fields always in the same order.
 
 Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; one that lies elsewhere begins with `/`. Reading is
-strict: what is missing, of the wrong type or against an invariant is `TierCorrupt` with the place named; unknown fields
+strict: what is missing, of the wrong type or against an invariant is `TierCorrupt` that names the field; unknown fields
 are ignored, and a document whose least reader is newer than this one is `StoreRefused`. A page is the same JSON, gzipped,
 and is compared with the length and CRC-32C that the manifest records before it is unpacked.
 

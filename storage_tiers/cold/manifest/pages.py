@@ -145,7 +145,7 @@ def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
 def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> ManifestChange | None:
     """Puts the first UNFOLDED pages that the page of level 1 under `key` names into the manifest, and the others into a new
     one. None if the manifest does not name it any more."""
-    at = next((place for place, ref in enumerate(manifest.pages) if ref.key == key), None)
+    at = next((index for index, ref in enumerate(manifest.pages) if ref.key == key), None)
     if at is None:
         return None
     children = _page(manifest.pages[at], by).pages
@@ -370,14 +370,14 @@ class _Draft:
         """(start, end) of the longest run of foldable neighbours: pages of one kind and of level 0, except the newest of their
         kind, which are still merged, and those in front of a page of level 1, which `unfold` has opened."""
         newest = {
-            kind: [place for place, ref in enumerate(self.pages) if ref.kind is kind][-UNFOLDABLE:] for kind in PageKind
+            kind: [index for index, ref in enumerate(self.pages) if ref.kind is kind][-UNFOLDABLE:] for kind in PageKind
         }
         best = (0, 0)
-        places = [place for place, ref in enumerate(self.pages) if not ref.level and place not in newest[ref.kind]]
+        indexes = [index for index, ref in enumerate(self.pages) if not ref.level and index not in newest[ref.kind]]
         for _, group in itertools.groupby(
-            enumerate(places), lambda each: (each[1] - each[0], self.pages[each[1]].kind)
+            enumerate(indexes), lambda each: (each[1] - each[0], self.pages[each[1]].kind)
         ):
-            found = [place for _, place in group]
+            found = [index for _, index in group]
             start, end = found[0], found[-1] + 1
             opened = end < len(self.pages) and self.pages[end].level and self.pages[end].kind is self.pages[start].kind
             if not opened:

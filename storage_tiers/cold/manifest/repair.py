@@ -1,4 +1,4 @@
-"""Making a manifest again where the store has gone backwards (I10): from evidence to a manifest, or to why there is none. Pure.
+"""Recreates a manifest where the store has gone backwards (I10): from evidence to a manifest, or to a refusal. Pure.
 
 A listing alone cannot tell what was committed from orphans, from a zombie's offloads, from what was removed or compacted away.
 So the evidence, in this order, is: the newest manifest seen (it is saved beside the local log, with a checksum) and its pages;
@@ -48,7 +48,7 @@ from storage_tiers.types import NO_EPOCH, EpochEntry, OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`why` says what is missing and what to do about it."""
+    """A refusal: `why` says what is missing and what to do about it."""
 
     why: str
 
@@ -197,7 +197,7 @@ def plan(
 
 
 def repaired(repair: RepairPlan, shown: Manifest | None, by: Author) -> Manifest:
-    """The manifest to commit over the one shown. FencedWriter for a writer of an older incarnation."""
+    """The manifest to commit over the one shown. FencedWriter if the writer has an older incarnation."""
     manifest = repair.basis
     known = [manifest] if shown is None else [manifest, shown]
     for each in known:
@@ -239,7 +239,7 @@ def with_fillers(manifest: Manifest, fillers: Mapping[str, RemoteSegment], by: A
 
 
 class _Swap:
-    """Segments for lost ones, also inside pages, which are written anew."""
+    """Replaces lost segments, also inside pages, which are written anew."""
 
     def __init__(self, manifest: Manifest, fillers: Mapping[str, RemoteSegment], stamp: Stamp, by: Author) -> None:
         self._ids = manifest.ids
@@ -327,14 +327,14 @@ def _stray(shown: Manifest, saved: Manifest) -> RemoteSegment | None:
     )
 
 
-def _cut(manifest: Manifest, place: int, log_start: int, evidence: Evidence) -> RepairPlan:
-    """`manifest` up to the segment at `place`: the local log stands in for what follows."""
-    segment = manifest.segments[place]
-    before = manifest.segments[place - 1] if place else evidence.last_paged
+def _cut(manifest: Manifest, at: int, log_start: int, evidence: Evidence) -> RepairPlan:
+    """`manifest` up to the segment at index `at`: the local log replaces what follows."""
+    segment = manifest.segments[at]
+    before = manifest.segments[at - 1] if at else evidence.last_paged
     end = segment.base if before is None else before.end
     sidecar = None if before is None else NewestSidecar(before.sidecar_key, before.sections)
     epoch = max((known.epoch for known in evidence.epochs if known.start_offset < end), default=NO_EPOCH)
-    return RepairPlan(manifest, end, manifest.end, min(log_start, end), epoch, sidecar, manifest.segments[place:])
+    return RepairPlan(manifest, end, manifest.end, min(log_start, end), epoch, sidecar, manifest.segments[at:])
 
 
 def _pins(known: list[Manifest], end: int) -> tuple[Pin, ...]:
