@@ -1,4 +1,4 @@
-"""What tests do with a real Kafka client on a real node: create, produce, consume, seal."""
+"""Operations of a real Kafka client on a real node: create, produce, consume, seal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.node import Node
 
-#: Segments far below Kafka's least `segment.bytes`, and no local copy of what the bucket holds.
+#: Segments far below Kafka's smallest `segment.bytes`, and no local copy of offloaded records.
 TIERED = {"internal.segment.bytes": str(64 << 10), "local.retention.ms": "1", "retention.ms": "-1"}
 
 
@@ -39,7 +39,7 @@ def produce(node: Node, topic: str, count: int, *, first: int = 0, **settings: o
 
 
 def consume(node: Node, topic: str, partitions: int, count: int) -> dict[bytes, tuple[int, int, bytes]]:
-    """Every record by key, read from the beginning of each partition; offsets must have neither gap nor repeat."""
+    """All records by key, read from the start of each partition; asserts that offsets have neither gap nor repeat."""
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "unused", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
     found: dict[bytes, tuple[int, int, bytes]] = {}

@@ -1,4 +1,4 @@
-"""A wrapper that makes any object store fail, lose answers or stand still at chosen calls.
+"""A wrapper that makes any object store fail, lose answers or hang at chosen calls.
 
     store = FaultyStore(MemoryStore(clock))
     store.fail(2, "put")                      # the second put from now raises and has no effect
@@ -21,7 +21,7 @@ from storage_tiers.errors import TierUnavailable
 
 
 class Gate:
-    """Where a held call waits. `reached` is set once it is there; it goes on after `open`."""
+    """Holds a call. `reached` is set once the call waits here; it continues after `open`."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -136,7 +136,7 @@ class FaultyStore:
         await self.store.close()
 
     async def _enter(self, operation: str, key: str) -> Sequence[_Rule]:
-        """Notes the call, applies the rules about the time before its effect, returns those about the time after."""
+        """Records the call, applies the rules that act before its effect, and returns those that act after it."""
         self.calls.append((operation, key))
         if self.down:
             raise TierUnavailable("the store is down")

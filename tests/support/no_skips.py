@@ -1,4 +1,4 @@
-"""A pytest plugin: what is skipped, or expected to fail, fails the run, unless a row of `ALLOWED` says why it may be.
+"""A pytest plugin: a test that is skipped, or expected to fail, fails the run unless a row of `ALLOWED` gives the reason.
 
     pytest -p tests.support.no_skips ...
 
@@ -17,7 +17,7 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """`test` is searched in the test's id, `said` in what it gives as its reason; `why` is ours."""
+    """`test` is searched in the test's id, `said` in its stated reason; `why` is our explanation."""
 
     test: str
     said: str
@@ -49,7 +49,7 @@ ALLOWED = (
 
 
 class Unexpected:
-    """Collects, on the process that hears of every test."""
+    """Collects reports, in the process that receives those of all tests."""
 
     def __init__(self, allowed: Sequence[Allowed] = ALLOWED) -> None:
         self._allowed = allowed

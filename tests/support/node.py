@@ -32,7 +32,7 @@ _PAUSE_S = 0.02
 
 
 class NodeFailed(AssertionError):
-    """The process ended, or was not ready in time. Says how, with the end of what it printed."""
+    """The process ended, or was not ready in time. The message has the reason and the end of its output."""
 
 
 class Node:
@@ -141,13 +141,13 @@ class Node:
         return self.start()
 
     def signal(self, number: int) -> None:
-        """SIGSTOP and SIGCONT too: a node that stands still."""
+        """Sends a signal; SIGSTOP and SIGCONT make a node that hangs."""
         if self.process is None:
             raise NodeFailed("the node was never started")
         self.process.send_signal(number)
 
     def wait(self, *, timeout: float = STOP_TIMEOUT_S) -> int:
-        """The exit code, once the process has ended by itself."""
+        """Waits until the process ends on its own; returns the exit code."""
         if self.process is None:
             raise NodeFailed("the node was never started")
         try:
@@ -191,14 +191,14 @@ class Node:
             return None
 
     def output(self) -> str:
-        """All that the node has printed, over all of its starts."""
+        """All output of the node, over all of its starts."""
         return self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
 
     def output_tail(self, lines: int = 40) -> str:
         return "\n".join(self.output().splitlines()[-lines:])
 
     def _read_endpoints(self) -> bool:
-        """Takes the addresses over, if they are of this process and not of an earlier one."""
+        """Adopts the addresses if they belong to this process and not to an earlier one."""
         try:
             endpoints = json.loads((self.data_dir / "endpoints.json").read_text())
         except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):

@@ -19,7 +19,7 @@ _WORKERS = 16
 
 
 def _share(worker: int) -> Iterator[int]:
-    """A worker's ports over and over, from a place of its own: a second run beside this one begins elsewhere."""
+    """Cycles through a worker's ports from a start of its own, so that a second run beside this one starts elsewhere."""
     size = (_END - _FIRST) // _WORKERS
     first = _FIRST + worker % _WORKERS * size
     return itertools.islice(itertools.cycle(range(first, first + size)), random.SystemRandom().randrange(size), None)

@@ -1,4 +1,4 @@
-"""A TCP proxy before a node that keeps what clients send, connection by connection.
+"""A TCP proxy in front of a node that records the bytes of clients, connection by connection.
 
     with RecordingProxy() as proxy:
         with Node(tmp_path, flags=["--advertised-listeners", f"PLAINTEXT://{proxy.address}"]) as node:

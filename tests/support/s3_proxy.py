@@ -1,4 +1,4 @@
-"""An HTTP proxy before an S3 server that counts requests and breaks chosen ones.
+"""An HTTP proxy in front of an S3 server that counts requests and breaks chosen ones.
 
     with S3Proxy(server.endpoint) as proxy:              # proxy.endpoint is what the code under test is given
         proxy.on(3, kill_before(pid))                    # the third request from now: SIGKILL, nothing is forwarded
@@ -81,7 +81,7 @@ class S3Proxy:
         self._rules.append(_Rule(action, method, path, None))
 
     def clear(self) -> None:
-        """Forgets the rules; counting goes on."""
+        """Removes the rules; counting continues."""
         self._rules.clear()
 
     def count(self, method: str = "", path: str = "") -> int:
@@ -172,7 +172,7 @@ def kill_before(pid: int) -> Action:
 
 
 def kill_after(pid: int) -> Action:
-    """SIGKILL to `pid` after the server has done what was asked; the answer is swallowed."""
+    """SIGKILL to `pid` after the server has executed the request; the answer is dropped."""
 
     async def act(request: Request, forward: Forward) -> Answer:
         await forward(request)
@@ -190,7 +190,7 @@ def hang_up_before() -> Action:
 
 
 def hang_up_after() -> Action:
-    """The server does what was asked; the client loses the answer."""
+    """The server executes the request; the client gets no answer."""
 
     async def act(request: Request, forward: Forward) -> Answer:
         await forward(request)
@@ -200,7 +200,7 @@ def hang_up_after() -> Action:
 
 
 def answer(status: int, code: str = "SlowDown") -> Action:
-    """The proxy answers with an error of S3's form; the server sees nothing."""
+    """The proxy answers with an error in S3's format; the server sees nothing."""
     body = f"<Error><Code>{code}</Code><Message>by the test</Message></Error>".encode()
     head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
 
@@ -221,7 +221,7 @@ def stall() -> Action:
 
 
 def delayed(seconds: float) -> Action:
-    """Forwards late."""
+    """Forwards with a delay."""
 
     async def act(request: Request, forward: Forward) -> Answer:
         await asyncio.sleep(seconds)
@@ -307,7 +307,7 @@ async def _read_answer(reader: asyncio.StreamReader, method: str) -> Answer:
 
 
 async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
-    """As it stands on the wire: chunks keep their framing."""
+    """The body as sent on the wire, chunk framing included."""
     if (_header(head, b"transfer-encoding") or b"").lower() == b"chunked":
         chunks: list[bytes] = []
         while True:

@@ -1,4 +1,4 @@
-"""S3 servers that tests start and end by themselves: moto and versitygw, on a free port of the loopback interface.
+"""S3 servers that tests start and stop: moto and versitygw, on a free port of the loopback interface.
 
 moto runs behind one lock around its WSGI app: its put checks the existing key and then stores, without a lock of its own,
 so that racing conditional writes of large bodies could both win. versitygw is a real S3 server over a plain directory;
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ACCESS_KEY = "tidelogtest"
 SECRET_KEY = "tidelogsecret"
 REGION = "us-east-1"
-#: Made by every fixture; tests keep apart by prefix.
+#: The bucket that every fixture creates; tests separate their objects by prefix.
 BUCKET = "tidelog-test"
 
 VERSITYGW = Path(__file__).resolve().parents[2] / ".cache" / "bin" / "versitygw"
@@ -61,7 +61,7 @@ class S3Server:
 
     @cached_property
     def client(self) -> S3Client:
-        """A blocking client that tries once, for what a test does beside the code under test."""
+        """A blocking client without retries, for a test's own requests."""
         import boto3
         from botocore.config import Config
 

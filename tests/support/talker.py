@@ -24,7 +24,7 @@ END_SECONDS = 10.0
 
 
 class Refused(AssertionError):
-    """The other side met an error; its words."""
+    """The other process answered with an error; `str` is its message."""
 
 
 class Talker:
@@ -72,6 +72,6 @@ class Talker:
         return answer["result"]
 
     def complaints(self) -> str:
-        """The end of what it wrote to standard error."""
+        """The end of its standard error."""
         self._complaints.seek(0)
         return self._complaints.read().decode(errors="replace")[-4000:]
