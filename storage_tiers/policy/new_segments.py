@@ -1,4 +1,4 @@
-"""What a reader of commits has to do next: a pure plan over a manifest and the reader's cursor.
+"""The next step of a reader of commits: a pure plan over a manifest and the reader's cursor.
 
 The events are the live segments that commits after the cursor added, grouped by commit, so that the cursor can advance after
 each. A segment that was added and removed between two looks is no event: nobody can read it in a later state either. If such a

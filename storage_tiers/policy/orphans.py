@@ -24,7 +24,7 @@ class Dated(Protocol):
 
 
 def due_removed(items: Iterable[Removed], pins: Sequence[Pin], now_ms: int, grace_ms: int) -> list[Removed]:
-    """Removed items that nobody may need any more."""
+    """Removed items past their grace period that no pin holds."""
     return [item for item in items if item.at.time_ms + grace_ms <= now_ms and not any(pin.holds(item) for pin in pins)]
 
 

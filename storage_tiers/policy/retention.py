@@ -39,7 +39,7 @@ class RetentionPlan(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What every part of one plan goes by: the limits, the time, and the offset that nothing goes past."""
+    """The inputs of every step of a plan: the limits, the time, and the offset that expiry never passes."""
 
     limits: RetentionLimits
     now: Now

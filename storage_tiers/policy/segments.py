@@ -1,4 +1,4 @@
-"""What the planners know of a local segment: `storage_tiers.hot.segment.SegmentInfo`, or anything of its shape."""
+"""A local segment as the planners see it: `storage_tiers.hot.segment.SegmentInfo`, or anything of its shape."""
 
 from __future__ import annotations
 

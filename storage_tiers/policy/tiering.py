@@ -2,7 +2,7 @@
 
 A closed segment offloads at once, in order, as soon as it lies wholly below `bound` = min(high watermark, last stable
 offset). The active one is closed by the clock, also when nothing is appended any more: at `segment.ms`, at
-`tidelog.tier.max.lag.ms`, or when somebody asked for a seal. What lies below log start is never offloaded: the first
+`tidelog.tier.max.lag.ms`, or when a seal was requested. Records below log start are never offloaded: the first
 offload begins with the batch that holds it.
 
 Not promised: that a closed segment can go. An open transaction holds `bound`, and shows as lag.
@@ -47,7 +47,7 @@ def plan_tiering(
     max_lag_ms: int,
     seal_below: int = 0,
 ) -> TieringPlan:
-    """`segments` in order, the active one last. `seal_below`: everything below this offset shall be in the bucket soon."""
+    """`segments` in order, the active one last. `seal_below`: offsets below it are to be offloaded soon."""
     offloads: list[Offload] = []
     close_active = False
     held_at: int | None = None

@@ -7,7 +7,7 @@ and the loop receives, checks and answers meanwhile.
 
 Invariants: the batches of one partition are appended in the order in which they came, small ones too while others wait; of one
 partition one batch is written at a time, and nothing of it is part of the log before the loop says so. Whatever becomes of a
-batch, the next one has its turn. What waits holds copies of its bytes (of large ones the sender's) within MAX_HELD_BYTES for
+batch, the next one has its turn. Waiting batches hold copies of their bytes (large ones the sender's) within MAX_HELD_BYTES for
 the whole node; beyond it producers get a retriable error. Batches that need no validation wait within WRITING_BYTES; beyond
 it the loop itself writes them, unless they wait behind one that is being validated or is large. The loop spends at most SLICE_S
 a turn on one queue.
@@ -40,26 +40,26 @@ log = logging.getLogger(__name__)
 
 #: Batches that are validated at once.
 VALIDATING_THREADS = 2
-#: Batches that threads are given to validate: those at work, and as many for them to go on with.
+#: Batches handed to validating threads: those at work, and as many queued behind them.
 _GIVEN = 2 * VALIDATING_THREADS
-#: Bytes that batches may have grown to before their turn to be appended; beyond it no other is validated.
+#: Bytes of validated batches, as repacked, that wait to be appended; beyond it no other batch is validated.
 VALIDATED_BYTES = 64 << 20
 #: Batches that are written at once.
 WRITING_THREADS = 2
-#: Bytes of batches that wait, as they were sent; beyond it producers are told to send again.
+#: Bytes of batches that wait, as they were sent; beyond it producers get a retriable error.
 MAX_HELD_BYTES = 256 << 20
-#: Of those among them that need not be validated.
+#: Bytes among them of batches that need no validation.
 WRITING_BYTES = 16 << 20
 
-#: Is told on the loop how an append ended, of the bytes that were kept of it.
+#: Called on the loop with the result of an append and the bytes that were kept of it.
 Done = Callable[[Appended | LogError, memoryview], None]
 Validated = tuple[memoryview, BatchHeader, int]
 Result = TypeVar("Result")
 
 #: Seconds a GB that the loop's appends of larger batches may cost before threads write them, and at which it writes them again.
-#: A page cache that has memory at hand costs 0.65; one that must get it from elsewhere, or wait for the disk, 2 and more.
+#: A page cache with free memory costs 0.65; one that must reclaim memory, or wait for the disk, 2 and more.
 SLOW_S_PER_GB, FAST_S_PER_GB = 1.6, 1.1
-#: One of so many is written by the loop while threads write, to know what that costs.
+#: While threads write, the loop writes one batch of so many, to measure what that costs.
 PROBED = 32
 #: Of what one more has cost: of many while the loop writes, of a few while it only looks.
 _WEIGHT, _WEIGHT_OF_PROBE = 1 / 32, 1 / 4
@@ -67,7 +67,7 @@ _MOST_S_PER_GB = 4 * SLOW_S_PER_GB
 
 
 class WriteCost:
-    """What appends of larger batches have cost the loop lately; whether threads had better write them.
+    """The recent cost of larger appends on the loop, and whether threads should write them.
 
     A hand-over wakes a thread and moves the batch to another processor's cache, so that it pays only where writing is slow."""
 
@@ -77,7 +77,7 @@ class WriteCost:
         self._since_probe = 0
 
     def took(self, size: int, seconds: float) -> None:
-        """By an append of so many bytes. Of one that waited for a processor only so much is believed."""
+        """Notes an append of `size` bytes. A sample is capped, since the thread may have waited for a processor."""
         cost = min(seconds * 1e9 / size, _MOST_S_PER_GB)
         self.s_per_gb += (cost - self.s_per_gb) * (_WEIGHT_OF_PROBE if self.is_slow else _WEIGHT)
         self.is_slow = self.s_per_gb > (FAST_S_PER_GB if self.is_slow else SLOW_S_PER_GB)
@@ -105,12 +105,12 @@ class _Append:
         self.found: Validated | Exception | None = None if header is None else (batch, header, -1)
         self.done = done
         self.validated: Validated | Exception | None = None
-        #: Of what it was packed anew to, until it is appended.
+        #: Bytes of the repacked batch, until it is appended.
         self.rewritten_bytes = 0
         self.write: BatchWrite | None = None
 
     def validate(self) -> None:
-        """In a thread. The loop takes what is `validated` for `found` when it is told."""
+        """In a thread. The loop moves `validated` to `found` when it is woken."""
         try:
             self.validated = self.partition.validate(self.batch)
         except Exception as error:  # noqa: BLE001 - the loop has to do with it
@@ -135,23 +135,23 @@ class AppendQueues:
         self._loop = asyncio.get_running_loop()
         self._validators = ThreadPoolExecutor(VALIDATING_THREADS, thread_name_prefix="validate")
         self._queues: dict[Partition, deque[_Append]] = {}
-        #: Of batches that wait, as they are kept.
+        #: Bytes of waiting batches, as they are kept.
         self.held_bytes = 0
-        #: Of those among them that need not be validated.
+        #: Bytes among them of batches that need no validation.
         self.writing_bytes = 0
         #: Batches that were handed to threads to be written, so far.
         self.written_by_threads = 0
         self.cost = WriteCost()
         self._writes: queue.SimpleQueue[tuple[_Append, BatchWrite] | None] = queue.SimpleQueue()
         self._writers: list[threading.Thread] = []
-        # What a thread is done with, its write or the validation before, and whether the loop has been told.
+        # Work that a thread has finished (a write or a validation), and whether the loop has been woken for it.
         self._ready: deque[tuple[_Append, BatchWrite | None]] = deque()
         self._is_told = False
         # Whose turn of the loop ended before their queue did.
         self._resting: dict[Partition, None] = {}
         self._unvalidated: deque[_Append] = deque()
         self._given = 0
-        #: What validated batches that wait have been packed anew to.
+        #: Bytes of repacked batches that wait to be appended.
         self.validated_bytes = 0
         self._emptied: asyncio.Future[None] | None = None
 
@@ -209,7 +209,7 @@ class AppendQueues:
         self._tell(job, None)
 
     async def close(self) -> None:
-        """What is under way is appended."""
+        """Appends what is under way, then ends the threads."""
         if self._queues:
             self._emptied = self._loop.create_future()
             await self._emptied

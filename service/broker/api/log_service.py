@@ -54,7 +54,7 @@ _UNKNOWN = LogError("the broker did not answer")
 
 class _DelayedAnswers:
     """The answers to a request, given later: threads owe some of them, or producers are slowed as the disk nears its watermark.
-    What threads do happens whether or not somebody still waits for it."""
+    Work in threads completes even if its caller has gone."""
 
     __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
 
@@ -173,7 +173,7 @@ class LogService:
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         most = min(fetch.max_bytes, self._fetch_max_bytes)
         if most < fetch.max_bytes or most < fetch.min_bytes:
-            # As in Kafka: nobody waits for more than the answer may hold.
+            # As in Kafka: a fetch never waits for more bytes than its answer may hold.
             fetch = fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))
         if len(fetch.partitions) > MANY:
             many = ManyFetch(fetch, self._partitions.get, self.bytes_read, self._lane)

@@ -1,4 +1,4 @@
-"""The contract's `Node`: what this node knows of itself."""
+"""The contract's `NodeQueries`: this node's own state."""
 
 from __future__ import annotations
 

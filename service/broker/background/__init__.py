@@ -1,1 +1,1 @@
-"""What a node does by itself: offloads, evicts, expires, sweeps, flushes, saves. May import `partition`, not `api`."""
+"""Background work of a node: offload, eviction, expiry, sweeps, flushes, checkpoints. May import `partition`, not `api`."""

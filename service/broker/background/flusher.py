@@ -80,7 +80,7 @@ class Flusher:
             self._start(partition)
 
     async def _run(self, partition: Partition) -> StorageError | None:
-        """What kept it from being made."""
+        """The error that prevented the flush."""
         if partition.deleted:
             return None
         hot = partition.log.hot
@@ -110,7 +110,7 @@ class Flusher:
         if self._troubles.ends(partition) is not None:
             events.info(log, "partition.resumes", partition=partition.partition, work="flushing")
         if not targets.synced and hot.recovery_point < hot.end_offset:
-            self._again.add(partition)  # a truncation made it void before its turn in a thread; who waits waits on
+            self._again.add(partition)  # a truncation voided it before its turn in a thread; its waiters keep waiting
         return None
 
     def _refused(self, partition: Partition, error: StorageError) -> StorageError:

@@ -56,7 +56,7 @@ class StoreLineage:
             raise StoreBehind(str(error))
 
     def seen(self, partition: Partition) -> SeenManifest | None:
-        """What goes with a question about the partition's manifest."""
+        """The digest that accompanies a request about the partition's manifest."""
         tier = partition.log.tier
         return None if tier is None else tier.seen(os.path.join(partition.log.hot.directory, FILE_NAME))
 

@@ -1,8 +1,8 @@
-"""Background work on partitions: at most one task a partition, begun anew where it was asked for meanwhile, tried again with
-back-off where it failed.
+"""Background work on partitions: at most one task a partition, repeated if requested meanwhile, and retried with back-off if it
+fails.
 
-The failure that ends the node is told to `on_fatal`; of a partition that was deleted nothing is told. Not promised: a bound
-on tasks other than the number of partitions; what is scarce is bounded by the work itself.
+A failure that ends the node goes to `on_fatal`; failures of deleted partitions are dropped. Not promised: a bound on tasks
+other than the number of partitions; the work itself bounds scarce resources.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Retention:
         self._troubles = events.Troubles()
 
     async def tick(self) -> None:
-        """First what this node hides by itself, then what the manifests shall drop."""
+        """Raises log starts first, then drops expired segments from manifests."""
         await self._raise_log_starts(await self._plans())
         due = [partition for partition in self._partitions if self._has_to_expire(partition)]
         for partition in self._expiring.of(due):
@@ -178,7 +178,7 @@ class Retention:
 
     # --- trouble ----------------------------------------------------------------------------------------------------
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """What failed is planned anew next time; the error that ends this node is raised."""
+        """The next round plans failed work anew. Raises an error that ends this node."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if self._troubles.begins(partition.partition, error):

@@ -1,10 +1,10 @@
 """This start's right to write to the bucket: the probe, then the next incarnation in `cluster.json`.
 
-Until both are done nothing is offloaded, expired, evicted or deleted; local data is served all the while. A store that does
-not answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node. One
-that shows a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is asked
-again until it shows its newest state, or is repaired. While the node runs the file is read again once a day or grace: if it
-has gone backwards meanwhile, nothing more is deleted, evicted or offloaded; if another start has taken it, the node ends.
+Until both are done nothing is offloaded, expired, evicted or deleted; local data is served throughout. An unresponsive store is
+retried with back-off. If another start holds the store (a copy of this directory has run), the node ends. A store that shows
+a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is read again until it
+shows its newest state or is repaired. A running node reads the file again once a day or grace period: if it has gone
+backwards, nothing more is deleted, evicted or offloaded; if another start has taken the store, the node ends.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class Sweeping:
         return not young
 
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """What failed is planned anew next time; the error that ends this node is raised."""
+        """The next round plans failed work anew. Raises an error that ends this node."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if not isinstance(error, StoreBehind) and self._troubles.begins(partition.partition, error):

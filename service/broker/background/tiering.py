@@ -107,7 +107,7 @@ class Tiering:
     # --- when ---------------------------------------------------------------------------------------------------------
     def _falls_behind(self, partition: Partition) -> None:
         self._compared.discard(partition)
-        partition.tier_due_ms = 0  # looked at again soon, until somebody has put back what is missing
+        partition.tier_due_ms = 0  # checked again soon, until the missing objects are restored
 
     def kick(self, partition: Partition) -> None:
         """Something may be there to flush, offload or evict: looks soon."""
@@ -450,7 +450,7 @@ class Tiering:
     def _too_late(self, late: Sequence[Partition], timeout_ms: int) -> RequestTimedOut:
         said = f"after {timeout_ms} ms not everything of {', '.join(str(p.partition) for p in late)} is in the bucket"
         behind = next((reason for p in late if (reason := self.lineage.reason(p)) is not None), None)
-        # What has gone backwards somebody has to mend: to ask again would be to wait for nothing.
+        # A store that went backwards needs repair; retrying would not help.
         return RequestTimedOut(f"{said}; the operation continues, ask again" if behind is None else f"{said}: {behind}")
 
     async def log_start_raised(self, partition: Partition) -> None:
@@ -469,7 +469,7 @@ class Tiering:
         self._notify()
 
     def _notify(self) -> None:
-        """Whoever waits for the bucket looks again."""
+        """Wakes those that wait for the bucket."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 

@@ -29,7 +29,7 @@ NAMES = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
 
 class OffsetCheckpoints:
     def __init__(self, directory: str, files: Files) -> None:
-        """What is damaged is as if it were not there; `damaged` names it."""
+        """Damaged files count as missing; `damaged` names them."""
         self._directory = directory
         self._files = files
         self.damaged: set[str] = set()
@@ -46,7 +46,7 @@ class OffsetCheckpoints:
             return {}
 
     def known(self, name: str) -> Offsets:
-        """What the disk holds."""
+        """The offsets on disk."""
         return self._known[name]
 
     @property
@@ -70,7 +70,7 @@ class OffsetCheckpoints:
                 self._known[name] = offsets
 
     def write_now(self, name: str, offsets: Offsets) -> None:
-        """Blocking, at the start, when nobody else writes."""
+        """Blocking; called at the start, before any other writer."""
         if offsets != self._known[name]:
             write_offsets(self._files, self._path(name), offsets)
             self._known[name] = offsets

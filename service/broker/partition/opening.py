@@ -1,4 +1,4 @@
-"""What a partition does when its log has been opened: lead at once, or wait for the store that may know more of it."""
+"""The first phase of a partition whose log was opened: it leads at once, or recovers from a store that may hold more."""
 
 from __future__ import annotations
 

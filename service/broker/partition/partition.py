@@ -121,12 +121,12 @@ class Partition:
 
     @property
     def ids(self) -> Ids:
-        """What names it in the bucket."""
+        """The ids that name it in the bucket."""
         return Ids(self.cluster_id, self.partition.topic, self.topic_id, self.partition.partition)
 
     # --- its life -----------------------------------------------------------------------------------------------------
     def compare(self, why: LeaderNotAvailable) -> None:
-        """Serves what it has, and takes nothing until `lead`: the store is asked first."""
+        """Serves local records and refuses writes until `lead`: the store is compared first."""
         self._apply(PartitionEvent.COMPARE, why)
 
     def recover(self, why: LeaderNotAvailable) -> None:
@@ -157,7 +157,7 @@ class Partition:
         self._apply(PartitionEvent.FAIL, error)
 
     def delete(self) -> None:
-        """Serves nothing and takes nothing for ever; whoever waits is told."""
+        """Refuses reads and writes for ever; current waiters get the error."""
         self._apply(PartitionEvent.DELETE, UnknownTopicOrPartition(f"{self.partition} was deleted"))
 
     def _apply(self, event: PartitionEvent, why: LogError | None = None) -> None:
@@ -264,7 +264,7 @@ class Partition:
         return self._appended(base, stamped)
 
     def give_up(self, write: BatchWrite) -> None:
-        """What a thread writes, or has written, unless something has stopped it. Waits for a piece of it at most."""
+        """The write that a thread has begun, unless it was stopped. Waits for at most one piece of it."""
         if self.log.hot.appender.is_writing(write):
             with contextlib.suppress(StorageError):  # the next append cuts it off
                 self.log.hot.appender.stop_write()
@@ -405,7 +405,7 @@ class Partition:
             self._advanced()
 
     def _refuse(self, error: LogError) -> None:
-        """Whoever waits for an acknowledgement gets none."""
+        """Fails all pending acknowledgements."""
         while self._committing:
             waiter = self._committing.popleft()[1]
             if not waiter.done():

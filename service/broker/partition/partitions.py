@@ -38,7 +38,7 @@ from storage_tiers.types import TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 FindManifest = Callable[[Partition], Awaitable[Manifest]]
-#: Recovery point of a partition of which nothing is on disk, and nobody knows whether anything was.
+#: Recovery point of a partition with no log on disk, and no record of whether it had one.
 UNKNOWN_POINT = -1
 #: Logs that are flushed and closed at once when the node stops.
 CLOSING_THREADS = 8
@@ -102,7 +102,7 @@ class Partitions:
         self._keeps: set[TopicPartition] = set()
         self._checkpoints = OffsetCheckpoints(data.path, freeing_files)
         self.directories = DirectoryIdentities(data.path, files)
-        #: What the partitions of deleted topics had counted.
+        #: Counts of deleted topics' partitions.
         self.past = PastCounts()
         self._rising: dict[Partition, int] = {}
         self._raising: asyncio.Task[None] | None = None
@@ -254,14 +254,14 @@ class Partitions:
         return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0)
 
     def close_deleted(self, partition: Partition) -> HotLog:
-        """Forgets a deleted partition; whoever waits is told that it is gone. Its log is `discard`'s."""
+        """Forgets a deleted partition; its waiters get an error. `discard` removes its log."""
         del self._open[partition.partition]
         partition.delete()
         self.past.add(partition)
         return partition.log.hot
 
     def discard(self, hot: HotLog) -> None:
-        """Removes the directory of a log that nobody uses."""
+        """Removes the directory of an unused log."""
         self._remove(hot.partition, hot.rename_away(DELETE_SUFFIX))
 
     def _remove(self, partition: TopicPartition, doomed: str) -> None:

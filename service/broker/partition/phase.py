@@ -62,7 +62,7 @@ class PartitionEvent(Enum):
 
 
 class Use(Enum):
-    """What a caller wants of a partition."""
+    """The kind of access that a caller needs."""
 
     WRITE = "write"
     #: Fetches and offset queries.
@@ -82,18 +82,18 @@ class Cause(Enum):
 
 
 class PhaseEffect(NamedTuple):
-    """What an event does beside the change of the phase."""
+    """The effects of an event besides the change of phase."""
 
-    #: What its reason explains from then on.
+    #: The cause that its reason explains from then on.
     cause: Cause | None
-    #: Whether who waits for an acknowledgement is answered its reason.
+    #: Whether pending acknowledgements fail with its reason.
     ends_acknowledgements: bool
-    #: Whether who waits for records looks again.
+    #: Whether waiting fetches look again.
     wakes_readers: bool
 
 
 class Answers(NamedTuple):
-    """What is refused in a phase, and for which cause: None where it is not."""
+    """The cause for which each use is refused in a phase; None where it is allowed."""
 
     write: Cause | None
     read: Cause | None
@@ -111,7 +111,7 @@ class UnexpectedEvent(Exception):
 
 EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
     PartitionEvent.COMPARE: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
-    # Who waits goes on waiting: after the recovery the records may be there, and acknowledged.
+    # Waiters keep waiting: after recovery the records may be present and acknowledged.
     PartitionEvent.RECOVER: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     PartitionEvent.DISCARD: PhaseEffect(None, ends_acknowledgements=True, wakes_readers=False),
     PartitionEvent.LEAD: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),

@@ -24,7 +24,7 @@ class Ticket:
 
 
 class ByteBudget:
-    """`holders` bounds how many hold at once. Who asks for more bytes than the limit gets the whole limit, alone."""
+    """`holders` bounds concurrent tickets. A ticket larger than the limit gets the whole limit, alone."""
 
     def __init__(self, limit_bytes: int, holders: int) -> None:
         if limit_bytes < 1 or holders < 1:
@@ -48,7 +48,7 @@ class ByteBudget:
             self._give_back(ticket)
 
     def raise_priority(self, ticket: Ticket) -> None:
-        """Someone waits for it now: it joins the urgent, behind those that are there."""
+        """Moves the ticket to the urgent queue, behind those already there."""
         if ticket.urgent:
             return
         ticket.urgent = True

@@ -84,7 +84,7 @@ class TierClientStats:
     past: StoreTotals = field(default_factory=StoreTotals)
 
     def totals(self) -> StoreTotals:
-        """Of all processes of this node's start."""
+        """Totals over all tier processes of this start."""
         return self.past if self.counters is None else self.past.plus(self.counters)
 
     def begin_process(self) -> None:
@@ -127,7 +127,7 @@ class TierClient:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that runs now; None if there is none."""
+        """Pid of the running process; None if there is none."""
         return self._life.handle.process_id if self._life is not None else None
 
     @property

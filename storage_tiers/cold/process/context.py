@@ -1,4 +1,4 @@
-"""What the tier process has at hand for every question: the store, its repetitions, deadlines and budgets.
+"""The state that every question in the tier process uses: the store, its repetitions, deadlines and budgets.
 
 Keeps what is worth keeping between questions: decoded pages, manifests with their ETags, the store's clock. All of it may be
 forgotten at any time; a commit is safe by compare-and-swap, whatever was remembered.

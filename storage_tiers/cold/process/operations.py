@@ -43,12 +43,12 @@ Context = TypeVar("Context")
 
 
 class Deadline(Enum):
-    """What ends the work on a question in the tier process. The broker waits longer than that for the answer."""
+    """The deadline of a question in the tier process. The broker waits longer than that for the answer."""
 
     NONE = "the store is not asked; the answer does not say whether it works"
     READ = "read_deadline_s for all attempts: it is asked again while the store does not answer"
     COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is open"
-    OFFLOAD = "as COMMIT, from when one of the offloads' places is free"
+    OFFLOAD = "as COMMIT, from when an offload slot is free"
     STEPS = "each of its reads and commits has its own"
 
 
@@ -134,7 +134,7 @@ class PlanPages(Question[Expired]):
 
 @dataclass(frozen=True, slots=True)
 class RaisePriority(Question[None]):
-    """Someone waits now for a download that was asked for as read-ahead. Nothing if it is over."""
+    """Makes a read-ahead download urgent, since a reader waits for it now. No effect once it has ended."""
 
     key: str
     position: int

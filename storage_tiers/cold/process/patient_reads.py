@@ -29,7 +29,7 @@ class PatientReads:
         self.repeated = 0
 
     async def retry_until_deadline(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """TierUnavailable at the deadline, with the store's last word."""
+        """Repeats `attempt` with back-off; TierUnavailable at the deadline, with the store's last error."""
         backoff = Backoff(self._backoff, self._rng)
         failure = "no answer yet"
         try:

@@ -81,7 +81,7 @@ def _peak_resident_bytes() -> int:
 
 
 class TierSession:
-    """What one configured socket has under way."""
+    """The work under way for one configured socket."""
 
     def __init__(
         self, configure: Configure, writer: asyncio.StreamWriter, open_store: OpenStore, clock: Clock, rng: Rng

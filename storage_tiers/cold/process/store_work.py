@@ -1,4 +1,4 @@
-"""Questions about the store as a whole: its clock, what lies under a prefix, and uploads that nobody goes on with."""
+"""Questions about the store as a whole: its clock, keys under a prefix, and abandoned uploads."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def whole(body: bytes | FileBody) -> bytes:
 
 
 def hand_over(data: bytes | memoryview, sink: Sink) -> None:
-    """What is in memory, in the pieces of `ObjectStore.get_into`."""
+    """Bytes in memory, in the pieces of `ObjectStore.get_into`."""
     view = memoryview(data)
     for start in range(0, len(view), MAX_PIECE_BYTES):
         sink(view[start : start + MAX_PIECE_BYTES])

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from storage_tiers.cold.stores.port import check_key
 from storage_tiers.errors import StoreRefused
 
-#: What tidelog's own objects end in: these keep their plain names as files.
+#: Suffixes of tidelog's own objects, which keep their plain names as files.
 OBJECT_SUFFIXES = (".gz", ".idx", ".json", ".log")
 #: Directory of the lock files, under the root. No key maps to it.
 LOCKS = "%locks"
@@ -35,7 +35,7 @@ _TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
 class DecodedName(NamedTuple):
-    """What a name in a directory stands for: a component of a key, and the token of an unfinished upload or None."""
+    """A decoded directory name: a component of a key, and the token of an unfinished upload or None."""
 
     component: str
     token: str | None = None
@@ -70,7 +70,7 @@ def folder_name(component: str) -> str:
 
 
 def parse_file(name: str) -> DecodedName | None:
-    """None for a file that is no object of the store (somebody's README)."""
+    """None for a file that is no object of the store (a README, for example)."""
     name, _, token = name.partition(_UPLOAD)
     component = _unescape(name.removesuffix("%"))
     if component is None or object_name(component) != name:

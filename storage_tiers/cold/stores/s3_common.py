@@ -33,7 +33,7 @@ _PASSING = frozenset({
     "BadDigest", "ExpiredToken", "IncompleteBody", "OperationAborted", "RequestTimeout", "RequestTimeoutException",
     "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "XAmzContentSHA256Mismatch",
 })  # fmt: skip
-#: What the SDK finds wrong before it sends anything: credentials, names, settings.
+#: Errors that the SDK raises before it sends anything: credentials, names, settings.
 _SETTINGS_ERRORS = (
     sdk.NoCredentialsError,
     sdk.PartialCredentialsError,
