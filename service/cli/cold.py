@@ -1,4 +1,4 @@
-"""`tidelog cold`: what lies in the bucket, and mending what a bucket that went backwards shows of it."""
+"""`tidelog cold`: lists the manifests in a bucket, and repairs them after the bucket went backwards."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def repair(
     topic: Annotated[
         str | None, typer.Argument(metavar="[TOPIC]", show_default=False, autocompletion=complete_topic)
     ] = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Every topic, in place of one.")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Commit it. Without: only say what would be done.")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="All topics instead of one.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Commit the repair. Without it: a dry run.")] = False,
     accept_loss: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PARTITION:START-END", help="Offsets that are lost for good: exactly those that a run names."
-        ),
+        typer.Option(metavar="PARTITION:START-END", help="Give up these offsets: exactly those that a dry run named."),
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Of a node that is stopped: repair without it. Needs --store.", show_default=False),
+        typer.Option(
+            help="The data directory of a stopped node: repair without the node. Needs --store.", show_default=False
+        ),
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", "-s", metavar="URL", help="With --data-dir: the node's.")
+        str | None, typer.Option("--store", "-s", metavar="URL", help="With --data-dir: the node's store.")
     ] = None,
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
@@ -52,11 +52,11 @@ def repair(
 ) -> None:
     """Write again what a bucket lacks, or shows an older version of, through the node that has seen it.
 
-    A bucket that was restored, copied in the wrong order, or lost a key shows less than the node has seen; the node then
-    deletes and evicts nothing there. This writes cluster.json (with --cluster) and topic.json again, proves every object that
-    the newest manifests seen name, lets the local log stand in for what is missing at the end, and commits them under a new
-    line. It does the same where objects are gone under a manifest that is there. What is lost in the middle is named and
-    nothing is changed, unless exactly that is given up. Exit code 1 if something cannot be repaired.
+    A bucket that was restored, copied in the wrong order, or lost a key shows less than the node has seen. The node then
+    deletes and evicts nothing there. This command writes cluster.json (with --cluster) and topic.json again, verifies every
+    object that the newest known manifests name, replaces missing objects at the end from the local log, and commits the
+    manifests under a new line. It does the same if a manifest is there but its objects are gone. If offsets in the middle are
+    lost, it names them and changes nothing, unless --accept-loss gives up exactly those. Exit code 1 if a repair is impossible.
     """
     from service.cli.client.repair import repairs
     from service.cli.kafka import all_topics, connect_admin, grpc_address

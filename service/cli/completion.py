@@ -1,6 +1,6 @@
-"""What a shell offers behind Tab: topics of the node that the line names so far, and names of configs.
+"""Shell completion of topic names, from the node that the command line addresses, and of config names.
 
-Nobody waits long for it and nobody reads an error in it: within `PATIENCE_S` there are names, or there are none.
+Completion must be fast and silent: after `PATIENCE_S`, or on any error, it offers nothing.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def complete_broker_config_name(incomplete: str) -> list[str]:
 
 
 def complete_config_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Of a topic where the line names one, else of brokers."""
+    """Topic configs if the command line names a topic, else broker configs."""
     of_topic = ctx.params.get("topic") is not None
     return complete_topic_config_name(incomplete) if of_topic else complete_broker_config_name(incomplete)
 
 
 def _topics(bootstrap: str) -> list[str]:
-    """In a thread of its own, as a name may take longer to resolve than any time limit of the client's."""
+    """Runs in its own thread: resolving a host name may take longer than the client's timeouts."""
     found: list[str] = []
 
     def ask() -> None:

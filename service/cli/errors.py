@@ -1,6 +1,6 @@
 """How a command fails: one line on standard error that says what to do, and an exit code.
 
-0 done; 1 it failed, or damage was found; 2 the command line is wrong, or what it names cannot be reached.
+Exit codes: 0 success; 1 failure, or damage found; 2 wrong command line, or the node or store is unreachable.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typer.core import TyperGroup
 
 from storage_tiers.errors import LogError
 
-#: What writing to a full disk meets. A closed pipe (EPIPE) is no failure worth a word: typer ends the command silently.
+#: Errors of a full disk. A closed pipe (EPIPE) is not among them: typer ends the command silently.
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-#: Of a context's `meta`: what named the node's address, unless the command line did.
+#: Key of a context's `meta`: the source of the node's address, if it is not the command line.
 ADDRESS_ORIGIN = "tidelog.address_origin"
 
 
 class CommandError(Exception):
-    """`str(error)` is the line that the user sees."""
+    """`str(error)` is the line printed for the user."""
 
     exit_code = 1
 
@@ -35,20 +35,20 @@ class Unreachable(CommandError):
 
 
 class NodeUnreachable(Unreachable):
-    """No node answers there. Where the address was not given on the command line, the line says where it is from."""
+    """No node answers at the address. If the address is not from the command line, the error names its source."""
 
 
 class Misconfigured(CommandError):
-    """A file that the command reads says what it cannot mean."""
+    """A file that the command reads has invalid content."""
 
     exit_code = 2
 
 
 class ReportingGroup(TyperGroup):
-    """The one place where errors become lines and exit codes. Defects keep their traceback."""
+    """Turns errors into one line and an exit code; all commands run inside it. Defects keep their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        if sys.stdout is None:  # closed by the caller: nobody wants to see anything
+        if sys.stdout is None:  # the reader closed the pipe
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
         try:
             return super().invoke(ctx)
@@ -63,7 +63,7 @@ class ReportingGroup(TyperGroup):
             if error.filename is not None or error.errno not in _CANNOT_WRITE:
                 raise
             report(f"cannot write the output: {error.strerror}")
-            # What is buffered would fail again at the interpreter's end, with a traceback.
+            # The interpreter would flush the buffer at exit and fail again, with a traceback.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise typer.Exit(1) from None
 

@@ -1,4 +1,4 @@
-"""What commands that talk to a node share: its address, librdkafka's clients, and its errors as sentences.
+"""Shared by commands that talk to a node: the node's address, librdkafka clients, and errors as sentences.
 
 The address is, in this order: `--bootstrap-server`, the profile that `--profile` names, TIDELOG_BOOTSTRAP_SERVER, the profile
 that TIDELOG_PROFILE names, the profile `default`, and this machine's port 9092.
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 2.0
 REQUEST_TIMEOUT_S = 30.0
-#: What librdkafka takes into a request; beyond them it raises instead of asking the node.
+#: librdkafka's limits per request; beyond them it raises without asking the node.
 MOST_PARTITIONS = 100_000
 HIGHEST_PARTITION = 2**31 - 1
 HIGHEST_OFFSET = 2**63 - 1
-#: People watch: a node that comes back is found within this time.
+#: The longest reconnect back-off: short, because a person is watching.
 RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-#: The read-only broker config that says where a node's gRPC listener is.
+#: The read-only broker config with the address of a node's gRPC listener.
 GRPC_LISTENER = "tidelog.grpc.listener"
-#: And where its metrics are.
+#: The same for its HTTP listener, which serves the metrics.
 HTTP_LISTENER = "tidelog.http.listener"
-#: Known to `tidelog serve` too, which ignores it.
+#: `tidelog serve` knows it and ignores it.
 ENVIRONMENT_ADDRESS = "TIDELOG_BOOTSTRAP_SERVER"
 
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s,\[\]:]+):(\d{1,5})")
@@ -61,7 +61,7 @@ def _note_profile(ctx: typer.Context, value: str | None) -> str | None:
 
 
 def _resolve_bootstrap(ctx: typer.Context, value: str) -> str:
-    """What is typed goes before what the environment says, an address before a profile."""
+    """The command line wins over the environment, and an address over a profile."""
     profile, typed_profile = ctx.meta.get(_NAMED_PROFILE, (None, False))
     source = _source(ctx, "bootstrap")
     typed = source == _TYPED
@@ -93,7 +93,7 @@ Bootstrap = Annotated[
         "--bootstrap-server",
         "-b",
         metavar="HOST:PORT",
-        help="A node's Kafka listener; several are separated by commas.",
+        help="Kafka listeners of one or more nodes, separated by commas.",
         envvar=ENVIRONMENT_ADDRESS,
         callback=_resolve_bootstrap,
     ),
@@ -103,7 +103,7 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
-        help="The node that a table of tidelog/profiles.toml in the config directory names.",
+        help="The profile to use: a table of tidelog/profiles.toml in the config directory.",
         envvar="TIDELOG_PROFILE",
         is_eager=True,
         expose_value=False,
@@ -113,7 +113,7 @@ Profile = Annotated[
 
 
 def client_config(bootstrap: str) -> dict[str, Any]:
-    """Of every librdkafka client here. Its own log lines are off: errors come as errors."""
+    """Settings of every librdkafka client. Its log lines are off: errors are raised instead."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "tidelog-cli",
@@ -147,7 +147,7 @@ def as_command_error(bootstrap: str, error: KafkaException, what: str) -> Comman
 
 
 def explain(bootstrap: str, error: KafkaError, what: str) -> CommandError:
-    """What librdkafka says, in a sentence: whether the node was not reached, or what it refused and why."""
+    """librdkafka's error as a sentence: the node was unreachable, or what it refused and why."""
     if error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
         return NodeUnreachable(f"the node at {bootstrap} does not answer: {error.str()}; is that its Kafka port?")
     sentence = error.str().removeprefix("Broker: ").removeprefix("Local: ")
@@ -176,7 +176,7 @@ def all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
 
 
 def grpc_address(bootstrap: str, admin: AdminClient) -> str:
-    """The address of the node's gRPC listener. CommandError for a broker that has none."""
+    """The address of the node's gRPC listener. CommandError if the broker has none."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     cluster = outcome(
@@ -193,7 +193,7 @@ def grpc_address(bootstrap: str, admin: AdminClient) -> str:
 
 
 def http_addresses(bootstrap: str, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
-    """Of the HTTP listeners of all nodes of the cluster, where /metrics and /readyz are. CommandError if one has none."""
+    """Addresses of the HTTP listeners (/metrics, /readyz) of all nodes of the cluster. CommandError if a node has none."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     admin = connect_admin(bootstrap)
@@ -207,7 +207,7 @@ def http_addresses(bootstrap: str, timeout_s: float = REQUEST_TIMEOUT_S) -> list
         if entry is None or not entry.value:
             raise CommandError(f"node {node.id} at {bootstrap} has no {HTTP_LISTENER}: name its address with --http")
         host, port = split_address(str(entry.value))
-        # A node that listens on all addresses is reached where its clients reach it.
+        # A node that listens on all addresses is reached at its advertised host.
         found.append(f"{node.host if host in ('0.0.0.0', '::') else host}:{port}")
     return found
 

@@ -1,10 +1,9 @@
 """Whether a Kafka listener answers at an address, or what answers there instead.
 
-librdkafka would go on trying for ever and could not say why it fails, so each command asks once by itself before: a plain
-connection and the smallest request of Kafka's protocol. What another protocol answers to it is recognised.
+librdkafka retries for ever and cannot say why a connection fails. So each command first opens one plain connection and sends
+the smallest Kafka request. This module recognises the answers of other protocols.
 
-Does not promise that a node serves: one that stands still, and anything else that accepts a connection and says nothing, is
-left to the command's own time limits.
+Does not promise that the node works: if the listener accepts the connection and stays silent, the command's own timeouts apply.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import struct
 
 from service.cli.errors import NodeUnreachable
 
-#: For the connection, and for each piece of the answer, which is one but for a trickle.
+#: Timeout of the connection and of each read; the answer normally comes in one read.
 PATIENCE_S = 2.0
-#: Bytes that are enough to recognise an answer.
+#: This many bytes identify a protocol.
 _ENOUGH = 16
-#: Bytes of an answer that are read at most.
+#: At most this many bytes of an answer are read.
 _MOST = 1 << 16
-#: As text two line ends: a server that reads lines, as HTTP's do, takes the request for a whole one and answers it.
+#: Its bytes contain two line ends, so that an HTTP server takes it for a complete request and answers.
 _CORRELATION = b"\r\n\r\n"
 _CLIENT_ID = b"tidelog-cli"
 #: ApiVersions, version 0, which every Kafka node answers.
@@ -30,14 +29,14 @@ _HTTP2_SETTINGS, _HTTP2_GOAWAY = 4, 7
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of HOST:PORT, an IPv6 address in brackets."""
+    """(host, port) of HOST:PORT; an IPv6 address is in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def require_reachable(bootstrap: str) -> str:
-    """The first address where a Kafka listener answers, or where nothing is known against it. NodeUnreachable, with each
-    one's reason, if there is none."""
+    """The first address with a Kafka listener, or with a silent one. NodeUnreachable, with the reason for each address, if
+    there is none."""
     reasons, foreign = [], 0
     for address in bootstrap.split(","):
         try:
@@ -60,22 +59,22 @@ def require_reachable(bootstrap: str) -> str:
 
 
 def other_protocol(first: bytes | None) -> str | None:
-    """What speaks, by the first bytes of its answer to `REQUEST`; None for Kafka's protocol, and for None: silence."""
+    """The protocol that answered `REQUEST`, by its first bytes. None for Kafka's protocol and for silence (`first` is None)."""
     if first is None or (len(first) >= 8 and first[4:8] == _CORRELATION):
         return None
-    if first.startswith((b"HTTP/", b"<")):  # some answer with a page alone
+    if first.startswith((b"HTTP/", b"<")):  # some servers answer with the page only
         return "it speaks HTTP"
     if len(first) >= 9 and first[3] in (_HTTP2_SETTINGS, _HTTP2_GOAWAY) and first[5:9] == bytes(4):
-        return "it speaks gRPC, or else HTTP/2"
+        return "it speaks gRPC, or another HTTP/2 protocol"
     if first[:2] in (b"\x15\x03", b"\x16\x03"):
         return "it speaks TLS"
     if not first:
-        return "it ends the connection without an answer, as one of TLS does"
+        return "it closes the connection without an answer, as a TLS listener does"
     return f"it speaks another protocol, and answers {first[:_ENOUGH]!r}"
 
 
 def _first_bytes(address: str) -> bytes | None:
-    """Of the answer; empty if the connection is ended without one, None if nothing comes within `PATIENCE_S`."""
+    """The first bytes of the answer; empty if the peer closes the connection first, None after `PATIENCE_S` of silence."""
     with socket.create_connection(split_address(address), PATIENCE_S) as connection:
         received = b""
         try:
@@ -84,13 +83,13 @@ def _first_bytes(address: str) -> bytes | None:
                 received += piece
         except TimeoutError:
             return received or None
-        except OSError:  # ended; what came before says more
+        except OSError:  # closed; the bytes before it say more
             pass
         return received
 
 
 def _wanted(received: bytes) -> int:
-    """Kafka's answer is taken whole, or a node would log that its client was cut off."""
+    """Reads Kafka's answer to its end; otherwise the node would log a disconnected client."""
     if received[4:8] != _CORRELATION:
         return _ENOUGH
     return min(_MOST, 4 + int.from_bytes(received[:4], "big"))

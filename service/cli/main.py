@@ -1,4 +1,4 @@
-"""The `tidelog` command, put together from its groups: one module a group; what is heavy the command that needs it imports."""
+"""The `tidelog` command: one module per command group. Each command imports its heavy dependencies itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 try:
     import typer
-except ModuleNotFoundError as missing:  # a clone in whose environment only what programs embed is installed
+except ModuleNotFoundError as missing:  # a clone with only the `tidelog` distribution installed, not `tidelog-server`
     raise SystemExit(
         f"tidelog: this command needs {missing.name}; in a clone: pip install -e packaging/server"
     ) from None
@@ -56,10 +56,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Runs before every command."""
+    """Runs before each command."""
 
 
 if __name__ == "__main__":

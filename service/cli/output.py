@@ -1,6 +1,6 @@
-"""What commands print: tables for people, JSON for scripts, and the same words for sizes and times everywhere.
+"""Output of commands: tables for people, JSON for scripts, one notation for sizes and times.
 
-Tables are as wide as their content where nobody reads them on a terminal, so that `grep` and `awk` see whole lines.
+If the output is not a terminal, tables are as wide as their content, so that `grep` and `awk` see whole lines.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them: 512 B, 1.5 MiB."""
+    """Bytes for people: 512 B, 1.5 MiB."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -75,7 +75,7 @@ def size(count: int) -> str:
 
 
 def moment(unix_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds; `-` for a time that is not known (negative)."""
+    """ISO 8601 in UTC with milliseconds; `-` for an unknown (negative) time."""
     if unix_ms < 0:
         return "-"
     try:

@@ -1,14 +1,14 @@
-"""Named profiles: a file that says which node a client command talks to.
+"""Named profiles: a file that maps names to the nodes that client commands talk to.
 
-`$XDG_CONFIG_HOME/tidelog/profiles.toml` (`~/.config/tidelog/profiles.toml` where that is not set), one table a profile:
+`$XDG_CONFIG_HOME/tidelog/profiles.toml` (default `~/.config/tidelog/profiles.toml`), one table per profile:
 
-    [default]                                   # used where no profile is named
+    [default]                                   # used if no profile is named
     bootstrap-server = "127.0.0.1:9092"
 
     [prod]
     bootstrap-server = "10.0.0.5:9092,10.0.0.6:9092"
 
-Only the profile that is used is checked, so that a mistake in another one stops no command.
+Only the profile in use is checked: a mistake in another profile stops no command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from service.cli.errors import Misconfigured
 
-#: Its name in the config directory.
+#: The file's name in the config directory.
 PROFILES = "profiles.toml"
 DEFAULT_PROFILE = "default"
 BOOTSTRAP_SERVER = "bootstrap-server"
@@ -30,9 +30,9 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def bootstrap_of(name: str | None, path: Path, check: Callable[[str], None]) -> str | None:
-    """The address in the profile `name`; without a name in the profile `default`, None if there is none.
+    """The address in the profile `name`, by default in the profile `default`; None if there is no such profile.
 
-    `check` raises ValueError for an address that cannot be one. Misconfigured names the file and what is wrong in it."""
+    `check` raises ValueError for an invalid address. Raises Misconfigured with the file and the mistake in it."""
     profiles = _read(path)
     if profiles is None:
         if name is None:
@@ -45,7 +45,7 @@ def bootstrap_of(name: str | None, path: Path, check: Callable[[str], None]) -> 
         raise Misconfigured(f"{path} has no profile {name}{_known(name, profiles)}; {_how_to_add(name)}")
     where = f"{path}: [{_key(name or DEFAULT_PROFILE)}]"
     if not isinstance(table, dict):
-        raise Misconfigured(f"{where} is no table, but {json.dumps(table, default=str)}")
+        raise Misconfigured(f"{where} is not a table but {json.dumps(table, default=str)}")
     unknown = sorted(set(table) - {BOOTSTRAP_SERVER})
     if unknown:
         raise Misconfigured(f"{where} has the unknown setting {unknown[0]}; the only one is {BOOTSTRAP_SERVER}")
@@ -53,7 +53,7 @@ def bootstrap_of(name: str | None, path: Path, check: Callable[[str], None]) -> 
     if address is None:
         raise Misconfigured(f"{where} has no {BOOTSTRAP_SERVER}")
     if not isinstance(address, str):
-        raise Misconfigured(f"{where} {BOOTSTRAP_SERVER} is not text, but {json.dumps(address, default=str)}")
+        raise Misconfigured(f"{where} {BOOTSTRAP_SERVER} is not a string but {json.dumps(address, default=str)}")
     try:
         check(address)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What `tidelog cold repair` is given and answers, through a node or without one."""
+"""Arguments and results of `tidelog cold repair`, through a node or without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Offsets [base, end) of a partition, to be given up."""
+    """Offsets [base, end) of a partition that the user gives up."""
 
     partition: int
     base: int
@@ -22,15 +22,15 @@ class Loss:
         found = re.fullmatch(r"(\d+):(\d+)-(\d+)", text)
         if found is None or int(found[2]) >= int(found[3]):
             raise ValueError(
-                f"{text!r} names no offsets: write PARTITION:START-END, END being the first offset that is kept"
+                f"{text!r} is not a range of offsets: write PARTITION:START-END; END is the first offset that stays"
             )
         return cls(*map(int, found.groups()))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRepair:
-    """One answer. `commit` is the one that was made, 0 if none. Of `topic.json` the partition is -1, of `cluster.json` the
-    topic is empty as well."""
+    """The result for one manifest or file. `commit` is the new commit's number, 0 if there is none. For `topic.json` the
+    partition is -1; for `cluster.json` the topic is empty, too."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class PartitionRepair:
         if not self.summary:
             return f"{name}: nothing to repair"
         done = f" (done: {self._numbered} {self.commit})" if self.commit else ""
-        checked = f"; {self.checked} objects were checked" if self.partition >= 0 else ""
+        checked = f"; {self.checked} objects verified" if self.partition >= 0 else ""
         return f"{name}: {self.summary}{checked}{done}"
 
     @property

@@ -11,7 +11,7 @@ _Listeners = Annotated[
     str | None,
     typer.Option(
         metavar="NAME://HOST:PORT,…",
-        help="Where Kafka's clients are served, as Kafka's `listeners`: without a host on every address of this machine, with "
+        help="Kafka listeners, as Kafka's `listeners`: without a host on every address of this machine, with "
         "port 0 on a free one. (default: PLAINTEXT://127.0.0.1:9092)",
     ),
 ]
@@ -19,26 +19,26 @@ _AdvertisedListeners = Annotated[
     str | None,
     typer.Option(
         metavar="NAME://HOST:PORT,…",
-        help="Where clients of each listener are told to connect, as Kafka's `advertised.listeners`. (default: --listeners)",
+        help="The address that clients of each listener get, as Kafka's `advertised.listeners`. (default: --listeners)",
     ),
 ]
 _ProtocolMap = Annotated[
     str | None,
     typer.Option(
         metavar="NAME:PLAINTEXT,…",
-        help="The protocol of each listener that is not called PLAINTEXT, as Kafka's `listener.security.protocol.map`.",
+        help="The protocol of each listener with another name than PLAINTEXT, as Kafka's `listener.security.protocol.map`.",
     ),
 ]
 _DataDir = Annotated[Path | None, typer.Option(help="Hot segments and metadata. (default: data/node)")]
 _Store = Annotated[
     str | None,
-    typer.Option(help="Where history goes: s3://bucket/prefix, file:///path, a path, or none. (default: data/store)"),
+    typer.Option(help="The store: s3://bucket/prefix, file:///path, a path, or none. (default: data/store)"),
 ]
 _S3Endpoint = Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")]
 _S3Region = Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")]
 _GrpcListener = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="For applications, and sealing. (default: 127.0.0.1:9093)"),
+    typer.Option(metavar="HOST:PORT", help="The gRPC listener. (default: 127.0.0.1:9093)"),
 ]
 _HttpListener = Annotated[
     str | None,
@@ -47,20 +47,20 @@ _HttpListener = Annotated[
 _NodeId = Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")]
 _NewCluster = Annotated[
     bool,
-    typer.Option("--new-cluster", help="Let an empty data directory begin a cluster beside those in the store."),
+    typer.Option("--new-cluster", help="Let an empty data directory create a new cluster beside those in the store."),
 ]
 _TakeOver = Annotated[
     str | None,
-    typer.Option(metavar="CLUSTER_ID", help="Let an empty data directory become this cluster's, from the store alone."),
+    typer.Option(metavar="CLUSTER_ID", help="Build an empty data directory from this cluster in the store."),
 ]
-_Verify = Annotated[bool, typer.Option("--verify", help="With --take-over: every byte in the store is checked first.")]
+_Verify = Annotated[bool, typer.Option("--verify", help="With --take-over: verify every byte in the store first.")]
 _Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A broker config under Kafka's own name; repeatable."),
 ]
 _Config = Annotated[Path | None, typer.Option(help="TOML file with any of these settings and a table named broker.")]
 _LogLevel = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. (default: INFO)")]
-_LogFormat = Annotated[str | None, typer.Option(help="text, or json: an object a line. (default: text)")]
+_LogFormat = Annotated[str | None, typer.Option(help="text, or json: one object per line. (default: text)")]
 
 
 def serve(
@@ -82,7 +82,7 @@ def serve(
     log_level: _LogLevel = None,
     log_format: _LogFormat = None,
 ) -> None:
-    """Run a node until SIGTERM or Ctrl-C. Each setting: flag, then TIDELOG_* variable, then --config file, then default."""
+    """Run a node until SIGTERM or Ctrl-C. Settings come from flags, TIDELOG_* variables, the --config file, then defaults."""
     from service.app import run
     from service.settings import load_settings
     from storage_tiers.errors import LogError

@@ -1,4 +1,4 @@
-"""What commands that read a bucket share: the options that name it, and opening it."""
+"""Shared by commands that read a bucket: its options, and opening it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Only this c
 
 @contextmanager
 def opened_store(url: str, endpoint: str | None, region: str | None) -> Iterator[BlockingObjectStore]:
-    """The store at `url`, closed afterwards. A store that refuses or does not answer meanwhile is Unreachable."""
+    """The store at `url`, closed afterwards. Raises Unreachable if the store refuses or does not answer."""
     from storage_tiers.cold.stores.location import StoreLocation
     from storage_tiers.cold.stores.open import open_blocking_store
 

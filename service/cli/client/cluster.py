@@ -21,12 +21,12 @@ from service.cli.kafka import (
 )
 from service.cli.output import AsJson, counted, print_json, print_table
 
-cluster = typer.Typer(no_args_is_help=True, help="Look at the cluster and its nodes.")
+cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster and its nodes.")
 
 
 @cluster.callback()
 def group() -> None:
-    """Keeps `info` a command of its own while it is the only one."""
+    """Keeps `info` a subcommand: typer merges a single command into its group."""
 
 
 @cluster.command()
@@ -44,7 +44,7 @@ def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, prof
         future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
         try:
             configs = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")
-        except CommandError:  # a broker that is no tidelog node may forbid it
+        except CommandError:  # a broker of another kind may forbid it
             configs = {}
         listeners = {name: configs[name].value if name in configs else None for name in (GRPC_LISTENER, HTTP_LISTENER)}
         nodes.append(

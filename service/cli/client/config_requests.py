@@ -1,5 +1,5 @@
-"""DescribeConfigs and IncrementalAlterConfigs asked of a node directly: librdkafka names neither the defaults of all
-brokers (a resource without a name) nor documentation."""
+"""DescribeConfigs and IncrementalAlterConfigs, sent to a node directly: librdkafka supports neither the cluster-wide broker
+defaults (a resource without a name) nor the documentation of configs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from service.cli.errors import CommandError
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
-#: DescribeConfigs' sources, in the words of this command.
+#: The names that this command prints for DescribeConfigs' sources.
 SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default"}
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """`value` is None for a secret, and for what has none. `synonyms` are (key, value, source), the one that holds first."""
+    """`value` is None for a secret or an unset config. `synonyms` are (key, value, source), the effective one first."""
 
     name: str
     value: str | None
@@ -37,7 +37,7 @@ class ConfigChange:
 
 
 def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = ()) -> list[Described]:
-    """Configs of one resource, by name; all of them, or those of `keys` that there are. CommandError if it is refused."""
+    """Configs of one resource, by name: all, or those in `keys` that exist. CommandError if the node refuses."""
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
     from kio.static.primitive import i8
@@ -64,7 +64,7 @@ def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = (
 
 
 def alter_configs(address: str, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-    """All changes or none. CommandError, with the node's reason, if it refuses them."""
+    """Makes all changes or none. CommandError, with the node's reason, if it refuses them."""
     from kio.schema.incremental_alter_configs.v1.request import (
         AlterableConfig,
         AlterConfigsResource,

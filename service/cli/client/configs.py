@@ -1,4 +1,4 @@
-"""`tidelog configs`: what brokers and topics are set to, where each value comes from, and changing brokers' while they run."""
+"""`tidelog configs`: shows configs of brokers and topics with the source of each value, and changes those of brokers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile, pairs
 from service.cli.listener import require_reachable
 from service.cli.output import AsJson, print_json, print_table
 
-configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change brokers' while they run.")
+configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change those of running brokers.")
 
-#: Of the node's answer, whose words are Kafka's.
+#: A part of the node's answer, which is Kafka's own text.
 _ONLY_AT_THE_START = "Cannot update these configs dynamically"
 
 Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="One broker, by its id.")]
@@ -54,15 +54,13 @@ def describe(
         str | None,
         typer.Option("--topic", metavar="TOPIC", help="A topic instead of a broker.", autocompletion=complete_topic),
     ] = None,
-    all_brokers: Annotated[
-        bool, typer.Option("--all-brokers", help="What is set for all brokers while they run.")
-    ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also what is at its default.")] = False,
+    all_brokers: Annotated[bool, typer.Option("--all-brokers", help="The dynamic defaults of all brokers.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include configs at their defaults.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Show what differs from the defaults, of the first broker unless told otherwise."""
+    """Show the configs that differ from their defaults, by default those of the first broker."""
     if sum((broker is not None, topic is not None, all_brokers)) > 1:
         raise typer.BadParameter("give one of --broker, --topic and --all-brokers", param_hint="describe")
     address = require_reachable(bootstrap)
@@ -102,22 +100,27 @@ def alter(
     appended: Annotated[
         list[str] | None,
         typer.Option(
-            "--append", metavar="KEY=ITEM", help="A list's item; repeatable.", autocompletion=complete_broker_config
+            "--append", metavar="KEY=ITEM", help="An item of a list; repeatable.", autocompletion=complete_broker_config
         ),
     ] = None,
     subtracted: Annotated[
         list[str] | None,
         typer.Option(
-            "--subtract", metavar="KEY=ITEM", help="A list's item; repeatable.", autocompletion=complete_broker_config
+            "--subtract",
+            metavar="KEY=ITEM",
+            help="An item of a list; repeatable.",
+            autocompletion=complete_broker_config,
         ),
     ] = None,
     broker: Broker = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check the change without making it.")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Validate the change without making it.")
+    ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Change configs of all brokers, or of one, while they run. All changes or none."""
+    """Change configs of all running brokers, or of one. All changes are made, or none."""
     changes = [ConfigChange(key, SET, value) for key, value in pairs(new, "--set").items()]
     changes += [ConfigChange(key, DELETE, None) for key in deleted or ()]
     changes += [ConfigChange(key, APPEND, value) for key, value in pairs(appended, "--append").items()]
@@ -130,7 +133,7 @@ def alter(
     except CommandError as error:
         if _ONLY_AT_THE_START not in str(error):
             raise
-        raise CommandError(f"{error}. Say it when the node starts: tidelog serve --set KEY=VALUE") from None
+        raise CommandError(f"{error}. Set it when the node starts: tidelog serve --set KEY=VALUE") from None
     if as_json:
         print_json({"broker": broker, "changed": [change.name for change in changes], "validated": validate_only})
     else:
@@ -139,9 +142,7 @@ def alter(
 
 
 def _no_such(absent: list[str], known: list[str], *, of_topic: bool) -> str:
-    near = [
-        f"log.{key}" for key in absent if f"log.{key}" in known
-    ]  # a topic's key, under the name that a broker has for it
+    near = [f"log.{key}" for key in absent if f"log.{key}" in known]  # a topic's key under the broker's name for it
     near = near or sorted({each for key in absent for each in difflib.get_close_matches(key, known, 2)})
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     whose, others = (

@@ -1,8 +1,7 @@
-"""`tidelog consume`: records of topics to standard output, by assignment: no group, nothing is committed.
+"""`tidelog consume`: prints records of topics. It assigns partitions itself: no group, no committed offsets.
 
-Reads under `read_committed`. Follows the log unless it is told where to end; a node that goes away meanwhile is waited
-for when following, and an error when an end was asked for. An end (`--to`, `--exit-at-end`) is never waited for beyond what
-the log holds when the command begins.
+Reads with `read_committed`. Without an end it follows the log, and waits for a node that goes away. With an end (`--to`,
+`--exit-at-end`) a node that goes away is an error, and records that arrive after the command's start are not awaited.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from service.cli.listener import require_reachable
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
 
-#: librdkafka's consumer insists on a group's name, although none is joined.
+#: librdkafka's consumer requires a group id, although it joins no group.
 GROUP = "tidelog-cli"
 BATCH = 1000
 POLL_S = 0.05
-#: How long a node may hold a read that found nothing: the end of a partition shows only after it.
+#: How long the node may delay an empty Fetch; librdkafka reports the end of a partition only after it.
 FOLLOWING_WAIT_MS = 500
 ENDING_WAIT_MS = 50
 _TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
@@ -60,7 +59,7 @@ def consume(
     ],
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Of each topic; repeatable. (default: all)"),
+        typer.Option("--partition", "-p", min=0, help="A partition of each topic; repeatable. (default: all)"),
     ] = None,
     start: Annotated[
         str,
@@ -77,31 +76,33 @@ def consume(
         typer.Option(
             "--to",
             metavar=SYNTAX,
-            help="End before this place of each partition, or at its end. Written as --from is.",
+            help="Stop before this position of each partition, or at its end. Same syntax as --from.",
             show_default=False,
         ),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records in all.")
+        int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after this many records in total.")
     ] = None,
-    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at the end of each partition.")] = False,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", "-e", help="Stop at the end of each partition.")
+    ] = False,
     format_: Annotated[
         str | None, typer.Option("--format", "-f", metavar="FORMAT", help=f"As kcat's: {TOKENS}; \\n \\t \\xHH.")
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", help="Print keys too, and this between key and value.")
+        str | None, typer.Option("--key-separator", "-k", help="Print keys, too, with this text between key and value.")
     ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="A JSON object a line, as `produce --json` takes it; what is not UTF-8 stands as base64 in `..._base64`.",
+            help="One JSON object per line, as `produce --json` reads it; base64 in `..._base64` if not UTF-8.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Print the records of topics. Goes on until Ctrl-C, --max-messages, --exit-at-end or --to."""
+    """Print the records of topics until Ctrl-C, --max-messages, --exit-at-end or --to ends it."""
     from confluent_kafka import KafkaException
 
     from storage_tiers.clock import SystemClock
@@ -126,14 +127,14 @@ def consume(
 
 @dataclass(frozen=True, slots=True)
 class ConsumedRange:
-    """Where a partition is read from, as librdkafka takes it, and the first offset that is not; None: no end."""
+    """Where to start in a partition, as librdkafka takes it, and the first offset not to print; None: no end."""
 
     start: int
     stop: int | None
 
 
 class Follower:
-    """One consumer and what ends it. Not thread-safe."""
+    """One consumer and its end conditions. Not thread-safe."""
 
     def __init__(self, bootstrap: str, show: Format, max_messages: int | None, *, exit_at_end: bool) -> None:
         from confluent_kafka import Consumer
@@ -144,7 +145,7 @@ class Follower:
         self._stopped = False
         self._exit_at_end = exit_at_end
         self._spans: dict[Place, ConsumedRange] = {}
-        #: Where the command has not ended yet, and of these where records are still to come.
+        #: Partitions not at their end yet, and those among them that still have records to print.
         self._unfinished: set[Place] = set()
         self._behind: set[Place] = set()
         self._lost = False
@@ -190,12 +191,12 @@ class Follower:
         topic, number = min(self._behind)
         more = f" and {len(self._behind) - 1} more" if len(self._behind) > 1 else ""
         why = why_nothing_comes(self._bootstrap, sorted(self._behind))
-        report(f"nothing has come for {silence.SILENCE_S:g} s, with {topic}-{number}{more} not read to the end: {why}")
+        report(f"no records for {silence.SILENCE_S:g} s, and {topic}-{number}{more} not read to the end: {why}")
 
     def stop(self) -> None:
-        """Ends `run` after at most POLL_S. For a signal's handler: an exception, raised anywhere, could be lost."""
+        """Ends `run` within POLL_S. For signal handlers, whose exceptions could be lost."""
         self._stopped = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends a write that blocks
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C interrupts a blocked write
 
     def close(self) -> None:
         self._consumer.close()
@@ -228,7 +229,7 @@ class Follower:
             self._finish(place)
 
     def _finish(self, place: Place) -> None:
-        """Nothing more is read there."""
+        """Stops reading the partition."""
         from confluent_kafka import TopicPartition
 
         self._behind.discard(place)
@@ -251,9 +252,9 @@ class Follower:
 def _spans(
     bootstrap: str, consumer: Consumer, places: Sequence[Place], begin: Position, bound: Position | None
 ) -> dict[Place, ConsumedRange]:
-    """What is read of each partition; none of which nothing is."""
+    """The range to read of each partition, without empty ranges."""
     if bound is None and begin.is_an_end:
-        return {place: ConsumedRange(begin.value, None) for place in places}  # librdkafka's numbers are the same
+        return {place: ConsumedRange(begin.value, None) for place in places}  # librdkafka uses the same numbers
     starts = find_offsets(bootstrap, consumer, places, begin)
     if bound is None:
         return {place: ConsumedRange(start, None) for place, start in starts.items()}
@@ -278,7 +279,7 @@ def _format(format_: str | None, key_separator: str | None, *, as_json: bool) ->
 
 
 def _text_format(separator: str | None) -> Format:
-    """Bytes as they are, a line each; null prints as nothing."""
+    """Raw bytes, one line per record; null prints as nothing."""
     if separator is None:
         return lambda record: (record.value or b"") + b"\n"
     between = separator.encode()

@@ -1,16 +1,16 @@
-"""Records as JSON, one a line, and back: `consume --json` writes what `produce --json` reads, losing nothing of a record.
+"""Records as JSON Lines: `consume --json` writes them, `produce --json` reads them, and no part of a record is lost.
 
-A key, a value or a header's value is text under its own name if its bytes are UTF-8, else base64 under that name with
-`_base64` behind it; null is null. An empty one is empty text, so that a tombstone and an empty value stay apart.
+A key, a value or a header's value that is UTF-8 appears as text under its own name, else as base64 under the name with the
+suffix `_base64`. null is null, and empty bytes are empty text, so that a tombstone and an empty value differ.
 
     {"topic":"t","partition":0,"offset":7,"timestamp":1372636800000,"timestamp_type":"create_time","key":"k",
      "value_base64":"/w==","headers":[{"key":"h","value":null}]}
 
-What librdkafka cannot send is refused, or left to it: the timestamp 0, which it takes for "now", a zero byte in a header's
-key, and a record without a timestamp.
+Lines that librdkafka cannot send are refused: the timestamp 0 (librdkafka reads it as "now") and a zero byte in a header's
+key. librdkafka chooses a missing timestamp.
 
-Pure. Reading: `value` has to be there, so that a misspelt one deletes nothing; all else may be left out. `offset` and
-`timestamp_type` are the log's to give, and are passed over.
+Pure. When reading, `value` is required, so that a misspelt name writes no tombstone; all other fields are optional. `offset`
+and `timestamp_type` are ignored: the log assigns them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_QUOTE = 60
 
 
 class JsonRecord(NamedTuple):
-    """What a line asks for; None for what it leaves to the producer."""
+    """A line's fields; None where the producer chooses."""
 
     topic: str | None
     partition: int | None
@@ -56,7 +56,7 @@ def to_json(record: ShownRecord) -> bytes:
 
 
 def from_json(line: bytes) -> JsonRecord:
-    """ValueError, with a sentence, for what is no record."""
+    """Raises ValueError with a sentence if the line is not a record."""
     try:
         found = json.loads(line)
     except ValueError as error:
@@ -65,7 +65,7 @@ def from_json(line: bytes) -> JsonRecord:
         raise ValueError(f"it is not a JSON object but {_quoted(found)}")
     _check_fields(found, _FIELDS, "a record")
     if "value" not in found and "value_base64" not in found:
-        raise ValueError('it has no value; a tombstone has "value": null')
+        raise ValueError('it has no value; for a tombstone write "value": null')
     return JsonRecord(
         _optional(found, "topic", str, "text"),
         _number(found, "partition", 0, 2**31 - 1),
@@ -124,7 +124,7 @@ def _number(found: Mapping[str, Any], name: str, least: int, most: int) -> int |
     if number is None or least <= number <= most:
         return number
     why = " (librdkafka takes 0 for the time of sending)" if name == "timestamp" and number == 0 else ""
-    raise ValueError(f"{name} is {number}{why}; between {least} and {most} can be written")
+    raise ValueError(f"{name} is {number}{why}; write a number from {least} to {most}")
 
 
 def _optional(found: Mapping[str, Any], name: str, kind: type, called: str) -> Any:

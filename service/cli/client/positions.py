@@ -1,6 +1,6 @@
-"""Places in a partition as a user writes them, and the offsets that they mean.
+"""Positions in a partition in the user's notation, and their offsets.
 
-A place is `beginning`, `end`, an offset, `-N` (N before the end), a time, or `-1h` (that long before now). A time means the
+A position is `beginning`, `end`, an offset, `-N` (N before the end), a time, or `-1h` (that long before now). A time means the
 first record with that timestamp or a later one, and the end if there is none.
 """
 
@@ -40,7 +40,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`value` in the unit; of a time, EARLIEST and LATEST are the beginning and the end."""
+    """`value` is in the given unit; for a time, EARLIEST and LATEST are the beginning and the end."""
 
     unit: Unit
     value: int
@@ -77,12 +77,12 @@ def _parse_time(text: str, option: str) -> int:
         ) from None
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
-    return max(0, round(parsed.timestamp() * 1000))  # below it lie the numbers that mean the beginning and the end
+    return max(0, round(parsed.timestamp() * 1000))  # smaller numbers mean the beginning and the end
 
 
 def _within_64_bits(number: int, option: str) -> int:
     if number > HIGHEST_OFFSET:
-        raise typer.BadParameter(f"{number} is beyond {HIGHEST_OFFSET}, the highest there can be", param_hint=option)
+        raise typer.BadParameter(f"{number} is above {HIGHEST_OFFSET}, the highest offset", param_hint=option)
     return number
 
 
@@ -104,7 +104,7 @@ def find_offsets(
 
 
 def _ask(bootstrap: str, consumer: Consumer, places: Sequence[Place], timestamp: int) -> Mapping[Place, int]:
-    """By timestamp; a negative offset where no record is as late."""
+    """Looks up by timestamp; a negative offset means that no record is that late."""
     from confluent_kafka import KafkaException, TopicPartition
 
     asked = [TopicPartition(topic, number, timestamp) for topic, number in places]
@@ -121,7 +121,7 @@ def _ask(bootstrap: str, consumer: Consumer, places: Sequence[Place], timestamp:
 def topic_partitions(
     bootstrap: str, consumer: Consumer, topics: Sequence[str], wanted: Sequence[int] | None
 ) -> list[Place]:
-    """All partitions of the topics, or of each those that are `wanted`. CommandError for what is not there."""
+    """All partitions of the topics, or the `wanted` ones of each. CommandError if a topic or partition does not exist."""
     places: list[Place] = []
     for topic in dict.fromkeys(topics):
         found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]

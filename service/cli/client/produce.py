@@ -1,7 +1,7 @@
-"""`tidelog produce`: lines of text, or of JSON as `consume --json` prints them, as records.
+"""`tidelog produce`: writes each line of text, or of `consume --json` output, as a record.
 
-Stops at the first record that the node refuses; what was acknowledged until then stays. Under `--acks all` the producer
-is idempotent, so a retry writes nothing twice.
+Stops at the first record that the node refuses; acknowledged records stay. With `--acks all` the producer is idempotent, so
+a retry writes nothing twice.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from service.cli.output import counted, print_json
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-#: How long a record may take to be acknowledged, retries included.
+#: The longest time until a record is acknowledged, retries included.
 DELIVERY_TIMEOUT_MS = 120_000
-#: How long a topic that was just created on demand may stay unknown.
+#: The longest time until an auto-created topic is known.
 TOPIC_TIMEOUT_MS = 10_000
-#: Lines between two looks at what was delivered.
+#: Lines between two polls for delivery reports.
 POLL_EVERY = 256
 
 
@@ -49,7 +49,7 @@ _Topic = Annotated[
     typer.Argument(
         metavar="[TOPIC]",
         show_default=False,
-        help="May be left out with --json: each line then names its own.",
+        help="Optional with --json, if each line names its topic.",
         autocompletion=complete_topic,
     ),
 ]
@@ -57,12 +57,10 @@ _JsonLines = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Lines are records as `consume --json` prints them, with key, value, headers, timestamp and partition.",
+        help="Read lines as `consume --json` prints them, with key, value, headers, timestamp and partition.",
     ),
 ]
-_Summary = Annotated[
-    bool, typer.Option("--summary", help="Print what was written, with first and last offsets, as JSON.")
-]
+_Summary = Annotated[bool, typer.Option("--summary", help="Print the first and last offsets written, as JSON.")]
 
 
 class Compression(StrEnum):
@@ -81,7 +79,7 @@ class RequiredAcks(StrEnum):
 
 @dataclass
 class Deliveries:
-    """What became of the records so far. `first` and `last` are offsets by topic and partition, as far as acks tell them."""
+    """Delivery results so far. `first` and `last` are offsets by topic and partition; with acks=0 there are none."""
 
     records: int = 0
     quiet: silence.Silence = field(default_factory=silence.Silence)
@@ -90,11 +88,11 @@ class Deliveries:
     last: dict[Place, int] = field(default_factory=dict)
 
     def say_silence(self) -> None:
-        """Once for each silence: the client tries again by itself, and says nothing meanwhile."""
+        """Prints one line per silence, because librdkafka retries without a word."""
         if self.quiet.due():
             report(
-                f"the node has acknowledged nothing for {silence.SILENCE_S:g} s; it is asked for up to "
-                f"{DELIVERY_TIMEOUT_MS // 1000} s. Its log and /readyz say what it waits for; it may be out of disk space, "
+                f"the node has acknowledged nothing for {silence.SILENCE_S:g} s; retrying for up to "
+                f"{DELIVERY_TIMEOUT_MS // 1000} s. Its log and /readyz give the reason; it may be out of disk space, "
                 "or recovering"
             )
 
@@ -115,7 +113,7 @@ def produce(
     topic: _Topic = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read lines from this file, not from stdin."),
+        typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read lines from this file instead of stdin."),
     ] = None,
     key_separator: Annotated[
         str | None,
@@ -128,7 +126,7 @@ def produce(
             "-p",
             min=0,
             max=HIGHEST_PARTITION,
-            help="Write to this partition; otherwise the key chooses.",
+            help="Write to this partition. (default: chosen by the key)",
         ),
     ] = None,
     header: Annotated[
@@ -179,7 +177,7 @@ def _check(topic: str | None, key_separator: str | None, *, as_json: bool) -> No
     if key_separator == "":
         raise typer.BadParameter("at least one character", param_hint="--key-separator")
     if as_json and key_separator is not None:
-        raise typer.BadParameter("a line of JSON has its key in it: leave --key-separator out", param_hint="--json")
+        raise typer.BadParameter("JSON lines contain their keys: omit --key-separator", param_hint="--json")
     if topic is None and not as_json:
         raise typer.BadParameter("name the topic, or give --json with lines that name it", param_hint="TOPIC")
 
@@ -190,7 +188,7 @@ def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dic
         "compression.type": compression.value,
         "acks": acks.value,
         "enable.idempotence": acks is RequiredAcks.all,
-        # As Java's producer and the SDK: librdkafka's own choice, CRC-32, sends a key elsewhere.
+        # As Java's producer and the SDK. librdkafka's default, CRC-32, chooses other partitions.
         "partitioner": "murmur2_random",
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "topic.metadata.propagation.max.ms": TOPIC_TIMEOUT_MS,
@@ -217,10 +215,10 @@ def _send(producer: Producer, record: JsonRecord, deliveries: Deliveries) -> Non
 
 
 def _finish(producer: Producer, deliveries: Deliveries) -> None:
-    """Waits for what is under way; after a failure what waits in the queue is given up."""
+    """Waits for records in flight; after a failure, drops the queued ones."""
     if deliveries.failure is not None:
         producer.purge(in_queue=True, in_flight=False)
-    deliveries.quiet.begin()  # what came before was the wait for lines
+    deliveries.quiet.begin()  # until now it waited for lines, not for the node
     while producer.flush(0.5):
         deliveries.say_silence()
 
@@ -233,7 +231,7 @@ def _reader(
     *,
     as_json: bool,
 ) -> Callable[[bytes], JsonRecord]:
-    """Makes a record of a line, or raises ValueError. What the command line names goes before what the line does."""
+    """A record from a line. Options of the command line win over the line's fields. Raises ValueError."""
 
     def read_text(line: bytes) -> JsonRecord:
         key, value = (None, line) if separator is None else _split(line, separator)
@@ -276,7 +274,7 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _shown(file: Path | None, wanted: bool) -> Iterator[Any]:
-    """A function to tell bytes to; they are shown where somebody watches and nobody types."""
+    """A function that counts bytes and shows progress, if stderr is a terminal and stdin is not."""
     watched = sys.stderr.isatty() and not (file is None and sys.stdin.isatty())
     if not (wanted and watched):
         yield lambda count: None

@@ -1,4 +1,4 @@
-"""Deleting the oldest records of a topic: DeleteRecords, with a place for each partition as a user writes it."""
+"""DeleteRecords on a topic, with a position for each partition in the user's notation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.cli.kafka import REQUEST_TIMEOUT_S, client_config, connect_admin, o
 
 
 class Deleted(NamedTuple):
-    """Of one partition: its log start before and now, and its end."""
+    """A partition's log start before and after, and its end."""
 
     partition: int
     start_before: int
@@ -30,8 +30,8 @@ class Deleted(NamedTuple):
 def delete_before(
     bootstrap: str, topic: str, partitions: Sequence[int] | None, before: str, *, dry_run: bool
 ) -> list[Deleted]:
-    """All partitions' places are found before any record is deleted. CommandError if one is beyond a partition's end, or
-    names the partitions of which nothing was deleted."""
+    """Resolves the positions of all partitions before it deletes anything. CommandError if one is beyond a partition's end,
+    or with the partitions where deletion failed."""
     from confluent_kafka import Consumer, TopicPartition
 
     from storage_tiers.clock import SystemClock
@@ -51,7 +51,7 @@ def delete_before(
         raise CommandError(f"{before} is beyond the end of {', '.join(beyond)}; nothing was deleted")
     rows = [
         Deleted(place[1], starts[place], max(starts[place], wanted[place]), ends[place]) for place in places
-    ]  # below the start there is nothing left to delete
+    ]  # nothing to delete below the log start
     asked = [TopicPartition(topic, row.partition, row.start) for row in rows if row.start > row.start_before]
     if dry_run or not asked:
         return rows

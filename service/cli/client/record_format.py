@@ -1,6 +1,6 @@
-"""Formats of records as kcat has them (`-f '%t [%p] at %o: %s\\n'`): parsed once, then bytes for each record.
+"""Record formats in kcat's syntax (`-f '%t [%p] at %o: %s\\n'`): parsed once, then applied to each record.
 
-Pure. What a record's key, value and headers hold is printed byte for byte; null prints as nothing, and as length -1.
+Pure. Keys, values and headers print byte for byte; null prints as nothing, its length as -1.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-#: What `%` may be followed by, for the help.
+#: The format's tokens, for the help.
 TOKENS = "%t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers, %K %S %R lengths"
 _PART = re.compile(rb"%(.?)|\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)|([^%\\]+|\\$)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
@@ -36,7 +36,7 @@ def _length(content: bytes | None) -> int:
 
 
 def _headers(record: ShownRecord) -> bytes:
-    """As kcat prints them: name=value, parted by commas; a null value is NULL."""
+    """As kcat prints them: name=value, separated by commas; a null value is NULL."""
     return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers)
 
 
@@ -55,7 +55,7 @@ _FIELDS: dict[bytes, Format] = {
 
 
 def parse_format(text: str) -> Format:
-    """ValueError for a token that there is not."""
+    """Raises ValueError for an unknown token."""
     parts: list[bytes | Format] = []
     for found in _PART.finditer(text.encode()):
         token, escape, plain = found.groups()
@@ -68,7 +68,9 @@ def parse_format(text: str) -> Format:
         elif token in _FIELDS:
             parts.append(_FIELDS[token])
         else:
-            raise ValueError(f"there is no %{token.decode(errors='replace')}; there are {TOKENS}, and %% for itself")
+            raise ValueError(
+                f"unknown token %{token.decode(errors='replace')}; known: {TOKENS}, and %% for a percent sign"
+            )
     return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
 

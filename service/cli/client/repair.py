@@ -1,4 +1,4 @@
-"""A repair of manifests through the node that has seen them, over its gRPC listener."""
+"""Repairs manifests through the running node, over its gRPC listener."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from service.cli.errors import CommandError, Unreachable
 from service.cli.repair_answers import Loss, PartitionRepair
 
-#: A repair looks at every object of a partition.
+#: Long, because a repair verifies every object of a partition.
 REPAIR_TIMEOUT_S = 3600.0
 
 
@@ -20,8 +20,8 @@ def repairs(
     apply: bool,
     losses: Sequence[Loss] = (),
 ) -> Iterator[PartitionRepair]:
-    """One after another, through the node whose gRPC listener is at `address`: with `cluster` first the cluster's file, then of
-    each topic its file and its partitions. CommandError, Unreachable."""
+    """Repairs one after another, through the gRPC listener at `address`: with `cluster` first cluster.json, then each topic's
+    topic.json and its partitions. Raises CommandError, Unreachable."""
     import grpc
 
     from grpc_api.proto import cold_pb2 as pb

@@ -1,6 +1,6 @@
-"""What librdkafka's admin client does not show, asked of a node directly: leader epochs, tiered ends, brokers' ids.
+"""Requests that librdkafka's admin client lacks: leader epochs, tiered ends, brokers' ids.
 
-One request and its answer over a connection of its own, without retries. Versions are chosen fixed: Metadata 12 (topic
+Each request opens its own connection, without retries. Versions are fixed: Metadata 12 (topic
 ids, leader epochs), ListOffsets 9 (KIP-1005, the latest tiered offset).
 """
 
@@ -16,14 +16,14 @@ from service.cli.kafka import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from service.cli.listener import split_address
 
 #: ListOffsets' special timestamp (KIP-1005).
-#: How a node answers of a partition whose store is behind.
+#: The error code for a partition whose store is behind.
 STORAGE_ERROR = 56
 LATEST_TIERED = -5
 _CLIENT_ID = "tidelog-cli"
 
 
 def leader_epochs(address: str, topic: str) -> Mapping[int, int]:
-    """Leader epoch of each partition; -1 where it has no leader."""
+    """Leader epoch by partition; -1 without a leader."""
     from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
     from kio.schema.metadata.v12.response import MetadataResponse
     from kio.schema.types import TopicName
@@ -38,7 +38,7 @@ def leader_epochs(address: str, topic: str) -> Mapping[int, int]:
 
 
 def brokers(address: str) -> Sequence[int]:
-    """Their ids, in order."""
+    """Broker ids, in order."""
     from kio.schema.metadata.v12.request import MetadataRequest
     from kio.schema.metadata.v12.response import MetadataResponse
 
@@ -48,8 +48,8 @@ def brokers(address: str) -> Sequence[int]:
 
 
 def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int | None]:
-    """One past the last offset in the object store, for the partitions that the node at `address` leads and that have
-    any record there; None for those of which the store shows less than the node has seen."""
+    """One past the last offset in the object store, by partition that the node at `address` leads and that has records
+    there; None if the store is behind (it shows less than the node has seen)."""
     from kio.schema.list_offsets.v9.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
     from kio.schema.list_offsets.v9.response import ListOffsetsResponse
     from kio.schema.types import BrokerId, TopicName
@@ -71,7 +71,7 @@ def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[
 
 
 def ask(address: str, request: Any, answer_type: Any) -> Any:
-    """One request of kio's, and its answer. CommandError if there is none."""
+    """Sends a kio request and returns its answer. CommandError if there is no answer."""
     from kio.serial import entity_reader, entity_writer
     from kio.static.primitive import i16, i32
 

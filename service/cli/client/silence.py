@@ -1,10 +1,10 @@
-"""Saying that nothing comes, while librdkafka goes on asking by itself and says nothing of it."""
+"""Reports that the node is silent, because librdkafka retries without a word."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: After so many seconds it is said, once for each silence.
+#: Seconds of silence before a report, one per silence.
 SILENCE_S = 3.0
 
 
@@ -17,11 +17,11 @@ class Silence:
         self._heard_at = self._now()
 
     def begin(self) -> None:
-        """What was before was no silence of the node's. One that was said is not said again."""
+        """Starts the measurement anew: the pause before was not the node's. A reported silence is not reported again."""
         self._heard_at = max(self._heard_at, self._now())
 
     def due(self) -> bool:
-        """Whether it is to be said now."""
+        """Whether to report the silence now."""
         if self._now() - self._heard_at < SILENCE_S:
             return False
         self._heard_at = float("inf")
@@ -29,6 +29,6 @@ class Silence:
 
 
 def _monotonic() -> float:
-    from storage_tiers.clock import SystemClock  # which imports asyncio, and other commands need none
+    from storage_tiers.clock import SystemClock  # it imports asyncio, which other commands do not need
 
     return SystemClock().monotonic()

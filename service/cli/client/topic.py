@@ -1,4 +1,4 @@
-"""`tidelog topic`: topics through Kafka's admin protocol, and sealing, which is tidelog's own."""
+"""`tidelog topic`: topics through Kafka's admin protocol, and sealing through tidelog's own."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ Configs = Annotated[
     ),
 ]
 
-#: What a call may take on top of the time that the node was told to wait.
+#: Added to the wait that the node was asked for.
 GRPC_MARGIN_S = 10.0
-#: A week; gRPC's deadlines end somewhere too.
+#: A week: gRPC's deadlines are bounded.
 LONGEST_SEAL_S = 604_800
-#: The protocol has 16 bits for it.
+#: A 16-bit field of the protocol.
 MOST_REPLICAS = 2**15 - 1
 
 
@@ -59,7 +59,7 @@ MOST_REPLICAS = 2**15 - 1
 def create(
     name: NewName,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", max=MOST_PARTITIONS, help="-1: the node's num.partitions.")
+        int, typer.Option("--partitions", "-p", max=MOST_PARTITIONS, help="-1 for the node's num.partitions.")
     ] = -1,
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", "-r", max=MOST_REPLICAS, help="-1: the node's default.")
@@ -166,7 +166,7 @@ def alter(
         typer.Option(
             "--delete-config",
             metavar="KEY",
-            help="Back to the default; repeatable.",
+            help="Reset this config to its default; repeatable.",
             autocompletion=complete_topic_config_name,
         ),
     ] = None,
@@ -177,7 +177,7 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Change configs and the number of partitions. Configs go first, all of them or none."""
+    """Change configs and the number of partitions. Configs change first, all of them or none."""
     from confluent_kafka.admin import NewPartitions
 
     new = pairs(config, "--config")
@@ -230,13 +230,13 @@ def delete(
 @topic.command()
 def seal(
     name: Name,
-    wait: Annotated[bool, typer.Option("--wait", help="Return once all records so far are in the bucket.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, max=LONGEST_SEAL_S, help="Seconds to wait at most.")] = 60.0,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until all records so far are in the bucket.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, max=LONGEST_SEAL_S, help="The longest wait, in seconds.")] = 60.0,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Close a topic's segments and move all its records so far to the bucket."""
+    """Close a topic's active segments now and offload all its records so far to the bucket."""
     address = grpc_address(bootstrap, connect_admin(bootstrap))
     sealed = _seal(bootstrap, address, name, wait, timeout)
     if as_json:
@@ -278,8 +278,8 @@ def delete_records(
 # --- asking ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """`leader_epoch`, `log_start`, `end` and `tiered_end` are None where they are not known or there is none.
-    `store_behind`: the store shows less of it than its leader has seen; `/readyz` says what to do."""
+    """`leader_epoch`, `log_start`, `end` and `tiered_end` are None if unknown or absent. `store_behind`: the store shows less
+    than the leader has seen; `/readyz` says what to do."""
 
     partition: int
     leader: int | None
@@ -320,7 +320,7 @@ def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription
 
 
 def _tiered_ends(found: TopicDescription) -> Mapping[int, int | None]:
-    """By partition, of the leaders that answer; None where the store is behind."""
+    """Tiered ends by partition, from the leaders that answer; None if the store is behind."""
     from service.cli.client.requests import tiered_ends
 
     led: dict[str, list[int]] = {}
@@ -337,7 +337,7 @@ def _tiered_ends(found: TopicDescription) -> Mapping[int, int | None]:
 
 
 def _offsets(admin: AdminClient, name: str, numbers: Sequence[int], *, earliest: bool) -> Mapping[int, int]:
-    """Offsets of the partitions that answer."""
+    """Offsets by partition, without those that failed."""
     from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
@@ -375,9 +375,7 @@ def _say_not_compacted(configs: Mapping[str, str]) -> None:
     policies = {policy.strip() for policy in configs.get("cleanup.policy", "").split(",")}
     if "compact" in policies:
         kept = "until retention removes it" if "delete" in policies else "for ever"
-        report(
-            f"cleanup.policy={configs['cleanup.policy']}: the log cleaner does not run yet: every record is kept {kept}"
-        )
+        report(f"cleanup.policy={configs['cleanup.policy']}: compaction is not there yet: every record is kept {kept}")
 
 
 # --- sealing -----------------------------------------------------------------------------------------------------------
@@ -405,14 +403,14 @@ def _seal(bootstrap: str, address: str, name: str, wait: bool, timeout: float) -
 
 
 def _awaited(answering: Any, bootstrap: str, name: str) -> Any:
-    """The answer. Once the node has taken its time, says on standard error why."""
+    """The node's answer. After a silence, prints the reason for the wait to standard error."""
     import grpc
 
     try:
         return answering.result(timeout=silence.SILENCE_S)
     except grpc.FutureTimeoutError:
         why = why_nothing_comes(bootstrap, [(name, part) for part in _partitions(bootstrap, name)])
-        report(f"{name} is not in the bucket after {silence.SILENCE_S:g} s, and is waited for: {why}")
+        report(f"{name} is not in the bucket after {silence.SILENCE_S:g} s; still waiting: {why}")
     return answering.result()
 
 
@@ -429,5 +427,5 @@ def _ids(numbers: Sequence[int]) -> str:
 
 
 def _topic_id(found: TopicDescription) -> str | None:
-    """As Kafka prints a Uuid, and as it stands in the bucket's keys; librdkafka prints the other base64."""
+    """As Kafka prints a Uuid and as the bucket's keys contain it; librdkafka prints standard base64 instead."""
     return str(found.topic_id).replace("+", "-").replace("/", "_") if found.topic_id else None

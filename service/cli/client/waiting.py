@@ -1,4 +1,4 @@
-"""Why a command hears nothing: what the node says of itself at `/readyz`, in a sentence."""
+"""Why a command waits: the node's `/readyz` as a sentence."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from service.cli.client.positions import Place
 from service.cli.errors import CommandError
 
-#: For the node's answer.
+#: Timeout of the node's answer.
 PATIENCE_S = 2.0
-#: What the body says of a store that nothing is wrong with.
+#: The body's state of a healthy store.
 _SOUND_STORES = ("ok", "none")
 _LONGEST_BODY = 1 << 20
 ASK_THE_LOG = "the node reports no problem; retrying"
 
 
 def why_nothing_comes(bootstrap: str, places: Sequence[Place]) -> str:
-    """A sentence, also where the node cannot be asked. Takes at most a few times `PATIENCE_S`."""
+    """A sentence, even if the node does not answer. Takes at most a few times `PATIENCE_S`."""
     try:
         body = _readyz(bootstrap)
     except (CommandError, OSError, ValueError):
@@ -27,7 +27,7 @@ def why_nothing_comes(bootstrap: str, places: Sequence[Place]) -> str:
 
 
 def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
-    """`body` as the node's `/readyz` gives it; `partitions` that are waited for."""
+    """`body` is the node's `/readyz`; `partitions` are those that the command waits for."""
     behind: Mapping[str, str] = body.get("store_behind", {})
     for partition in partitions:
         if partition in behind:
@@ -46,7 +46,7 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
 
 
 def _readyz(bootstrap: str) -> Any:
-    """ValueError for what is no answer of a tidelog node's."""
+    """Raises ValueError if the answer is not a tidelog node's."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import urlopen
@@ -57,7 +57,7 @@ def _readyz(bootstrap: str) -> Any:
     try:
         with urlopen(f"http://{address}/readyz", timeout=PATIENCE_S) as answer:
             return json.loads(answer.read(_LONGEST_BODY))
-    except HTTPError as error:  # not ready, and the body says why
+    except HTTPError as error:  # not ready; the body has the reason
         return json.loads(error.read(_LONGEST_BODY))
     except HTTPException as error:
         raise ValueError(str(error)) from None

@@ -1,7 +1,7 @@
-"""What a bucket says that it holds, read from its manifests alone: no segment, no sidecar, no node is asked.
+"""Lists a bucket from its manifests alone: it reads no segment and no sidecar, and needs no node.
 
-One partition after the other, each from a manifest of its own moment. A manifest that cannot be read is reported in its
-place and does not hide the others. Whether the objects are there and sound is `tidelog fsck`'s question.
+Partitions are read one after another, so they are not one moment's state. An unreadable manifest is reported and does not
+hide the others. Does not check that the objects exist and are sound; `tidelog fsck` does.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 from storage_tiers.types import TopicId
 
-#: How often a manifest is read again whose pages were rewritten meanwhile.
+#: Attempts to read a manifest whose pages are rewritten meanwhile.
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ColdPartition:
-    """`current` is whether the topic's name means this topic id and is not deleted (None: `topic.json` does not tell).
+    """`current`: the topic's name maps to this topic id, and the topic is not deleted (None: `topic.json` does not tell).
 
     `segments` is empty unless it was asked for; `manifest` is None, and `fault` says why, where the manifest cannot be read.
     """
@@ -76,7 +76,7 @@ class ColdPartition:
 def cold_partitions(
     store: BlockingObjectStore, *, cluster_id: str | None, topic: str | None, with_segments: bool
 ) -> Iterator[ColdPartition]:
-    """Every partition of every topic id that the bucket knows, in the order of their keys."""
+    """Every partition of every topic id in the bucket, in the order of their keys."""
     bucket = Bucket(store)
     for cluster in [cluster_id] if cluster_id is not None else bucket.folders():
         for name in [topic] if topic is not None else bucket.topic_names(cluster):

@@ -1,4 +1,4 @@
-"""`tidelog cold ls`: what the manifests in a bucket name, as a table or as JSON."""
+"""`tidelog cold ls`: the contents of the manifests in a bucket, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _totals(found: Sequence[ColdPartition]) -> Mapping[str, int]:
 
 
 def _of_cluster(found: Sequence[ColdPartition]) -> str:
-    """Which one, where there is one: several have a column."""
+    """The cluster's id if there is one cluster; several get a column."""
     clusters = {part.cluster_id for part in found}
     return f"cluster {clusters.pop()}: " if len(clusters) == 1 else ""
 

@@ -1,4 +1,4 @@
-"""One line of a dump: named values that print as Kafka's tool prints them, or as JSON, and damage where there is some."""
+"""One line of a dump: named values and damage, printed in the format of Kafka's tool or as JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from service.cli.output import json_bytes
 
 _UNDERSCORE = re.compile(r"_([a-z])")
-#: Names that Kafka's DumpLogSegments does not write in camel case.
+#: Names that Kafka's DumpLogSegments prints without camel case.
 _KAFKA_NAMES = {"codec": "compresscodec", "is_valid": "isvalid", "value": "payload"}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`fields` in printing order; a value of bytes is a key's or a record's content. `damage` says what is wrong there,
-    `prefix` stands before the text."""
+    """`fields` are in printing order; bytes are the content of a key or value. `damage` describes the damage, `prefix` comes
+    before the text."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def damage(what: str, **fields: Any) -> Line:
 
 
 def note(text: str) -> Line:
-    """What the reader should know and nothing is wrong about."""
+    """A note for the reader; not damage."""
     return Line("note", {"note": text})
 
 

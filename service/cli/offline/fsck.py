@@ -1,4 +1,4 @@
-"""`tidelog fsck`: proves that the bucket holds what its manifests say, or names what does not."""
+"""`tidelog fsck`: verifies that the bucket holds what its manifests say, and names what differs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def fsck(
     data_dir: Annotated[str | None, typer.Option(help="Also compare this node's local logs with the bucket.")] = None,
     cluster_id: ClusterId = None,
     topic: Annotated[str | None, typer.Option(help="One topic.")] = None,
-    quick: Annotated[bool, typer.Option(help="Listings and manifests only; by default every byte is read.")] = False,
+    quick: Annotated[
+        bool, typer.Option(help="Read only listings and manifests; by default every byte is read.")
+    ] = False,
     grace_ms: Annotated[
         int, typer.Option(help="Age from which an unreferenced object is damage: tidelog.tier.delete.grace.ms.")
     ] = 24 * 3600 * 1000,
@@ -35,7 +37,7 @@ def fsck(
     from storage_tiers.errors import LogError
 
     if data_dir is not None and quick:
-        raise typer.BadParameter("compares bytes: leave --quick out", param_hint="--data-dir")
+        raise typer.BadParameter("compares bytes: omit --quick", param_hint="--data-dir")
     scope = FsckScope(cluster_id, topic, quick, grace_ms)
     try:
         with opened_store(store, s3_endpoint, s3_region) as opened:
@@ -54,7 +56,7 @@ def fsck(
 
 
 def _checked(opened: BlockingObjectStore, scope: FsckScope, *, quiet: bool) -> Report:
-    """With a progress bar where a person looks."""
+    """With a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

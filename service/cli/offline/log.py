@@ -1,4 +1,4 @@
-"""`tidelog log`: what lies on disk, byte for byte, without a node and beside a running one."""
+"""`tidelog log`: dumps files on disk byte for byte, without a node or beside a running one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from service.cli.output import counted, print_json_line
 if TYPE_CHECKING:
     from service.cli.offline.dump_line import Line
 
-log = typer.Typer(no_args_is_help=True, help="Look into log segments, indexes and manifests.")
+log = typer.Typer(no_args_is_help=True, help="Inspect log segments, indexes and manifests.")
 
 
 @log.callback()
 def group() -> None:
-    """Keeps `dump` a command of its own while it is the only one."""
+    """Keeps `dump` a subcommand: typer merges a single command into its group."""
 
 
 @log.command()
 def dump(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Files of a partition directory, the directory, or a bucket's objects."),
+        typer.Argument(
+            metavar="PATH...",
+            help="Files of a partition directory, the directory itself, or downloaded objects of a bucket.",
+        ),
     ],
-    deep: Annotated[bool, typer.Option("--deep", help="Records too, and every row of a sidecar.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Include records, and every row of a sidecar.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
 ) -> None:
     """Print segments batch by batch, indexes entry by entry, and verify both. Exit code 1 if anything is damaged."""
@@ -96,7 +99,7 @@ def _lines(path: Path, deep: bool) -> Iterator[Line]:
     except LogError as error:
         yield damage(str(error))
     except FileNotFoundError:
-        yield note("it is gone: the node removed it meanwhile")
+        yield note("the node removed it meanwhile")
     except OSError as error:
         yield damage(f"it cannot be read: {error.strerror}")
 

@@ -1,10 +1,10 @@
 """The files of a partition directory as lines of a dump, read only and in bounded pieces.
 
-Checks what it shows: each batch's CRC and its place after the one before; each index entry against the batches of the
-log beside it. May run while a node writes to the directory: a batch that is only half there at the end of the newest
-log is no damage, and maps that a node still holds in memory are not there at all.
+Verifies what it shows: each batch's CRC and order; each index entry against the batches of the log beside it. May run while
+a node writes to the directory: a partial batch at the end of the newest log is not damage, and index entries that the node
+still keeps in memory are not in the files.
 
-Does not promise what `tidelog fsck` does: nothing here compares two copies, or the local log with the bucket.
+Does not compare the local log with the bucket; `tidelog fsck` does.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from storage_tiers.records.decoder import Record, decode_batch, decode_control
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _STOPS = {
-    batch_walk.PARTIAL: "a batch that begins there is not whole",
-    batch_walk.BAD_SIZE: "the length there is none that a batch can have",
-    batch_walk.BAD_MAGIC: "the bytes there are of no batch of format 2",
-    batch_walk.BAD_OFFSETS: "the offsets there are none that a batch can have",
+    batch_walk.PARTIAL: "the batch there is incomplete",
+    batch_walk.BAD_SIZE: "the length there is not a valid batch length",
+    batch_walk.BAD_MAGIC: "the bytes there are not a batch of format 2",
+    batch_walk.BAD_OFFSETS: "the offsets there are not valid in a batch",
 }
 
 
@@ -48,7 +48,7 @@ class BatchPosition(NamedTuple):
 
 # --- .log --------------------------------------------------------------------------------------------------------------
 def dump_log(path: Path, *, deep: bool) -> Iterator[Line]:
-    """A line for each batch, with `deep` one for each of its records too."""
+    """A line per batch; with `deep` also a line per record."""
     expected = _base_offset(path)
     last_epoch = -1
     with _opened(path) as (fd, size):
@@ -154,19 +154,21 @@ def _control_line(batch: memoryview, header: BatchHeader) -> Line:
 
 def _stopped(path: Path, position: int, size: int, stop: int) -> Line:
     if stop == batch_walk.PARTIAL and _is_newest(path):
-        return note(f"{size - position} bytes at position {position} are no whole batch yet, or what a crash left")
+        return note(
+            f"{size - position} bytes at position {position} are an incomplete batch: still being written, or left by a crash"
+        )
     return damage(_STOPS.get(stop, "no batch begins there"), position=position, bytes_left=size - position)
 
 
 def _is_newest(path: Path) -> bool:
-    """Whether no later segment stands beside it. A copy elsewhere has none, and counts as newest."""
+    """Whether no later segment is beside it. A copy elsewhere has none, and counts as newest."""
     others = (found for found in map(layout.parse_file, os.listdir(path.parent)) if found)
     return all(found.suffix != layout.LOG or found.offset <= _base_offset(path) for found in others)
 
 
 # --- indexes -----------------------------------------------------------------------------------------------------------
 def dump_offset_index(path: Path) -> Iterator[Line]:
-    """A line for each entry; one that does not name the last offset of the batch at its position is damaged."""
+    """A line per entry; an entry is damaged unless it names the last offset of the batch at its position."""
     base = _base_offset(path)
     batches = _places(path)
     if batches is None:
@@ -193,7 +195,7 @@ def _offset_fault(batch: BatchPosition | None, offset: int, position: int) -> st
 
 
 def dump_time_index(path: Path) -> Iterator[Line]:
-    """A line for each entry; its batch must be there, have that maximum timestamp, and no earlier one a larger."""
+    """A line per entry; its batch must exist and have that maximum timestamp, and no earlier batch may have a larger one."""
     base = _base_offset(path)
     batches = _places(path)
     if batches is None:
@@ -241,7 +243,7 @@ def _left_over(path: Path, width: int) -> Iterator[Line]:
 
 
 def _places(index: Path) -> Iterator[BatchPosition] | None:
-    """The batches of the log that belongs to an index; None if it is not there."""
+    """The batches of the log that belongs to an index; None without that log."""
     log = index.with_suffix(layout.LOG)
     return _walk(log) if log.exists() else None
 
@@ -326,7 +328,7 @@ BY_SUFFIX: Mapping[str, Callable[[Path], Iterator[Line]]] = {
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, int]]:
-    """Descriptor and size, as they are now: what a node appends meanwhile is not looked at."""
+    """Descriptor and current size; later appends of a node are ignored."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd, os.fstat(fd).st_size

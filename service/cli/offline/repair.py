@@ -1,4 +1,4 @@
-"""A repair of manifests by the data directory of a node that is stopped."""
+"""Repairs manifests from the data directory of a stopped node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def repairs_offline(
     settings: NodeSettings, topic: str | None, *, apply: bool, losses: Sequence[Loss]
 ) -> Iterator[PartitionRepair]:
-    """As `repairs`, by the data directory of a node that is stopped. LogError."""
+    """As `repairs`, from the data directory of a stopped node. Raises LogError."""
     from service.repair_offline import repaired
     from storage_tiers.types import OffsetRange
 

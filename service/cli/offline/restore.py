@@ -1,4 +1,4 @@
-"""`tidelog restore`: a lost data directory, built again from the store, without serving."""
+"""`tidelog restore`: rebuilds a lost data directory from the store, without serving."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from service.cli.store import S3Endpoint, S3Region, StoreUrl
 def restore(
     cluster_id: Annotated[
         str,
-        typer.Argument(metavar="CLUSTER_ID", help="As `tidelog cold ls` names it; after -- if it begins with a dash."),
+        typer.Argument(
+            metavar="CLUSTER_ID",
+            help="The cluster's id in `tidelog cold ls`; write it after -- if it begins with a dash.",
+        ),
     ],
     store: StoreUrl,
     data_dir: Annotated[Path, typer.Option(help="An empty directory.")] = Path("data/node"),
     node_id: Annotated[int, typer.Option(help="The number that the lost node had.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print where clients would go on.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the recovery points.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check every byte in the store first, as fsck does.")
+        bool, typer.Option("--verify", help="Verify every byte in the store first, as fsck does.")
     ] = False,
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
 ) -> None:
-    """Build a lost node's data directory from the store alone. The node that had it must be stopped.
+    """Rebuild a lost node's data directory from the store alone. The old node must be stopped.
 
-    Prints each partition's recovery point: where clients go on. What was acknowledged beyond is lost."""
+    Prints each partition's recovery point, where clients continue. Acknowledged records beyond it are lost."""
     import asyncio
 
     from service.settings import NodeSettings
@@ -49,7 +52,7 @@ def restore(
         typer.echo(f"tidelog: {error}", err=True)
         raise typer.Exit(1) from None
     if verify:
-        typer.echo(f"sound: every byte of cluster {cluster_id} in the store was checked")
+        typer.echo(f"sound: every byte of cluster {cluster_id} in the store was verified")
     for point in points:
         found = point.claimed
         moment = datetime.fromtimestamp(found.committed_at / 1000, UTC).isoformat(timespec="seconds")

@@ -15,7 +15,7 @@ from storage_tiers.cold.manifest.json import decode
 from storage_tiers.cold.manifest.model import Manifest, RemoteSegment
 from storage_tiers.cold.segments import sidecar
 
-#: Documents that are no manifests.
+#: Documents other than manifests.
 PLAIN_DOCUMENTS = ("cluster.json", "topic.json", "endpoints.json", "home.json")
 
 
@@ -70,7 +70,7 @@ def dump_document(path: Path) -> Iterator[Line]:
 
 
 def dump_page(path: Path) -> Iterator[Line]:
-    """A manifest page as it is written; only its manifest knows its checksum."""
+    """A manifest page as it is stored; its checksum is in its manifest only."""
     try:
         data = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:

@@ -1,7 +1,7 @@
-"""`tidelog top`: what nodes do now, from two looks at their /metrics; live on a terminal, once or as JSON for scripts.
+"""`tidelog top`: current activity of nodes, from two scrapes of their /metrics; live on a terminal, once or as JSON for scripts.
 
-Looking costs a node one scrape an interval. A node that does not answer keeps its line, with the reason, and is asked again;
-one that was started again is found at the same address, or through the node that was named, which is asked where it listens.
+A node serves one scrape per interval. A node that does not answer keeps its line, with the reason, and is scraped again. A
+restarted node is found at its old address, or through the bootstrap node, which knows its listeners.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from storage_tiers.clock import Clock
 
-#: A node that takes longer for a scrape is called unreachable.
+#: Timeout of a scrape; the node then counts as unreachable.
 SCRAPE_TIMEOUT_S = 10.0
-#: Bytes of one scrape; more is not metrics.
+#: The largest scrape, in bytes.
 LONGEST_SCRAPE = 64 << 20
-#: Nodes that are asked at once.
+#: Concurrent scrapes.
 SCRAPES_AT_ONCE = 16
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.2, 86_400.0
-#: Width of a screen that no terminal shows.
+#: Width of the screen without a terminal.
 WIDTH = 150
 
 
@@ -42,17 +42,17 @@ def top(
     http: Annotated[
         list[str] | None,
         typer.Option(
-            "--http", metavar="HOST:PORT", help="A node's HTTP address, instead of asking for it; repeatable."
+            "--http", metavar="HOST:PORT", help="A node's HTTP address, instead of its advertised one; repeatable."
         ),
     ] = None,
-    interval: Annotated[float, typer.Option("--interval", "-i", help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Two looks, one screen, then end.")] = False,
-    topics: Annotated[int, typer.Option(help="Topics that are shown, the busiest first.")] = 10,
+    interval: Annotated[float, typer.Option("--interval", "-i", help="Seconds between two scrapes.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Scrape twice, print one screen, and exit.")] = False,
+    topics: Annotated[int, typer.Option(help="Number of topics to show, the busiest first.")] = 10,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Show what nodes do now: throughput, requests, tiers, topics. Ends with Ctrl-C; --json prints a line a node and look."""
+    """Show activity of nodes: throughput, requests, tiers, topics. Ctrl-C ends it; --json prints a line per node and scrape."""
     from storage_tiers.clock import SystemClock
 
     if not SHORTEST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:
@@ -72,7 +72,7 @@ def top(
 
 
 class Nodes:
-    """Who is looked at, and the newest reading of each. `find` says anew where they listen when one does not answer."""
+    """The watched nodes and the newest reading of each. `find` looks up their addresses again if one does not answer."""
 
     def __init__(self, addresses: Iterable[str], clock: Clock, *, find: Callable[[], list[str]] | None = None) -> None:
         self._clock = clock
@@ -83,7 +83,7 @@ class Nodes:
         self._threads = ThreadPoolExecutor(SCRAPES_AT_ONCE, thread_name_prefix="scrape")
 
     def look(self) -> list[NodeView]:
-        """Scrapes all of them; numbers are there from the second look on."""
+        """Scrapes all nodes; numbers exist from the second scrape on."""
         if any(each.trouble for each in self._seen) and self._find is not None:
             with contextlib.suppress(CommandError):
                 self._take(self._find())
@@ -114,7 +114,7 @@ class Nodes:
 
 
 def scrape(address: str) -> str:
-    """The text of its /metrics. Unreachable, with the reason, if there is none."""
+    """The text of a node's /metrics. Raises Unreachable with the reason."""
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import urlopen

@@ -1,8 +1,7 @@
-"""What `tidelog top` shows, computed from two readings of a node's /metrics. Pure: text and times in, numbers out.
+"""The numbers of `tidelog top`, from two readings of a node's /metrics. Pure: text and times in, numbers out.
 
-A counter that fell, because the node was started again, is taken to have begun at 0. Quantiles are those of the interval
-alone, from the histogram's buckets as Prometheus estimates them (`histogram_quantile`). What a node does not serve is 0, or
-None where 0 would be a claim.
+A counter that fell (the node restarted) counts from 0. Quantiles cover the interval alone and are estimated from the
+histogram's buckets as Prometheus does (`histogram_quantile`). A missing metric is 0, or None where 0 would mislead.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Scrape:
 
     @classmethod
     def parse(cls, text: str, at: float) -> Scrape:
-        """ValueError if it is no metrics page."""
+        """Raises ValueError if the text is not a page of metrics."""
         from prometheus_client.parser import text_string_to_metric_families
 
         samples: dict[str, dict[Labels, float]] = {}
@@ -39,7 +38,7 @@ class Scrape:
         return cls(at, samples)
 
     def values(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
-        """Those that bear at least these labels."""
+        """Samples with at least these labels."""
         wanted = labels.items()
         for key, value in self.samples.get(name, {}).items():
             if wanted <= key:
@@ -58,7 +57,7 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class ApiNumbers:
-    """Milliseconds; None where nothing was asked in the interval."""
+    """Milliseconds; None without requests in the interval."""
 
     api: str
     per_s: float
@@ -81,7 +80,7 @@ class TopicNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TierNumbers:
-    """`hit_ratio` is None where no chunk was read in the interval; `store` operations are requests a second."""
+    """`hit_ratio` is None if no chunk was read in the interval; `store` operations are requests per second."""
 
     hot_bytes_per_s: float
     cold_bytes_per_s: float
@@ -132,12 +131,12 @@ class NodeNumbers:
     topics: tuple[TopicNumbers, ...]
 
 
-#: The store shows less than the node has seen: of the cluster, of partitions.
+#: Metrics of a store that is behind: for the cluster, for partitions.
 _BEHIND = ("tidelog_store_cluster_behind", "tidelog_partitions_store_behind")
 
 
 class _Change:
-    """From one reading to the next of the same node."""
+    """The change between two readings of one node."""
 
     def __init__(self, before: Scrape, after: Scrape) -> None:
         self.before = before
@@ -147,11 +146,11 @@ class _Change:
         self.restarted = before.one(started) != after.one(started)
 
     def rate(self, name: str, **labels: str) -> float:
-        """A second, of the sample with exactly these labels."""
+        """Rate per second of the sample with exactly these labels."""
         return self._rise(name, frozenset(labels.items())) / self.seconds
 
     def rates(self, name: str, label: str) -> dict[str, float]:
-        """A second, summed by the values of `label`."""
+        """Rates per second, summed by the values of `label`."""
         found: dict[str, float] = {}
         for key in self.after.samples.get(name, {}):
             value = dict(key).get(label)
@@ -160,7 +159,7 @@ class _Change:
         return found
 
     def quantile(self, name: str, share: float, **labels: str) -> float | None:
-        """Of a histogram's rises in the interval."""
+        """Quantiles of a histogram's increases in the interval."""
         buckets = []
         for key in self.after.samples.get(f"{name}_bucket", {}):
             bound = dict(key).get("le")
@@ -251,7 +250,7 @@ def _tier(change: _Change) -> TierNumbers:
 
 
 def _apis(change: _Change) -> Iterator[ApiNumbers]:
-    """Those that were asked in the interval, the busiest first."""
+    """APIs with requests in the interval, the busiest first."""
     errors = change.rates(f"{REQUESTS}errors_total", "request")
     rates = change.rates(f"{REQUESTS}requests_total", "request")
     for api, per_s in sorted(rates.items(), key=lambda item: (-item[1], item[0])):

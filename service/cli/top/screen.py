@@ -1,4 +1,4 @@
-"""The screen of `tidelog top`: numbers in, rich renderables out. Nothing here asks or waits."""
+"""The screen of `tidelog top`: numbers in, rich renderables out. No I/O here."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
-#: A share of the disk from which produce may be slowed by default.
+#: The share of the disk from which produce is slowed by default.
 _DISK_FILLING = 0.9
-#: Columns of a terminal that shows all about a node in one line.
+#: Terminal width from which one line shows all of a node.
 _WIDE = 130
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as it was last seen. `numbers` is None before two readings; `trouble` says why the last look failed."""
+    """The last state of a node. `numbers` is None before two readings; `trouble` is the reason if the last scrape failed."""
 
     address: str
     numbers: NodeNumbers | None
@@ -29,7 +29,7 @@ class NodeView:
 
 
 def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12) -> RenderableType:
-    """`topics` and `apis` bound the rows of their tables; how many more there are is said."""
+    """`topics` and `apis` bound the rows of their tables; a last line counts the rest."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.text import Text
@@ -57,7 +57,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """A line a node; on a narrow screen what it does and what it needs stand in tables of their own."""
+    """A line per node; on a narrow screen activity and resources are two tables."""
 
     seen: Sequence[NodeView]
 
@@ -112,7 +112,7 @@ def _requests(live: Sequence[NodeNumbers], most: int) -> Table:
 
 
 def _merged_apis(live: Sequence[NodeNumbers]) -> list[ApiNumbers]:
-    """Over nodes: rates are added, of quantiles the worst node's stands."""
+    """Totals over nodes: rates are added, quantiles are the worst node's."""
     found: dict[str, ApiNumbers] = {}
     for row in (row for node in live for row in node.apis):
         known = found.get(row.api)

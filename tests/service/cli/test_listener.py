@@ -58,10 +58,10 @@ def answering(answer: bytes | None) -> Iterator[str]:
         (b"\0\0\1\x0a\r\n\r\n\0\0\0\0\0\x30", None),
         (b"HTTP/1.0 400 Bad Request", "it speaks HTTP"),
         (b"<!DOCTYPE HTML>", "it speaks HTTP"),
-        (b"\0\0\x18\4\0\0\0\0\0\0\4\0", "it speaks gRPC, or else HTTP/2"),
-        (b"\0\0\x08\7\0\0\0\0\0\0\0\0", "it speaks gRPC, or else HTTP/2"),
+        (b"\0\0\x18\4\0\0\0\0\0\0\4\0", "it speaks gRPC, or another HTTP/2 protocol"),
+        (b"\0\0\x08\7\0\0\0\0\0\0\0\0", "it speaks gRPC, or another HTTP/2 protocol"),
         (b"\x15\3\1\0\2\2\x46", "it speaks TLS"),
-        (b"", "it ends the connection without an answer, as one of TLS does"),
+        (b"", "it closes the connection without an answer, as a TLS listener does"),
         (b"SSH-2.0-OpenSSH", "it speaks another protocol, and answers b'SSH-2.0-OpenSSH'"),
     ],
 )
@@ -75,7 +75,7 @@ def test_protocols_are_told_by_their_first_bytes(first: bytes | None, protocol: 
     ids=str,
 )
 def test_a_nodes_other_listeners_are_named(node: Node, words: tuple[str, ...]) -> None:
-    for address, protocol in ((node.grpc, "gRPC, or else HTTP/2"), (node.http, "HTTP")):
+    for address, protocol in ((node.grpc, "gRPC, or another HTTP/2 protocol"), (node.http, "HTTP")):
         ran = tidelog(*words, "-b", address, stdin="")
         assert ran.code == 2
         assert ran.err == (
@@ -141,7 +141,7 @@ def test_who_says_nothing_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_connection_that_is_ended_is_said() -> None:
-    with answering(b"") as address, pytest.raises(NodeUnreachable, match="ends the connection without an answer"):
+    with answering(b"") as address, pytest.raises(NodeUnreachable, match="closes the connection without an answer"):
         require_reachable(address)
 
 

@@ -102,14 +102,14 @@ def test_every_command_that_talks_to_a_node_takes_both(
         ("[near]\n[far]\n", "prod", "{path} has no profile prod, only far, near; write the table [prod] with "),
         ("[proud]\n", "prod", "{path} has no profile prod (did you mean proud?)"),
         ("[near]\n", "my prod", 'write the table ["my prod"] with bootstrap-server = "HOST:PORT" there'),
-        ("prod = 1\n", "prod", "{path}: [prod] is no table, but 1"),
+        ("prod = 1\n", "prod", "{path}: [prod] is not a table but 1"),
         ("[prod]\n", "prod", "{path}: [prod] has no bootstrap-server"),
         (
             "[prod]\nbootstrap_server='h:1'\n",
             "prod",
             "{path}: [prod] has the unknown setting bootstrap_server; the only",
         ),
-        ("[prod]\nbootstrap-server=9092\n", "prod", "{path}: [prod] bootstrap-server is not text, but 9092"),
+        ("[prod]\nbootstrap-server=9092\n", "prod", "{path}: [prod] bootstrap-server is not a string but 9092"),
         (
             "[prod]\nbootstrap-server='h'\n",
             "prod",

@@ -85,7 +85,7 @@ def test_all_of_them_with_what_they_do_here(node: Node) -> None:
     ("words", "said"),
     [
         (("alter", "--set", "num.partitions=3"), "Cannot update these configs dynamically: Set(num.partitions)"),
-        (("alter", "--set", "num.partitions=3"), "Say it when the node starts: tidelog serve --set KEY=VALUE"),
+        (("alter", "--set", "num.partitions=3"), "Set it when the node starts: tidelog serve --set KEY=VALUE"),
         (("describe", "retention.ms"), "did you mean log.retention.ms"),
         (("describe", "retention.ms"), "--topic T shows a topic's"),
         (("alter", "--set", "log.retention.ms=soon"), "Not a number of type LONG"),

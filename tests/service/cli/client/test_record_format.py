@@ -37,7 +37,7 @@ TOMBSTONE = ShownRecord("t", 0, 7, -1, None, None, None, ())
 )
 def test_every_token(text: str, of_record: bytes | None, of_tombstone: bytes | None) -> None:
     if of_record is None:
-        with pytest.raises(ValueError, match=r"there is no %z?; there are %t topic, .*, and %% for itself"):
+        with pytest.raises(ValueError, match=r"unknown token %z?; known: %t topic, .*, and %% for a percent sign"):
             parse_format(text)
         return
     show = parse_format(text)

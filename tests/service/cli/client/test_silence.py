@@ -27,7 +27,7 @@ def test_a_node_that_acknowledges_nothing_is_said_while_it_is_asked(
         ran = tidelog("produce", "t", "-b", node.kafka, stdin="one\ntwo\n")
     assert ran.code == 1
     waits, *_, failed = ran.err.splitlines()
-    assert waits.startswith("tidelog: the node has acknowledged nothing for 0.5 s; it is asked for up to 4 s")
+    assert waits.startswith("tidelog: the node has acknowledged nothing for 0.5 s; retrying for up to 4 s")
     assert "0 records written to t, then one was refused" in failed
     assert ran.err.count("acknowledged nothing") == 1
 
@@ -50,5 +50,5 @@ def test_records_that_do_not_come_are_said_to_be_waited_for(tmp_path: Path, monk
         node.stop()
         node.store += "-of-another"  # answers, and has none of them
         node.start()
-        with pytest.raises(Said, match=r"nothing has come for [0-9.]+ s, with t-0 not read to the end"):
+        with pytest.raises(Said, match=r"no records for [0-9.]+ s, and t-0 not read to the end"):
             tidelog("consume", "t", "--exit-at-end", "-b", node.kafka)

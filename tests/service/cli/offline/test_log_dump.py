@@ -194,7 +194,7 @@ def test_in_a_closed_segment_it_is(partition: Path) -> None:
     ran = tidelog("log", "dump", log)
 
     assert ran.code == 1
-    assert ran.out.splitlines()[-1].endswith("DAMAGED: a batch that begins there is not whole")
+    assert ran.out.splitlines()[-1].endswith("DAMAGED: the batch there is incomplete")
 
 
 def test_bytes_that_are_no_batch_are_damage(partition: Path) -> None:
