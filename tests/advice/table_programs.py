@@ -116,7 +116,7 @@ WORD_ROWS = (
     row(r"write the table \[", "tests/service/cli/test_profiles.py::test_a_profile_is_written_as_the_error_says"),
     row("name its address with --http", WORDS + "top_reads_the_address_that_it_is_told_to_be_named"),
     row(
-        "choose another (--|address in --listeners)|Say it when the node starts|^--set …: write|^write HOST:PORT|write NAME://|"
+        "choose another (--|address in --listeners)|Set it when the node starts|^--set …: write|^write HOST:PORT|write NAME://|"
         "^--new-cluster begins .*give one of them|give its --store|write …:PLAINTEXT|add …:PLAINTEXT|"
         "write … in advertised.listeners|add it(?: there)?, or take it out",
         WORDS + "what_a_start_is_told_to_say_starts_a_node",

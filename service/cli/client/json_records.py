@@ -124,7 +124,7 @@ def _number(found: Mapping[str, Any], name: str, least: int, most: int) -> int |
     if number is None or least <= number <= most:
         return number
     why = " (librdkafka takes 0 for the time of sending)" if name == "timestamp" and number == 0 else ""
-    raise ValueError(f"{name} is {number}{why}; write a number from {least} to {most}")
+    raise ValueError(f"{name} is {number}{why}: {least} to {most} are allowed")
 
 
 def _optional(found: Mapping[str, Any], name: str, kind: type, called: str) -> Any:

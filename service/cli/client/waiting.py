@@ -33,7 +33,7 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
         if partition in behind:
             return f"the object store shows less of {partition} than the node has seen: {behind[partition]}"
     if body.get("store") not in _SOUND_STORES:
-        return f"the node waits for the object store, and retries: {body.get('store')}"
+        return f"the node is waiting for the object store, and retries: {body.get('store')}"
     if body.get("holding"):
         return f"the node refuses writes for now: {body['holding']}"
     refusing = [partition for partition in partitions if partition in body.get("refusing_partitions", ())]

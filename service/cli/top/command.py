@@ -1,4 +1,4 @@
-"""`tidelog top`: current activity of nodes, from two scrapes of their /metrics; live on a terminal, once or as JSON for scripts.
+"""`tidelog top`: current activity of nodes, from two scrapes of /metrics; live on a terminal, once or as JSON for scripts.
 
 A node serves one scrape per interval. A node that does not answer keeps its line, with the reason, and is scraped again. A
 restarted node is found at its old address, or through the bootstrap node, which knows its listeners.

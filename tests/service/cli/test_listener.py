@@ -128,7 +128,7 @@ def test_a_listener_of_tls_is_taken_for_one(tmp_path: Path) -> None:
     with create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        with pytest.raises(NodeUnreachable, match=r"speaks TLS|as one of TLS does"):
+        with pytest.raises(NodeUnreachable, match=r"speaks TLS|as a TLS listener does"):
             require_reachable(f"127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
 

@@ -112,7 +112,7 @@ def test_a_line_that_is_no_record_ends_it_and_what_was_before_stays(node: Node) 
     [
         ("{", "it is not JSON: "),
         ("[]", "it is not a JSON object but []"),
-        ("{}", 'it has no value; a tombstone has "value": null'),
+        ("{}", 'it has no value; for a tombstone write "value": null'),
         ('{"value":1}', "value is not text or null, but 1"),
         ('{"value":{"a":1}}', 'value is not text or null, but {"a": 1}'),
         ('{"value":"a","value_base64":"YQ=="}', "it has both value and value_base64"),
@@ -121,12 +121,12 @@ def test_a_line_that_is_no_record_ends_it_and_what_was_before_stays(node: Node) 
         ('{"value_base64":null}', "value_base64 is not base64 but null"),
         ('{"value":null,"key":["k"]}', 'key is not text or null, but ["k"]'),
         ('{"value":"\\ud800"}', "value has half of a surrogate pair"),
-        ('{"value":"a","partition":-1}', "partition is -1; write a number from 0 to 2147483647"),
+        ('{"value":"a","partition":-1}', "partition is -1: 0 to 2147483647 are allowed"),
         ('{"value":"a","partition":true}', "partition is not a number, but true"),
         ('{"value":"a","partition":"1"}', 'partition is not a number, but "1"'),
         (
             '{"value":"a","timestamp":0}',
-            "timestamp is 0 (librdkafka takes 0 for the time of sending); write a number from 1 to ",
+            "timestamp is 0 (librdkafka takes 0 for the time of sending): 1 to ",
         ),
         ('{"value":"a","timestamp":1.5}', "timestamp is not a number, but 1.5"),
         ('{"value":"a","headers":{}}', "headers is not a list, but {}"),

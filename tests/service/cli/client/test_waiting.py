@@ -24,7 +24,7 @@ SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions"
     [
         ({}, "the node reports no problem; retrying"),
         ({"store": "none"}, "the node reports no problem; retrying"),
-        ({"store": "cannot connect"}, "the node waits for the object store, and retries: cannot connect"),
+        ({"store": "cannot connect"}, "the node is waiting for the object store, and retries: cannot connect"),
         (
             {"store_behind": {"t-0": "key missing"}},
             "the object store shows less of t-0 than the node has seen: key missing",
@@ -60,8 +60,8 @@ def test_seal_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ran = tidelog("topic", "seal", "t", "--wait", "--timeout", "3", "-b", node.kafka)
     assert ran.code == 1
     waits, failed = ran.err.splitlines()
-    assert waits.startswith("tidelog: t is not in the bucket after 1 s, and is waited for: ")
-    assert "the node waits for the object store, and retries: " in waits
+    assert waits.startswith("tidelog: t is not in the bucket after 1 s; still waiting: ")
+    assert "the node is waiting for the object store, and retries: " in waits
     assert failed.startswith("tidelog: cannot seal t through ")
 
 
@@ -95,8 +95,8 @@ def test_consume_says_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: 
         try:
             assert reader.stderr is not None and reader.stdout is not None
             line = reader.stderr.readline()
-            assert line.startswith("tidelog: nothing has come for 3 s, with t-0 not read to the end: ")
-            assert "the node waits for the object store, and retries: " in line
+            assert line.startswith("tidelog: no records for 3 s, and t-0 not read to the end: ")
+            assert "the node is waiting for the object store, and retries: " in line
             bring_back(tmp_path)
             assert reader.stdout.readline().startswith("value-0-"), "it goes on by itself"
         finally:
