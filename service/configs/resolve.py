@@ -48,10 +48,10 @@ MAX_CACHED_DESCRIPTIONS = 64
 
 
 class _Candidate(NamedTuple):
-    """A value that a key may take: the synonym that gives it, its text, its source."""
+    """A value that a key may take: the synonym that gives it, the value in its unit, its source."""
 
     synonym: Synonym
-    text: str
+    value: Value
     source: ConfigSource
 
 
@@ -83,12 +83,13 @@ class Resolver:
 
     def __init__(self, static: Mapping[str, str], *, node_id: int, has_store: bool) -> None:
         self.node_id = node_id
-        self._static: Mapping[str, str] = {
+        texts = {
             "node.id": str(node_id),
             "broker.id": str(node_id),
             "remote.log.storage.system.enable": str(has_store).lower(),
             **static,
         }
+        self._static: Mapping[str, Value] = {name: BROKER_KEYS.get(name).parse(text) for name, text in texts.items()}
         self._has_store = has_store
         self._cached_for: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         self._cached: dict[tuple[tuple[str, str], ...], LogSettings] = {}
@@ -120,9 +121,9 @@ class Resolver:
 
     def broker_value(self, image: MetadataImage, name: str) -> Value | None:
         """The value of a broker key; `BrokerConfigs` has them typed."""
-        key = BROKER_KEYS.get(name)
+        BROKER_KEYS.get(name)
         holds = next(self._candidates(image, (Synonym(name),)), None)
-        return None if holds is None else key.parse(holds.text)
+        return None if holds is None else holds.value
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
         """The settings of a partition's log, as plain values: local retention never exceeds total retention."""
@@ -175,10 +176,9 @@ class Resolver:
     ) -> tuple[Value | None, ConfigSource]:
         if key.name in own:
             return key.parse(own[key.name]), ConfigSource.DYNAMIC_TOPIC
-        for synonym, text, source in self._candidates(image, key.synonyms):
-            value = BROKER_KEYS.get(synonym.name).parse(text)
+        for synonym, value, source in self._candidates(image, key.synonyms):
             if synonym.factor != 1:
-                value = cast(int, value) * synonym.factor if cast(int, value) >= 0 else -1
+                return cast(int, value) * synonym.factor if cast(int, value) >= 0 else -1, source
             return value, source
         return self._default(key), ConfigSource.DEFAULT
 
@@ -189,17 +189,19 @@ class Resolver:
 
     def _candidates(self, image: MetadataImage, synonyms: Sequence[Synonym]) -> Iterator[_Candidate]:
         """All values that broker keys give, the effective one first."""
-        sources: tuple[tuple[Mapping[str, str], ConfigSource], ...] = (
+        dynamic = (
             (image.broker_config(self.node_id), ConfigSource.DYNAMIC_BROKER),
             (image.broker_config(None), ConfigSource.DYNAMIC_DEFAULT_BROKER),
-            (self._static, ConfigSource.STATIC_BROKER),
         )
-        for values, source in sources:
+        for texts, source in dynamic:
             for synonym in synonyms:
-                if synonym.name in values:
-                    yield _Candidate(synonym, values[synonym.name], source)
+                if synonym.name in texts:
+                    yield _Candidate(synonym, BROKER_KEYS.get(synonym.name).parse(texts[synonym.name]), source)
         for synonym in synonyms:
-            default = format_value(self._default(BROKER_KEYS.get(synonym.name)))
+            if synonym.name in self._static:
+                yield _Candidate(synonym, self._static[synonym.name], ConfigSource.STATIC_BROKER)
+        for synonym in synonyms:
+            default = self._default(BROKER_KEYS.get(synonym.name))
             if default is not None:
                 yield _Candidate(synonym, default, ConfigSource.DEFAULT)
 
@@ -262,10 +264,10 @@ class Resolver:
     def _synonyms(self, image: MetadataImage, synonyms: Sequence[Synonym], first: str) -> list[ConfigSynonym]:
         """Kafka lists them from the one with the described key's own name on."""
         found: list[ConfigSynonym] = []
-        for synonym, text, source in self._candidates(image, synonyms):
+        for synonym, value, source in self._candidates(image, synonyms):
             if found or synonym.name == first:
                 key = BROKER_KEYS.get(synonym.name)
-                shown = None if key.sensitive else format_value(key.parse(text))
+                shown = None if key.sensitive else format_value(value)
                 found.append(ConfigSynonym(synonym.name, shown, source))
         return found
 
