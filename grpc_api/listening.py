@@ -1,4 +1,4 @@
-"""Takes an address before what serves there is loaded, so that a start which cannot have it fails early."""
+"""Binds a listener's address before its server is loaded, so that a start whose address is taken fails early."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import errno
 import functools
 import socket
 
-#: Who connects and is not accepted yet waits in the kernel, as many for each socket.
+#: Connections per socket that wait in the kernel until they are accepted.
 BACKLOG = 1024
-#: What a machine says that has no IPv6.
+#: Errors of a machine without IPv6.
 _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @functools.cache
 def every_address() -> str:
-    """What stands for all addresses of this machine: of both families where it has IPv6."""
+    """The wildcard address: of both families where this machine has IPv6. Raises OSError if it cannot tell."""
     try:
         with socket.socket(socket.AF_INET6) as tried:
             tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -27,8 +27,8 @@ def every_address() -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on `host`:`port` (0: a free port; an empty host: every address, of both families). Who connects waits in the
-    kernel until it is accepted. Raises OSError where the address cannot be had."""
+    """A socket on `host`:`port` (0: a free port; an empty host: every address, of both families). Connections wait in
+    the kernel until they are accepted. Raises OSError if the address is taken or not this machine's."""
     address = host or every_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     taken = socket.socket(family)

@@ -1,9 +1,9 @@
-"""Whether gRPC answers at an address, or what answers there instead.
+"""Tells whether gRPC answers at an address, or which other protocol does.
 
-gRPC itself tries an address for as long as it may and does not say why it fails, so a client asks once by itself before: a
-plain connection and HTTP/2's preface. What another protocol answers to it is recognised.
+gRPC retries an address until its deadline and does not report the cause, so a client first checks once: it opens a plain
+connection, sends HTTP/2's preface and recognises another protocol by its answer.
 
-Does not promise that a node serves: what accepts a connection and says nothing is left to the client's own time limit.
+Not promised: that a node serves. A listener that accepts and stays silent is left to the client's own time limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 
 from storage_tiers.errors import InvalidRequest, LeaderNotAvailable
 
-#: For the connection, and for the first bytes of the answer.
+#: Time limit in seconds of connecting, and of the first bytes of the answer.
 PATIENCE_S = 2.0
 #: An empty SETTINGS frame follows the preface (RFC 9113, section 3.4).
 _SETTINGS_TYPE = 4
@@ -22,8 +22,8 @@ _REMEDY = "name a node's gRPC listener, by default port 9093"
 
 
 async def require_grpc(address: str) -> None:
-    """Returns if gRPC answers at HOST:PORT, or nothing is said against it. LeaderNotAvailable if nobody listens there,
-    InvalidRequest for another protocol."""
+    """Returns if gRPC answers at HOST:PORT, or nothing answers in time. Raises LeaderNotAvailable if it cannot
+    connect, InvalidRequest for another protocol."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -42,7 +42,7 @@ async def require_grpc(address: str) -> None:
 
 
 async def _first_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-    """None if nothing comes in time; fewer than a frame's header if the connection is ended."""
+    """None if nothing arrives in time; shorter than a frame's header if the peer closes the connection."""
     writer.write(_PREFACE)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -56,7 +56,7 @@ async def _first_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 def _other_protocol(first: bytes | None) -> str | None:
-    """What speaks, by the first bytes of its answer; None for HTTP/2, and for silence."""
+    """The protocol that the first bytes of an answer show; None for HTTP/2, and for silence."""
     if first is None or (len(first) == _FRAME_HEADER and first[3] == _SETTINGS_TYPE and first[5:] == bytes(4)):
         return None
     if first.startswith((b"HTTP/", b"<")):

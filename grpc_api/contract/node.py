@@ -1,4 +1,4 @@
-"""What only the node itself can answer: its disk, its producers, its part in the quorum. Not served across a channel."""
+"""Questions that only the node itself can answer, about its disk, producers and quorum. Not served across a channel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_tiers.types import TopicPartition
 
 
 class LogReplica(NamedTuple):
-    """`size_bytes` is what lies on the disk (not in the bucket), `offset_lag` how far the high watermark is ahead."""
+    """`size_bytes` counts the disk only, not the bucket; `offset_lag` is the distance to the high watermark in offsets."""
 
     partition: TopicPartition
     size_bytes: int
@@ -20,7 +20,7 @@ class LogReplica(NamedTuple):
 
 class LogDirectory(NamedTuple):
     """One data directory: its file system's size and free space in bytes (-1 where the disk does not say), and the replicas in
-    it. `replicas` can be iterated once; each is looked at when the iteration reaches it."""
+    it. `replicas` can be iterated once, and each is read when the iteration reaches it."""
 
     path: str
     total_bytes: int
@@ -30,7 +30,7 @@ class LogDirectory(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """What a partition remembers of an idempotent producer; -1 where there is nothing to say."""
+    """A partition's state of an idempotent producer; -1 where a field is unknown. `last_timestamp` is ms since 1970."""
 
     producer_id: int
     producer_epoch: int
@@ -41,7 +41,7 @@ class ActiveProducer(NamedTuple):
 
 
 class QuorumDescription(NamedTuple):
-    """The metadata log's leader, its term, and the offset after its last durable entry. `now_ms` is when this was so."""
+    """The metadata log's leader, its term, and the offset after its last durable entry, at `now_ms` (ms since 1970)."""
 
     leader_id: int
     leader_epoch: int
@@ -51,15 +51,15 @@ class QuorumDescription(NamedTuple):
 
 class NodeQueries(Protocol):
     def log_directories(self) -> Sequence[LogDirectory]:
-        """Every data directory with all of its partitions. Asks the disk; may block for as long."""
+        """Every data directory with all of its partitions. Blocks while the file system answers."""
 
     def producers(self, partition: TopicPartition) -> Sequence[ActiveProducer]:
-        """Who has written with a producer id lately. UnknownTopicOrPartition where this node does not hold it."""
+        """Recently active idempotent producers. Raises UnknownTopicOrPartition if this node does not hold the partition."""
 
     def quorum(self) -> QuorumDescription: ...
 
     def client_metrics(self) -> Sequence[str]:
-        """The names of the subscriptions to clients' metrics (KIP-714); their configs say the rest."""
+        """The names of the subscriptions to clients' metrics (KIP-714); DescribeConfigs gives their settings."""
 
 
 class NodeCore(Core, Protocol):

@@ -1,4 +1,4 @@
-"""What the core can be asked of topics, their partitions and their configs."""
+"""Topics, their partitions and their configs: the administrative part of the contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage_tiers.types import TopicId
 
 
 class Endpoint(NamedTuple):
-    """A listener by its name, and where it is: what it is bound to, or what clients are told."""
+    """A named listener's address: the one it is bound to, or the one advertised to clients."""
 
     listener: str
     host: str
@@ -20,19 +20,19 @@ class Endpoint(NamedTuple):
 
 
 class BrokerDescription(NamedTuple):
-    """`endpoints` are what it tells clients, one for each of its listeners, in its own order."""
+    """`endpoints` are the advertised addresses, one for each listener, in the broker's order."""
 
     node_id: int
     endpoints: Sequence[Endpoint]
     rack: str | None = None
 
     def at(self, listener: str) -> Endpoint | None:
-        """Where a client of that listener connects to it; None where it has no such listener."""
+        """The address advertised to that listener's clients; None if the broker has no such listener."""
         return next((each for each in self.endpoints if each.listener == listener), None)
 
 
 class PartitionDescription(NamedTuple):
-    """`leader` is -1, with `error` set, while no replica may lead."""
+    """`leader` is -1, with `error` set, while no replica may lead. `replicas`, `isr` and `offline` are node ids."""
 
     partition: int
     leader: int
@@ -44,6 +44,8 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
+    """`internal` marks topics of the cluster itself, as `__consumer_offsets`."""
+
     name: str
     topic_id: TopicId
     partitions: Sequence[PartitionDescription]
@@ -51,6 +53,8 @@ class TopicDescription(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
+    """`controller_id` is the controller's node id."""
+
     cluster_id: str
     controller_id: int
     brokers: Sequence[BrokerDescription]
@@ -69,7 +73,7 @@ class NewTopic:
 
 
 class ConfigSource(IntEnum):
-    """DescribeConfigs' numbers."""
+    """Where a value is set, by DescribeConfigs' numbers."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC = 1
@@ -98,13 +102,15 @@ class ConfigKind(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
+    """One place that sets a config, under the name that it has there; `value` is None for a sensitive key."""
+
     name: str
     value: str | None
     source: ConfigSource
 
 
 class ConfigEntry(NamedTuple):
-    """`value` is None for a sensitive key."""
+    """A config's effective value, None for a sensitive key; `synonyms` in order of precedence, the effective one first."""
 
     name: str
     value: str | None
@@ -117,6 +123,8 @@ class ConfigEntry(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
+    """A topic as created, or as it would be with `validate_only`; `configs` are its effective values."""
+
     name: str
     topic_id: TopicId
     partitions: int
@@ -152,6 +160,8 @@ class AlterOp(IntEnum):
 
 
 class ConfigAlteration(NamedTuple):
+    """`value` is None for DELETE. APPEND and SUBTRACT change a LIST."""
+
     name: str
     op: AlterOp
     value: str | None
