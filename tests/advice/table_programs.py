@@ -103,8 +103,8 @@ REQUEST_ROWS = (
 
 WORD_ROWS = (
     row(
-        "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|leave --quick out|"
-        "leave --key-separator out|^name the topic, or give --json|"
+        "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|omit --quick|"
+        "omit --key-separator|^name the topic, or give --json|"
         "correct its bucket or prefix|is not an address: write HOST:PORT|start one with `tidelog serve`|"
         "^…: write KEY=VALUE|name a partition's directory|write address:count",
         WORDS + "what_a_command_is_told_to_say_is_taken",

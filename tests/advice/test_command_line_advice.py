@@ -86,7 +86,7 @@ ADVISED: list[tuple[str, str, Sequence[str]]] = [
     ),
     (
         "produce t --json --key-separator : -b {kafka}",
-        "leave --key-separator out",
+        "omit --key-separator",
         ["produce t --json -b {kafka}"],
     ),
     (
@@ -96,7 +96,7 @@ ADVISED: list[tuple[str, str, Sequence[str]]] = [
     ),
     (
         "fsck --store {store} --data-dir {data} --quick",
-        "leave --quick out",
+        "omit --quick",
         ["fsck --store {store} --data-dir {data}"],
     ),
     ("fsck --store {empty}", "correct its bucket or prefix", ["fsck --store {store}"]),

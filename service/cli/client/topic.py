@@ -375,7 +375,9 @@ def _say_not_compacted(configs: Mapping[str, str]) -> None:
     policies = {policy.strip() for policy in configs.get("cleanup.policy", "").split(",")}
     if "compact" in policies:
         kept = "until retention removes it" if "delete" in policies else "for ever"
-        report(f"cleanup.policy={configs['cleanup.policy']}: compaction is not there yet: every record is kept {kept}")
+        report(
+            f"cleanup.policy={configs['cleanup.policy']}: the log cleaner does not run yet: every record is kept {kept}"
+        )
 
 
 # --- sealing -----------------------------------------------------------------------------------------------------------
