@@ -74,7 +74,7 @@ def test_a_directory_is_restored_without_serving(node: Node) -> None:
     code, told = restored(node, cluster, "--verify")
     assert code == 0, told
     assert f"is now node 1 of cluster {cluster}: 1 partition\n" in told
-    assert told.startswith(f"sound: every byte of cluster {cluster} in the store was checked\n")
+    assert told.startswith(f"sound: every byte of cluster {cluster} in the store was verified\n")
     assert "belongs to cluster" in restored(node, cluster)[1]
     node.flags = []
     node.start()

@@ -52,5 +52,5 @@ def test_refusals_name_the_columns() -> None:
     assert "array<struct<key:string,value:binary>>, not array<string>" in refusal(
         StructField("headers", ArrayType(StringType()))
     )
-    assert "stands twice" in refusal(StructField("key", BinaryType()), StructField("key", BinaryType()))
+    assert "appears twice" in refusal(StructField("key", BinaryType()), StructField("key", BinaryType()))
     assert "has no column" in refusal()
