@@ -1,16 +1,17 @@
-"""`cluster.json`: whose bucket this is, and which start of the node owns it.
+"""`cluster.json`: the cluster in this bucket, and the node start that owns it.
 
     {"format": 1, "least_reader": 1, "cluster_id": "…", "incarnation": 7,
      "holder": {"node_id": 1, "directory_id": "…", "start_id": "…"}}
 
 The incarnation rises by one at every start of a quorum of one, and by TAKE_OVER_GAP at a take-over. The node first writes the
-new number and its start's random id to its data directory, then swaps from exactly the number that it had: so of two nodes on
-copies of one directory one finds another number than its own, and stops. A lost answer is recognised by the start id.
+new number and its start's random id to its data directory, then swaps from exactly the number that it had. Of two nodes that
+run on copies of one directory, one therefore finds another number than its own and stops. The start id identifies a swap
+whose answer was lost.
 
     directory: had N, means N+1 as S  ──>  swap N -> (N+1, S)  ──>  directory: has N+1
 
-Invariants: nobody lowers the incarnation; no manifest is committed before the swap, and each records the incarnation
-(`manifest.check_writer` refuses a lower one). Not promised: that the older copy notices before it commits or asks.
+Invariants: the incarnation never falls; no manifest is committed before the swap, and each records the incarnation
+(`transitions.check_writer` refuses a lower one). Not promised: that the older copy notices before it commits or asks.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from storage_tiers.errors import (
     TierUnavailable,
 )
 
-#: What a take-over raises the incarnation by: in a bucket that was put back to an earlier state, the number that it found may
-#: be lower than the one that the node which it replaces has held since.
+#: A take-over raises the incarnation by this much: in a bucket restored to an earlier state, the number found may be lower than
+#: the one that the replaced node has held since.
 TAKE_OVER_GAP = 1 << 16
-#: Swaps tried by one call: the second attempt already settles a lost answer, the rest are for races.
+#: Swaps that one call tries: the second attempt settles a lost answer, the others are for races.
 _ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`directory_id` is the disk's identity, `start_id` random and new at each start."""
+    """`directory_id` identifies the data directory; `start_id` is random and new at each start."""
 
     node_id: int
     directory_id: str
@@ -84,14 +85,14 @@ def decode_cluster(data: bytes, cluster_id: str) -> ClusterState:
 
 
 async def read_cluster(store: ObjectStore, cluster_id: str) -> ClusterState | None:
-    """None if the cluster has never been in this bucket. A take-over reads the number to swap from here."""
+    """None if the cluster has never been in this bucket. A take-over swaps from the number that this returns."""
     found = await _read(store, cluster_id)
     return found[0] if found is not None else None
 
 
 def is_taken_over(found: ClusterState, directory_id: str, incarnation: int) -> bool:
-    """Whether a lower number than this directory has held shows that another took the cluster over in a bucket that had gone
-    backwards. What was there before this directory's own take-over is lower by TAKE_OVER_GAP at least, and shows nothing."""
+    """Whether `found`, although lower than `incarnation`, proves that another node took the cluster over in a bucket that had
+    gone backwards. A number from before this directory's own take-over is at least TAKE_OVER_GAP lower and proves nothing."""
     return found.holder.directory_id != directory_id and found.incarnation > incarnation - TAKE_OVER_GAP
 
 
@@ -100,9 +101,9 @@ async def open_cluster(
 ) -> int:
     """Raises the incarnation from exactly `expected_incarnation` (0: the file must be absent) and returns the new one.
 
-    The caller has durably written the new number and `holder.start_id` to its directory. FencedWriter if the bucket holds
-    a higher number, or a lower one by a take-over, StoreBehind if another lower one or none; TierUnavailable if the outcome
-    is open: call again likewise.
+    The caller has durably written the new number and `holder.start_id` to its directory. FencedWriter if the bucket holds a
+    higher number, or a lower one that a take-over wrote; StoreBehind if it holds another lower one, or none; TierUnavailable
+    if the outcome is unknown: call again with the same arguments.
     """
     key = keys.cluster_key(cluster_id)
     new = ClusterState(cluster_id, expected_incarnation + raised_by, holder)
@@ -125,8 +126,8 @@ async def open_cluster(
 
 
 async def recreate_cluster(store: ObjectStore, new: ClusterState, shown: ClusterState | None) -> None:
-    """Puts `new` in the place of `shown` (None: nothing that can be read), which a store that went backwards shows: only a
-    repair may. PreconditionFailed if the store shows something else by now; TierUnavailable if the outcome is open."""
+    """Replaces `shown`, the file of a store that went backwards (None: absent or unreadable), by `new`. For repairs only.
+    PreconditionFailed if the store holds something else by now; TierUnavailable if the outcome is unknown."""
     key = keys.cluster_key(new.cluster_id)
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
@@ -147,12 +148,12 @@ async def recreate_cluster(store: ObjectStore, new: ClusterState, shown: Cluster
 
 
 async def read_shown(store: ObjectStore, cluster_id: str) -> ClusterState | None:
-    """As `read_cluster`; also None for what cannot be read."""
+    """As `read_cluster`; also None for an unreadable file."""
     return (await _readable(store, cluster_id))[0]
 
 
 async def _readable(store: ObjectStore, cluster_id: str) -> tuple[ClusterState | None, str | None]:
-    """The file, if it can be read, and its ETag, if there is one."""
+    """(the state, None if unreadable; the ETag, None if the file is absent)."""
     try:
         body = await store.get(keys.cluster_key(cluster_id))
     except TierObjectMissing:

@@ -1,17 +1,17 @@
-"""The compare-and-swap loop: a transition of the manifest takes effect exactly once, even if answers are lost.
+"""The compare-and-swap loop: a manifest transition takes effect exactly once, even if answers are lost.
 
     read manifest ──> prepare(manifest) ──> step(manifest, author) ──> PUT pages ──> PUT manifest if it is still the one read
         ^                                                                                 │
         └──────────── 412, 409, timeout: read it again; ours in `recent`? done <──────────┘
 
-Invariants: every attempt of one operation carries the same commit id, so a write whose answer was lost is recognised whenever
-it lands, as long as the manifest shows the last 32 commits. No two attempts can both take effect, since each replaces exactly
-the version it read and no two versions are equal bytes. `prepare` has run on the very manifest that is committed on. The
+Invariants: every attempt of one operation carries the same commit id, so that a write whose answer was lost is recognised
+while its id is among the last 32 in the manifest. No two attempts can both take effect: each replaces exactly the version
+that it read, and no two versions are equal bytes. `prepare` has run on the very manifest that the commit replaces. The
 manifest in memory is dropped before each write and set again only when the outcome is known. A manifest is used only if it
-contains the newest one seen (`lineage`), by this loop or by a caller (`expect`): a store that has gone backwards is
+contains the newest one seen (`lineage`), by this loop or by a caller (`expect`). A store that has gone backwards raises
 StoreBehind, and a partition that had a manifest never gets a first one again.
 
-Not promised: that an operation which ends in `TierUnavailable` had no effect; the next one starts from a fresh read.
+Not promised: that an operation that ends in `TierUnavailable` had no effect; the next one starts from a fresh read.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ from storage_tiers.errors import (
 
 T = TypeVar("T")
 
-#: A transition: from the manifest just read to the next one, or None if there is nothing to do. Pure; run once an attempt.
+#: A transition: from the manifest just read to the next one, or None if there is nothing to do. Pure; may run again after
+#: `PageNeeded` and in the next attempt.
 Step = Callable[[Manifest, Author], ManifestChange | Manifest | None]
-#: Checks what must hold before a manifest may be committed on; raises to give up. Run once for each manifest read.
+#: Checks the preconditions of a commit on this manifest; raises to give up. Runs once in each attempt.
 Prepare = Callable[[Manifest], Awaitable[None]]
-#: Reads the manifest that a digest was made from.
+#: Reads the saved manifest that a SeenManifest describes.
 ReadSaved = Callable[[SeenManifest], Awaitable[Manifest]]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSettings:
-    """`attempts` bounds one operation; between them it waits as `backoff` says, in seconds."""
+    """`attempts` bounds one operation; `backoff` (seconds) is the wait between them."""
 
     attempts: int = 8
     backoff: BackoffSettings = field(default_factory=lambda: BackoffSettings(0.05, 2.0))
@@ -109,7 +110,7 @@ class StoreClock:
         self._ahead_ms: int | None = None
 
     def wrote(self, modified_ms: int) -> None:
-        """Takes the modification time (ms) from the answer to a write that just ended."""
+        """Sets the clock by the modification time (ms) in the answer to a write that has just ended."""
         self._ahead_ms = modified_ms - int(self._clock.monotonic() * 1000)
 
     def now_ms(self) -> int | None:
@@ -153,15 +154,15 @@ class CommitLoop:
         return self._loaded.manifest if self._loaded is not None else None
 
     def expect(self, seen: SeenManifest | None) -> None:
-        """From now on every manifest must contain this one, too; a manifest seen of an older line is forgotten."""
+        """Requires every manifest from now on to contain this one too. Forgets a seen manifest of an older line."""
         if seen is not None and (self._expected is None or self._expected.commit < seen.commit):
             self._expected = seen
             if self._newest is not None and self._newest.line != seen.line and self._newest.commit < seen.commit:
                 self._newest = None
 
     async def load(self) -> LoadedManifest | None:
-        """Reads the manifest from the store; None if the partition has no manifest. StoreBehind if one was seen that the store
-        does not show; TierUnavailable, TierCorrupt."""
+        """Reads the manifest from the store; None if the partition has no manifest. StoreBehind if the store's manifest lacks
+        one seen before; TierUnavailable, TierCorrupt."""
         while True:
             newest, expected = self._newest, self._expected
             try:
@@ -176,7 +177,7 @@ class CommitLoop:
             if self._newest is newest or (read is not None and self._is_newest(read.manifest)):
                 self._know(read)
                 return read
-            # A commit ended while an older manifest was on its way here.
+            # A commit ended while this read fetched an older manifest.
             if self._loaded is not None:
                 return self._loaded
 
@@ -196,13 +197,13 @@ class CommitLoop:
 
     def _know(self, loaded: LoadedManifest | None) -> None:
         self._loaded = loaded
-        # A deletion is not remembered: the version before it may be put back.
+        # A deletion is not remembered: an operator may restore the version before it.
         if loaded is not None and loaded.manifest.state is State.LIVE and self._is_newest(loaded.manifest):
             self._newest = loaded.manifest
 
     async def _check(self, manifest: Manifest | None, newest: Manifest | None, expected: SeenManifest | None) -> None:
-        """StoreBehind unless the manifest contains both what this loop has seen and what it was told; FencedWriter if one that
-        does not was committed by a newer incarnation."""
+        """StoreBehind unless the manifest contains both the newest seen and the expected one; FencedWriter if a newer
+        incarnation committed a manifest that does not."""
         if newest is not None and newest is not manifest and (seen := seen_of(newest)) is not None:
             await self._check_one(manifest, seen, newest)
         if expected is not None:
@@ -242,17 +243,17 @@ class CommitLoop:
         return loaded.manifest if loaded is not None else first_manifest(self.ids)
 
     async def _checked(self) -> Manifest:
-        """As `current`, but a manifest in memory is compared with what was seen since it was read."""
+        """As `current`, but checks a manifest in memory against everything seen since it was read."""
         if self._loaded is not None:
             try:
                 await self._check(self._loaded.manifest, self._newest, self._expected)
                 return self._loaded.manifest
             except StoreBehind:
-                self._loaded = None  # what the store shows now may be newer
+                self._loaded = None  # the store may hold a newer one
         return await self.current()
 
     async def page(self, ref: PageRef) -> ManifestPage:
-        """TierObjectMissing if the page was swept: its manifest is outdated, load that again."""
+        """TierObjectMissing if the page was swept: its manifest is outdated; load it again."""
         page = self._pages.get(ref.key)
         if page is None:
             page = decode_page((await self._store.get(ref.key)).data, self.ids, ref)
@@ -260,27 +261,27 @@ class CommitLoop:
         return page
 
     async def look(self, question: Callable[[LoadPage], T]) -> T:
-        """Runs a pure question over pages, fetching each that it lacks. It must return a value, not an iterator."""
+        """Runs a pure question over pages, fetching those that it needs. It must return a value, not an iterator."""
         return await _ask(question, self._pages, self.page)
 
     async def commit(self, step: Step, prepare: Prepare | None = None) -> Manifest:
-        """Makes `step` true and returns the manifest that holds it, or the one read if it returned None.
+        """Commits `step` and returns the manifest that includes it, or the one read if `step` returned None.
 
-        StoreBehind if the store does not show what was seen; FencedWriter and whatever else `step` or `prepare` raise;
-        TierUnavailable once the attempts are spent, with the outcome open.
+        StoreBehind if the store lacks what was seen; FencedWriter and other errors of `step` and `prepare`; TierUnavailable
+        after the last attempt, with the outcome unknown.
         """
         async with self._lock:
             return await self._commit(step, prepare)
 
     async def commit_whatever(self, step: Step) -> Manifest:
-        """As `commit`, but ignores every manifest seen before: for a deletion, which keeps nothing."""
+        """As `commit`, but ignores every manifest seen before. For deletions, which keep nothing."""
         async with self._lock:
             self._newest = self._expected = None
             return await self._commit(step, None)
 
     # --- repair -------------------------------------------------------------------------------------------------------
     async def shown(self) -> Manifest | None:
-        """The manifest in the store, whatever was seen; None if there is none, or it cannot be read."""
+        """The manifest in the store, whatever was seen before; None if it is absent or unreadable."""
         try:
             return _decoded(await self._store.get(self.ids.manifest_key), self.ids)
         except TierObjectMissing:
@@ -293,12 +294,13 @@ class CommitLoop:
         return max(known, key=lambda manifest: manifest.commit, default=None)
 
     async def lost(self, manifest: Manifest, saved: Manifest) -> str | None:
-        """Which segment that was live in `saved` the manifest has lost (`lineage.lost`)."""
+        """A sentence naming what was live in `saved` and is lost from the manifest, or None (`lineage.lost`)."""
         return await self._look_closer(manifest, saved)
 
     async def commit_repair(self, shown: Manifest | None, make: Callable[[Author], ManifestChange]) -> Manifest:
-        """Puts the manifest that `make` gives in the place of `shown`, whatever was seen before: only a repair may.
-        TierUnavailable, its outcome open, if it cannot; PreconditionFailed if the store shows another manifest by now."""
+        """Replaces `shown` by the manifest that `make` returns, whatever was seen before. For repairs only.
+        TierUnavailable, with the outcome unknown, if the write fails; PreconditionFailed if the store holds another manifest by
+        now."""
         async with self._lock:
             change = await self._repairing(make, self._uuid())
             key = self.ids.manifest_key
@@ -410,7 +412,7 @@ class CommitLoop:
         return self._rng.token(16).hex()
 
     async def _read_file(self, seen: SeenManifest) -> Manifest:
-        """The manifest that `seen` was made of. TierUnavailable if another one was saved there meanwhile: ask again."""
+        """The manifest that `seen` describes. TierUnavailable if the file was replaced while it was read: retry."""
         try:
             data = await asyncio.to_thread(Path(seen.saved_at).read_bytes)
         except OSError as error:
@@ -431,7 +433,7 @@ async def _ask(
 
     def load_page(ref: PageRef) -> ManifestPage:
         page = held.get(ref.key)
-        if page is None:  # an empty one is false, and counts
+        if page is None:  # an empty page is falsy, but valid
             page = pages.get(ref.key)
         if page is None:
             raise PageNeeded(ref)
@@ -445,7 +447,7 @@ async def _ask(
 
 
 def _decoded(body: ObjectBody | None, ids: Ids) -> Manifest | None:
-    """None where there is no manifest that can be read."""
+    """None if the manifest is absent or unreadable."""
     try:
         return None if body is None else decode(body.data, ids)
     except TierCorrupt:

@@ -1,11 +1,11 @@
-"""Lookups in a manifest: which segment holds an offset or a time, what was live at a commit, what was added since.
+"""Lookups in a manifest: the segment that holds an offset or a time, the segments live at a commit or added since.
 
-Pure: pages come from `load_page`, which may raise `PageNeeded` to have the question asked again (`CommitLoop.look`) or read
-the store itself (blocking tools). A page is asked for only if its offsets or its times can matter.
+Pure: pages come from `load_page`, which either reads the store (blocking tools) or raises `PageNeeded`; `CommitLoop.look` then
+fetches the page and runs the lookup again. A page is loaded only if its offsets or times can matter.
 
-Invariants: what lies wholly below log start is never returned; a remote segment that log start cuts is, and the reader masks.
-Not promised: that a remote segment's objects still exist when they are read; a 404 means that the manifest is old, load it
-again.
+Invariants: a segment wholly below log start is never returned by a lookup of live ones; one that log start cuts is, and the
+reader skips its first records. Not promised: that a segment's objects still exist when they are read. A 404 means that the
+manifest is outdated: load it again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LoadPage = Callable[[PageRef], ManifestPage]
 def leaves(
     refs: Iterable[PageRef], load_page: LoadPage, wanted: Callable[[PageRef], bool] = lambda ref: True
 ) -> Iterator[PageRef]:
-    """The pages of segments among and below `refs` that are `wanted`, in order. One of level 1 is asked for only if it is
-    wanted itself: its bounds are those of all its pages."""
+    """The `wanted` pages of segments among and below `refs`, in order. A page of level 1 is loaded only if it is wanted itself:
+    its bounds cover all its pages."""
     for ref in refs:
         if wanted(ref):
             if ref.level:
@@ -48,7 +48,7 @@ def live_segments(manifest: Manifest, load_page: LoadPage, start: int = 0) -> It
 
 
 def segments_for(manifest: Manifest, load_page: LoadPage, offset: int) -> Iterator[RemoteSegment]:
-    """Live segments from the one that holds `offset` on; none if it is at or past the end. OffsetOutOfRange below log start."""
+    """Live segments from the one that holds `offset`; none at or past the end. OffsetOutOfRange below log start."""
     if offset < manifest.log_start:
         raise OffsetOutOfRange(
             f"{manifest.ids}: offset {offset} is below log start {manifest.log_start}; read from there"
@@ -64,7 +64,7 @@ def segment_for(manifest: Manifest, load_page: LoadPage, offset: int) -> RemoteS
 def segments_for_timestamp(manifest: Manifest, load_page: LoadPage, timestamp: int) -> Iterator[RemoteSegment]:
     """Live segments that hold a record at or after `timestamp` (ms), in offset order.
 
-    The first one answers, unless log start cuts it and hides that record: then the next one does.
+    The first one holds the answer, unless that record lies below log start; then the next one does.
     """
     for ref in leaves(
         manifest.live_pages, load_page, lambda ref: ref.end > manifest.log_start and ref.max_timestamp >= timestamp
@@ -78,8 +78,8 @@ def segments_for_timestamp(manifest: Manifest, load_page: LoadPage, timestamp: i
 
 
 def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[RemoteSegment]:
-    """The segments that were live right after `commit`, in offset order. InvalidRequest if that is in the future, or if
-    something removed since has been swept and no pin of that commit held it."""
+    """The segments that were live right after `commit`, in offset order. InvalidRequest for a future commit, or if segments
+    removed since may have been swept and no pin is at that commit."""
     if commit > manifest.commit:
         raise InvalidRequest(f"{manifest.ids} has reached commit {manifest.commit}, not {commit}")
     if commit < manifest.swept and all(pin.commit != commit for pin in manifest.pins):
@@ -93,8 +93,8 @@ def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[Remot
 
 
 def added_after(manifest: Manifest, load_page: LoadPage, cursor: int) -> list[RemoteSegment]:
-    """Live segments that a commit after `cursor` added, in order of commit and offset. What was added and removed meanwhile
-    is not among them; it is lost to whoever is behind `manifest.swept`."""
+    """Live segments that a commit after `cursor` added, in order of commit and offset. Segments added and removed since are
+    not among them; readers behind `manifest.swept` cannot read them any more."""
     added = (
         segment
         for segments in _segment_lists(
@@ -129,7 +129,7 @@ def _all_live(manifest: Manifest, load_page: LoadPage) -> Iterator[RemoteSegment
 
 
 def _all_removed(manifest: Manifest, load_page: LoadPage, after: int) -> Iterator[Removed]:
-    """Removed items, at least all those removed after commit `after`."""
+    """Removed items: all that were removed after commit `after`, and possibly others."""
     for ref in leaves(manifest.removed_pages, load_page, lambda ref: ref.last_commit > after):
         yield from load_page(ref).removed
     yield from manifest.removed

@@ -3,17 +3,17 @@
     Manifest.segments ──spill──> live pages          Manifest.removed ──spill──> removed pages
          └────────expire────────┴──────expire──────>─┘  └──────────drop_gone──────┘
 
-A page is immutable: to change it, the commit writes a new page under a new uuid and moves the old key to
-`removed`. Live pages stand in offset order before the manifest's segments, removed pages in order of removal.
+A page is immutable: to change it, a commit writes a new page under a new uuid and moves the old key to `removed`. Live
+pages hold offsets below the manifest's segments, in offset order; removed pages are in order of removal.
 
     Manifest.pages ──fold──> a page of pages (level 1) ──unfold──> Manifest.pages, a few at a time
 
 Invariants: after `settle` a manifest has at most 64 segments (live and removed), 64 pages and 32 KiB; a page has at most 8,192
-segments, one of level 1 at most 1,024 pages. A new page is merged with the ones before it while they are no larger than it has
-become, as a binary counter carries: a remote segment is rewritten about log2(8192/32) times in its life, and few pages are
-smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that write little
-else: so a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
-`Author.pages`: a transition that lacks one raises `PageNeeded`.
+segments, one of level 1 at most 1,024 pages. A new page is merged with the pages before it while they are no larger than the
+merged page, like the carry of a binary counter: a remote segment is rewritten about log2(8192/32) times in its life, and few
+pages are smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that write
+little else. So a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only
+through `Author.pages`: a transition that lacks one raises `PageNeeded`.
 
 Not promised: unlimited room. A manifest full of pages of level 1, which takes 500 million segments, refuses to grow.
 """
@@ -50,12 +50,12 @@ from storage_tiers.records.checksum import crc32c
 MAX_PAGE_SEGMENTS = 8192
 #: Pages that one page of level 1 names.
 MAX_PAGE_REFS = 1024
-#: Pages that are folded, and unfolded, at a time, and the newest of a kind, which may still be merged.
+#: Pages folded at a time, pages unfolded at a time, and the newest pages of a kind that are never folded: they may be merged.
 FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
-#: Pages of a manifest from which on commits that write few make room, so that those that write many find it; and the most pages
-#: that a commit writes.
+#: Above TIDY_PAGES pages, commits that write few pages merge and fold old ones, so that commits that write many find room.
+#: A commit writes at most MAX_PAGE_WRITES pages.
 TIDY_PAGES, MAX_PAGE_WRITES = 48, 3
-#: Up to so many segments expired from a page go to the manifest's list instead of a page of their own.
+#: Up to this many segments expired from a page go to the manifest's list instead of a page of their own.
 _EXPIRED_INLINE = 32
 
 
@@ -102,8 +102,8 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
 
 
 def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | None:
-    """Raises log start to min(`log_start`, `end`) and moves segments wholly below it to `removed`; None if that changes
-    nothing. Repeat until then: one commit expires segments of one page, or opens one of level 1. PageNeeded."""
+    """Raises log start to min(`log_start`, `end`) and moves segments wholly below it to `removed`; None if nothing changes.
+    Repeat until None: one commit expires segments of one page, or opens one of level 1. PageNeeded."""
     log_start = max(manifest.log_start, min(log_start, manifest.end))
     stamp = next_stamp(manifest, by)
     kept: list[PageRef] = list(manifest.live_pages)
@@ -113,7 +113,7 @@ def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
     writes: list[PageWrite] = []
     if kept and kept[0].base < log_start:
         segments = _page(kept[0], by).segments
-        # Items in the manifest go into the same page; else they would spill into a page of their own.
+        # Removed items of the manifest go into the same page; otherwise they would spill into another one.
         most = MAX_PAGE_SEGMENTS - min(len(removed), MAX_PAGE_SEGMENTS - 1)
         below = min(sum(segment.end <= log_start for segment in segments), most)
         if below:
@@ -143,8 +143,8 @@ def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
 
 
 def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> ManifestChange | None:
-    """Puts the first UNFOLDED pages that the page of level 1 under `key` names into the manifest, and the others into a new
-    one. None if the manifest does not name it any more."""
+    """Opens the page of level 1 under `key`: its first UNFOLDED pages move into the manifest, the others into a new page.
+    None if the manifest no longer names it. PageNeeded."""
     at = next((index for index, ref in enumerate(manifest.pages) if ref.key == key), None)
     if at is None:
         return None
@@ -161,7 +161,7 @@ def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> Manifest
 
 
 def _has_below(ref: PageRef, log_start: int) -> bool:
-    """Whether the first segment of a live page lies wholly below."""
+    """Whether the first segment of a live page lies wholly below log start."""
     return ref.oldest is not None and ref.oldest.end <= log_start
 
 
@@ -172,8 +172,8 @@ def sweepable(manifest: Manifest, item: Removed) -> tuple[str, ...]:
 
 
 def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str], by: Author) -> ManifestChange | None:
-    """Forgets objects that are no longer in the bucket: tombstoned keys, and removed items all of whose keys are `gone`, in the
-    manifest and in the removed pages whose keys are in `pages`. None if there are none. PageNeeded."""
+    """Forgets deleted objects: tombstoned keys in `gone`, and removed items with all sweepable keys in `gone`, in the manifest
+    and in the removed pages whose keys are in `pages`. None if there are none. PageNeeded."""
     stamp = next_stamp(manifest, by)
     kept, dropped = _part(manifest, manifest.removed, gone)
     tombstoned = tuple(item for item in manifest.tombstoned if item.key not in gone)
@@ -277,7 +277,7 @@ def _sums_of_pages(refs: Sequence[PageRef]) -> dict[str, Any]:
 
 
 class _Draft:
-    """A manifest while `settle` makes it small. Its commit is counted already: only the lists change."""
+    """A manifest while `settle` makes it small. Its commit number is final; only the lists change."""
 
     __slots__ = ("_by", "_manifest", "_measured", "_size", "_stamp", "_writes", "pages", "removed", "segments")
 
@@ -320,7 +320,7 @@ class _Draft:
                 self.pages.insert(live, self._new(page))
 
     def merge_tail(self, kind: PageKind) -> None:
-        """Merges the newest page of a kind with those before it that are no larger, as long as one page holds them."""
+        """Merges the newest page of a kind with those before it that are no larger, while they fit one page."""
         end = max((index + 1 for index, ref in enumerate(self.pages) if ref.kind is kind), default=0)
         if end == 0 or self.pages[end - 1].key not in self._writes:
             return
@@ -334,7 +334,7 @@ class _Draft:
             self._merge(start, end)
 
     def merge(self) -> bool:
-        """Merges the two neighbours of one kind that are smallest together; False if none may be merged."""
+        """Merges the two neighbours of one kind with the smallest sum; False if none may be merged."""
         pairs = [
             (left.count + right.count, index)
             for index, (left, right) in enumerate(zip(self.pages, self.pages[1:], strict=False))
@@ -350,8 +350,8 @@ class _Draft:
         return True
 
     def fold(self) -> bool:
-        """Moves up to FOLDED neighbours into a page of level 1, the one before them if it has room; False if none may be.
-        It takes the longest run, so that pages that `unfold` has just opened stay open."""
+        """Moves up to FOLDED neighbours into a page of level 1, merged with the one before them if it has room; False if none
+        may be moved. It takes the longest run, so that pages that `unfold` has just opened stay open."""
         start, end = self._longest_run()
         end = min(end, start + FOLDED)
         if end - start < 2:
@@ -368,7 +368,7 @@ class _Draft:
 
     def _longest_run(self) -> tuple[int, int]:
         """(start, end) of the longest run of foldable neighbours: pages of one kind and of level 0, except the newest of their
-        kind, which are still merged, and those in front of a page of level 1, which `unfold` has opened."""
+        kind, which may still be merged, and runs before a page of level 1, which `unfold` has opened."""
         newest = {
             kind: [index for index, ref in enumerate(self.pages) if ref.kind is kind][-UNFOLDABLE:] for kind in PageKind
         }
@@ -385,7 +385,7 @@ class _Draft:
         return best
 
     def _forget(self, ref: PageRef) -> None:
-        """Drops a page that another one replaces."""
+        """Drops a page that has been replaced."""
         if self._writes.pop(ref.key, None) is None:
             self.removed = (*self.removed, Removed(self._stamp, key=ref.key))
 
@@ -401,7 +401,7 @@ class _Draft:
         self.pages[start:end] = [self._new(page)]
 
     def _movable(self) -> bool:
-        # Two or fewer stay: the record of a page costs the manifest as much as they do.
+        # Two or fewer stay: a page's record in the manifest is as large as they are.
         return len(self.segments) + len(self.removed) > 2
 
     def _read(self, ref: PageRef) -> ManifestPage:

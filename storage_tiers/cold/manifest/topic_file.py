@@ -1,16 +1,16 @@
-"""`topic.json`: which topic id a name means now, for readers of the bucket who have no broker to ask.
+"""`topic.json`: the topic id that a name means now, for readers of the bucket that have no broker to ask.
 
     {"format": 1, "least_reader": 1, "cluster_id": "…", "topic": "flights", "topic_id": "…", "state": "live",
      "revision": 3, "partitions": 6, "incarnation": 7, "configs": {"retention.ms": "-1"}, "earlier": ["…", …]}
 
-Changed by the controller only, by compare-and-swap. Every change is a pure function of the state found, and repeating it
-changes nothing: so an answer that was lost needs no recognition, the operation is simply made again.
+Only the controller changes it, by compare-and-swap. Every change is an idempotent pure function of the state found: if an
+answer is lost, the operation is repeated.
 
-Invariants: an id that stands in `earlier` never becomes current again; `deleted` is set only while the file still names
-that id, and that id is never live again; nobody lowers the incarnation. `revision` rises by one with every write, so that
-no two versions are equal bytes and a write that was delayed cannot replace a later version.
+Invariants: an id in `earlier` never becomes current again; `deleted` is set only while the file still names that id, and
+that id is never live again; the incarnation never falls. `revision` rises by one with every write, so that no two versions
+are equal bytes and a delayed write cannot replace a later version.
 
-Not promised: more than 256 earlier ids.
+Not promised: more than MAX_EARLIER (256) earlier ids.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class TopicState:
 
 # --- transitions ------------------------------------------------------------------------------------------------------
 def published(found: TopicState | None, new: TopicState) -> TopicState:
-    """`new` made current; its revision is the last one that the writer has seen, 0 if none. FencedWriter if its id was
-    replaced or deleted before, or a newer incarnation has written; StoreBehind if the file is gone or older than that."""
+    """The file with `new` as the current topic. `new.revision` is the last one that the writer has seen, 0 if none.
+    FencedWriter if the id was replaced or deleted before, or a newer incarnation has written; StoreBehind if the file is
+    missing or older than `new.revision`."""
     if (found.revision if found is not None else 0) < new.revision:
         shown = "is gone" if found is None else f"is at revision {found.revision}"
         raise StoreBehind(
@@ -75,15 +76,14 @@ def published(found: TopicState | None, new: TopicState) -> TopicState:
 
 
 def republished(found: TopicState | None, new: TopicState) -> TopicState:
-    """As `published`, where the store shows an older file than `new.revision`, which was seen there: above both. Only a repair
-    may."""
+    """As `published` over a file older than `new.revision`; the result's revision is the higher of both. For repairs only."""
     state = published(found, replace(new, revision=0))
     return replace(state, revision=max(state.revision, new.revision))
 
 
 def marked_deleted(found: TopicState | None, deleted: TopicState) -> TopicState:
-    """The file with `deleted` marked so, unless the name means another id by now; then unchanged. A file that was never
-    written is created deleted, so that a late first write cannot make it live."""
+    """The file with state deleted; unchanged if the name means another id by now. A file that was never written is created
+    as deleted, so that a late first write cannot make it live."""
     if found is None:
         return replace(deleted, state=State.DELETED)
     if found.topic_id != deleted.topic_id:
@@ -149,7 +149,7 @@ async def read_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicSt
 
 
 async def shown_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicState | None:
-    """As `read_topic`; also None for what cannot be read."""
+    """As `read_topic`; also None for an unreadable file."""
     found = await _read(store, cluster_id, topic, readable=False)
     return found[0] if found is not None else None
 
@@ -162,12 +162,12 @@ async def publish_topic(store: ObjectStore, new: TopicState) -> TopicState:
 
 
 async def republish_topic(store: ObjectStore, new: TopicState) -> TopicState:
-    """Makes `new` current over an older file, none, or one that cannot be read. FencedWriter as `published`."""
+    """Makes `new` current over an older, missing or unreadable file. FencedWriter as `published`."""
     return await _change(store, new, lambda found: republished(found, new), readable=False)
 
 
 async def _check_cluster(store: ObjectStore, new: TopicState) -> None:
-    """A name that the bucket does not know carries no incarnation: a node that was replaced is told by `cluster.json`."""
+    """FencedWriter if `cluster.json` has a newer incarnation: a topic without a file has none to compare with."""
     cluster = await read_cluster(store, new.cluster_id)
     if cluster is not None and cluster.incarnation > new.incarnation:
         raise FencedWriter(
@@ -179,7 +179,7 @@ async def _check_cluster(store: ObjectStore, new: TopicState) -> None:
 
 
 async def delete_topic(store: ObjectStore, deleted: TopicState) -> TopicState:
-    """Marks the topic deleted while the file names this id; returns what the file then says."""
+    """Marks the topic deleted if the file still names this id; returns the file's state."""
     return await _change(store, deleted, lambda found: marked_deleted(found, deleted))
 
 
@@ -213,7 +213,7 @@ async def _change(
 async def _read(
     store: ObjectStore, cluster_id: str, topic: str, *, readable: bool = True
 ) -> tuple[TopicState | None, str] | None:
-    """The file and its ETag. `readable`: TierCorrupt where it cannot be read; else its state is then None."""
+    """The file's state and ETag. An unreadable file raises TierCorrupt if `readable`, else its state is None."""
     try:
         body = await store.get(keys.topic_file_key(cluster_id, topic))
     except TierObjectMissing:

@@ -1,17 +1,17 @@
-"""Every way in which a manifest may change.
+"""All transitions of a manifest. Pure.
 
 A transition maps a manifest to the next one, which takes effect only by a compare-and-swap on the manifest's key (I4). Every
-transition is one commit: `commit` rises by one, and the last 32 commit ids are kept in `recent`, so that a writer whose answer
-was lost finds its own. Pure.
+transition is one commit: `commit` rises by one. `recent` keeps the last 32 commit ids, so that a writer whose answer was lost
+finds its own.
 
 Invariants, kept by every transition and checked again before a manifest is written (`broken`, `broken_step`):
-- live segments tile: each begins where the previous one ends, or records in `gap_from` where that was, and then the
-  offsets between are below log start; the last one ends at `end`; every offset from log start to `end` is covered;
+- live segments tile: each begins at the previous one's end, or records that end in `gap_from`, and then the offsets
+  between are below log start; the last one ends at `end`; every offset from log start to `end` is covered;
 - no transition lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
-- a key that stands in `removed` or `tombstoned` never becomes a live segment's again.
+- a key in `removed` or `tombstoned` never becomes a live segment's again.
 
-Not promised: that the objects exist (the offloader verifies them before it commits), nor that the manifest is small; `pages`
-moves segments out of it.
+Not promised: that the objects exist (offloads are verified before the commit), or that the manifest is small; `pages` moves
+segments out of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from storage_tiers.errors import DeletedInStore, FencedWriter, InvalidRequest
 
 
 def first_manifest(ids: Ids) -> Manifest:
-    """The manifest of a partition that has none in the store. It is never stored itself: commit 1 creates the object."""
+    """The manifest of a partition that has none in the store. It is never stored: commit 1 creates the object."""
     return Manifest(ids)
 
 
@@ -97,15 +97,15 @@ def check_epoch(manifest: Manifest, leader_epoch: int) -> None:
 
 
 def may_begin(manifest: Manifest, base: int, log_start: int) -> bool:
-    """Whether an extension may begin at `base`: at `end`, or past it if every offset between is below log start."""
+    """Whether an extension may begin at `base`: at `end`, or past it if all offsets between are below log start."""
     return base == manifest.end or manifest.end < base <= max(manifest.log_start, log_start)
 
 
 def extend(
     manifest: Manifest, segment: RemoteSegment, by: Author, *, leader_epoch: int, last_record_epoch: int, log_start: int
 ) -> Manifest:
-    """Appends a verified segment. FencedWriter under an older epoch, InvalidRequest if it does not begin at `end`, or names
-    a key that was tombstoned or removed.
+    """Appends a verified segment. FencedWriter under an older epoch, InvalidRequest if `may_begin` forbids its base, or a key
+    is already in the manifest, live, removed or tombstoned.
 
     Only the manifest's own lists are searched for the keys; segments in pages end at or below `end`.
     """
@@ -144,7 +144,7 @@ def claim_epoch(manifest: Manifest, leader_epoch: int, by: Author) -> Manifest:
 
 
 def pin(manifest: Manifest, name: str, by: Author) -> Manifest:
-    """Keeps the state as of this commit until `unpin`. InvalidRequest if the name is taken or bad, or there are MAX_PINS."""
+    """Keeps the state as of this commit until `unpin`. InvalidRequest for a taken or bad name, or beyond MAX_PINS pins."""
     if PIN_NAME.match(name) is None:
         raise InvalidRequest(f"{name!r} cannot name a pin: 1 to 64 letters, digits, '.', '_', ':' and '-'")
     if any(known.name == name for known in manifest.pins):
@@ -165,7 +165,7 @@ def unpin(manifest: Manifest, name: str, by: Author) -> Manifest:
 
 
 def tombstone(manifest: Manifest, orphans: Collection[str], by: Author) -> Manifest:
-    """Tombstones keys that no manifest named. The caller has searched the pages for them; the manifest is searched here."""
+    """Tombstones orphans. The caller has searched the pages for their keys; the manifest's own lists are searched here."""
     if len(manifest.tombstoned) + len(orphans) > MAX_TOMBSTONED:
         raise InvalidRequest(
             f"at most {MAX_TOMBSTONED} keys of {manifest.ids} may be tombstoned; drop those that are gone"
@@ -178,19 +178,19 @@ def tombstone(manifest: Manifest, orphans: Collection[str], by: Author) -> Manif
 
 
 def touch(manifest: Manifest, by: Author) -> Manifest:
-    """A commit that changes nothing: the modification time of its object shows the store's clock."""
+    """A commit that changes nothing. The modification time of the object written shows the store's clock."""
     return advance(manifest, by)
 
 
 def delete(manifest: Manifest, by: Author) -> Manifest:
-    """The terminal commit, which names no object: all may be deleted after the grace, pinned or not."""
+    """The terminal commit. It names no object: all may be deleted after the grace, even pinned ones."""
     return advance(
         manifest, by, state=State.DELETED, sidecar=None, segments=(), removed=(), tombstoned=(), pins=(), pages=()
     )
 
 
 def broken(manifest: Manifest) -> str | None:
-    """The first fault of a manifest in itself, as a sentence; None if it is sound."""
+    """The first fault inside one manifest, as a sentence; None if it is sound."""
     if not 0 <= manifest.log_start <= manifest.end:
         return f"log start {manifest.log_start} lies outside [0, {manifest.end}]"
     if [known.commit for known in manifest.recent] != list(
@@ -242,7 +242,7 @@ def _broken_keys(manifest: Manifest) -> str | None:
 
 
 def broken_step(old: Manifest, new: Manifest) -> str | None:
-    """The invariant between two commits that `new` would break, as a sentence; None if none."""
+    """The first invariant between two commits that `new` would break, as a sentence; None if it breaks none."""
     if new.commit != old.commit + 1 or new.ids != old.ids:
         return f"commit {new.commit} of {new.ids} does not follow commit {old.commit} of {old.ids}"
     if old.state is State.DELETED:

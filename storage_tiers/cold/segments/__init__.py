@@ -1,1 +1,1 @@
-"""Segments of a log as objects: their sidecars, their offload, their verification, their deletion once nothing names them."""
+"""Segments of a log as objects: building sidecars, offloading, verifying, repairing, and deleting what no manifest names."""

@@ -1,10 +1,10 @@
-"""From a local segment to two verified objects and the segment that will name them.
+"""Offloads a local segment: stores it and its sidecar as two verified objects, and returns the remote segment that names them.
 
-Invariants: an object is written under a fresh uuid and never again; it counts as offloaded only when its length and
-CRC-32C are those of the local bytes, as the store reports them or, where it reports none, as they are read back. At most
-two PUTs a segment below the multipart threshold.
+Invariants: an object is written once, under a fresh uuid. It counts as offloaded only when its length and CRC-32C equal
+those of the local bytes; where the store reports no CRC-32C, the object is read back. A segment below the multipart
+threshold takes two PUTs.
 
-Not promised: that offloaded objects are ever referenced; what is not is an orphan and the sweeper's.
+Not promised: that a manifest ever references the objects. The sweeper deletes orphans.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ExtendJob:
     """Bytes [position, position + length) of a local segment, synced: whole batches of offsets [base, end), where `end`
     is at most min(high watermark, last stable offset).
 
-    `epochs` is the leader-epoch history up to `end`, `producer_snapshot` the path of Kafka's snapshot of producers at
-    exactly `end` (any number of them: they pass by file), `aborted` every aborted transaction that overlaps the segment;
-    `last_record_epoch` that of the last batch. `log_start` is the partition's own; it is recorded as far as it lies below
-    `end`.
+    `epochs` is the leader-epoch history up to `end`. `producer_snapshot` is the path of Kafka's producer snapshot at exactly
+    `end`; a file, because the number of producers has no bound. `aborted` holds every aborted transaction that overlaps the
+    segment. `last_record_epoch` is the leader epoch of the last batch. `log_start` is the partition's; the manifest records
+    min(`log_start`, `end`).
     """
 
     path: str
@@ -51,7 +51,7 @@ class ExtendJob:
 
 
 class RunBlocking(Protocol):
-    """Runs a function that reads files or computes for long, off the event loop."""
+    """Runs a function that reads files or needs much processor time, off the event loop."""
 
     def __call__(self, function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]: ...
 
@@ -62,7 +62,8 @@ def in_thread(function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]:
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """A remote segment whose objects were there after the manifest of `seen_commit` had been read."""
+    """A remote segment whose objects existed after the manifest of `seen_commit` was read. Length (bytes) and CRC-32C are the
+    sidecar's."""
 
     segment: RemoteSegment
     sidecar_length: int
@@ -106,7 +107,8 @@ class Offloader:
         return built
 
     async def offload(self, job: ExtendJob, built: SidecarBytes, manifest: Manifest) -> Offloaded:
-        """Stores segment and sidecar under a fresh uuid. `manifest` was read before this call."""
+        """Stores segment and sidecar under a fresh uuid. The caller has read `manifest` before. TierUnavailable if the store
+        reports other bytes than were sent."""
         uuid = self._rng.token(16).hex()
         segment = RemoteSegment(
             base=job.base,
@@ -125,20 +127,20 @@ class Offloader:
         )
         offloaded = Offloaded(segment, len(built.data), crc32c(built.data), manifest.commit)
         body = FileBody(job.path, job.position, job.length, built.crc32c)
-        # The small one first: where the store refuses, little is sent in vain.
+        # The smaller object first: a store that refuses writes costs little traffic.
         await self._put(segment.sidecar_key, built.data, offloaded.sidecar_length, offloaded.sidecar_crc32c)
         await self._put(segment.key, body, segment.length, segment.crc32c)
         return offloaded
 
     async def still_there(self, offloaded: Offloaded) -> bool:
-        """Whether both objects are in the store with the right bytes."""
+        """Whether the store holds both objects with the right bytes."""
         segment = offloaded.segment
         return await self._holds(segment.key, segment.length, segment.crc32c) and await self._holds(
             segment.sidecar_key, offloaded.sidecar_length, offloaded.sidecar_crc32c
         )
 
     async def forget(self, offloaded: Offloaded) -> None:
-        """Deletes both objects; only for a partition whose manifest can never name them."""
+        """Deletes both objects. Call it only if the partition's manifest can never name them."""
         await self._store.delete([offloaded.segment.key, offloaded.segment.sidecar_key])
 
     async def _put(self, key: str, body: bytes | FileBody, length: int, crc: int) -> None:

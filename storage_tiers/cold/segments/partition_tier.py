@@ -1,12 +1,12 @@
 """One partition's remote tier, as its broker uses it: extend it, raise its log start, pin it, delete it.
 
-Commit order: upload -> verify -> compare-and-swap; the caller then tells replicas and evicts. A writer whose swap failed
-reads the manifest, verifies its objects again, and only then commits on that manifest: whatever a sweeper deleted meanwhile was
-tombstoned by a commit, so either the swap fails or the verification finds it. It never references a key that stands in
-`removed` or `tombstoned` but offloads again under a new uuid.
+Commit order: store objects -> verify -> compare-and-swap; the caller then informs replicas and evicts. A writer whose swap
+failed reads the manifest and verifies its objects again before it commits on that manifest. A sweeper deletes an object only
+after a commit has tombstoned it, so either the swap fails or the verification misses the object. A key in `removed` or
+`tombstoned` is never referenced again: the segment is offloaded under a new uuid.
 
-Not promised: that `extend` ends with the caller's segment. If the manifest's end has moved, the manifest says where the next
-extension must begin. `storage_tiers.cold.segments.sweeper` deletes what is no longer named.
+Not promised: that `extend` adds the caller's segment. If the manifest's end has moved, the manifest shows where the next
+extension must begin. `storage_tiers.cold.segments.sweeper` deletes objects that no manifest names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class PartitionTier:
-    """Errors of every method: FencedWriter (give up), TierUnavailable (outcome open, ask again), StoreBehind, TierCorrupt."""
+    """Errors of every method: FencedWriter (give up), TierUnavailable (outcome unknown, retry), StoreBehind, TierCorrupt."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class PartitionTier:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The newest manifest known to be durable; None before the first read and while an outcome is open."""
+        """The newest manifest known to be durable; None before the first read and while a write's outcome is unknown."""
         return self._loop.manifest
 
     def expect(self, seen: SeenManifest | None) -> None:
-        """From now on a manifest that does not contain this one is refused, except for a deletion of the partition."""
+        """Refuses, from now on, every manifest that does not contain this one. A deletion of the partition ignores it."""
         self._loop.expect(seen)
 
     async def load(self) -> LoadedManifest | None:
@@ -88,8 +88,8 @@ class PartitionTier:
         return await self._loop.look(question)
 
     async def extend(self, job: ExtendJob) -> Manifest:
-        """Offloads a segment and appends it to the manifest. Returns the newest manifest: with the segment, or, if the
-        manifest's end is not where `job` begins, without; the caller then sends another job."""
+        """Offloads a segment and appends it to the manifest. Returns the newest manifest. It lacks the segment if its end is
+        not where `job` begins; the caller then sends another job."""
         manifest = await self._loop.current()
         if not self._continues(manifest, job):
             loaded = await self._loop.load()
@@ -130,7 +130,7 @@ class PartitionTier:
             raise
 
     async def claim(self, leader_epoch: int) -> Manifest:
-        """Commits the leader epoch, and with it the incarnation, before any other commit of that epoch."""
+        """Commits the leader epoch and the writer's incarnation. Call it before any other commit of that epoch."""
 
         def step(manifest: Manifest, by: Author) -> Manifest | None:
             check_writer(manifest, by.writer)
@@ -141,7 +141,7 @@ class PartitionTier:
         return await self._loop.commit(step)
 
     async def raise_log_start(self, offset: int) -> Manifest:
-        """Returns once the manifest's log start is at least min(`offset`, `end`). Nothing if there is no manifest."""
+        """Returns once the manifest's log start is at least min(`offset`, `end`). No effect without a manifest."""
         if offset > (await self._loop.current()).end:
             await self._loop.load()  # another writer may have moved the end
 
@@ -152,8 +152,8 @@ class PartitionTier:
         return await self._loop.commit(step)
 
     async def expire(self, log_start: int) -> Manifest:
-        """Raises log start as `raise_log_start` does, and moves everything wholly below it to `removed`, or as much as
-        MAX_COMMITS commits do."""
+        """Raises log start as `raise_log_start` does, and moves all segments wholly below it to `removed`, as far as
+        MAX_COMMITS commits reach."""
         before = -1
         for _ in range(MAX_COMMITS):
             manifest = await self.raise_log_start(log_start)
@@ -170,7 +170,8 @@ class PartitionTier:
         return await self._loop.commit(lambda manifest, by: transitions.unpin(manifest, name, by))
 
     async def delete_partition(self) -> Manifest:
-        """The terminal commit, created where there is no manifest, whatever was seen there before. Nothing if it was made."""
+        """Makes the terminal commit, whatever was seen before, and creates the manifest if there is none. No effect if the
+        partition is deleted already."""
 
         def step(manifest: Manifest, by: Author) -> Manifest | None:
             return None if manifest.state is State.DELETED else transitions.delete(manifest, by)
@@ -178,24 +179,24 @@ class PartitionTier:
         return await self._loop.commit_whatever(step)
 
     async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """Deletes what the manifest no longer names, or never did, for at least the grace (ms). `listed` are the keys that are
-        judged; without, all of the partition's."""
+        """Deletes objects that the manifest has not named for at least `grace_ms`. `listed` are the keys to judge; None lists
+        all of the partition's."""
         return await self._sweeper.sweep(grace_ms, listed)
 
     async def sweep_deleted(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """Deletes every object of a deleted partition but its manifest, or the `listed` ones, once the deletion is older than
-        the grace (ms)."""
+        """Deletes every object of a deleted partition except its manifest, or only the `listed` ones, once the deletion is
+        older than `grace_ms`."""
         return await self._sweeper.sweep_deleted(grace_ms, listed)
 
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, Manifest | None]:
-        """What would make the manifest show again what was seen of it, proven object by object; with `apply` it is committed,
-        under a new line, and the manifest is returned. `accepted` are the offsets that are given up."""
+        """Plans a manifest that contains everything seen before, with every object proven. `apply` commits it under a new line
+        and returns it. `accepted` are the offsets to give up."""
         return await self._repairer.repair(local, apply=apply, accepted=accepted)
 
     def _continues(self, manifest: Manifest, job: ExtendJob) -> bool:
-        """Whether `job` begins at the manifest's end. FencedWriter if this writer may extend it no more."""
+        """Whether `job` may begin at the manifest's end. FencedWriter if this writer may no longer extend it."""
         check_writer(manifest, self.writer)
         check_epoch(manifest, job.leader_epoch)
         return may_begin(manifest, job.base, job.log_start)

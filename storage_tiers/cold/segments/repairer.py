@@ -1,18 +1,18 @@
-"""Gathers the evidence for a repair of one partition's manifest, and commits what the plan says (`manifest.repair`).
+"""Gathers the evidence for a repair of one partition's manifest, and commits the plan that `manifest.repair` makes of it.
 
-Every live object of the manifest to be committed is proven: its length and CRC-32C as the store reports them, or as they are
-read back where it reports none; each sidecar and each page is read and compared with what names it. Nothing is written before
-all of it is known.
+Every live object of the manifest to be committed is proven. A segment's length and CRC-32C are compared with those that the
+store reports, or with the bytes read back where it reports none. Each sidecar and each page is read and compared with the
+manifest. Nothing is written before all evidence is complete.
 
-A manifest that shows all that was seen is compared with one listing of the partition's objects, by their keys and sizes. Only
-where that misses some is everything proven, and the manifest repaired as a lost one is.
+A manifest that contains everything seen is compared with one listing of the partition's objects, by key and size. Only if the
+listing lacks some is every object proven, and the manifest repaired like a lost one.
 
-A segment that is given up, by the word of an operator who named its offsets, is replaced by one of the same offsets without
-records: empty batches, as compaction leaves them, so that every reader passes over it and none reads past it unawares.
+An operator gives a segment up by naming its offsets. A segment without records replaces it: empty batches over the same
+offsets, as compaction leaves them, which every reader can pass.
 
-Bounds: CHECKS_AT_ONCE objects at a time, the keys of one partition. Not promised: that what was proven is still there a moment
-later; a sweep or an operator may have removed it, and the next read says so. Nor that an object of a sound manifest whose bytes
-changed and whose size did not is found here: `tidelog fsck` reads them.
+Bounds: CHECKS_AT_ONCE objects at a time, and the keys of one partition in memory. Not promised: that a proven object still
+exists a moment later; a sweep or an operator may remove it, and the next read fails. Nor that changed bytes of unchanged size
+are found under a sound manifest: `tidelog fsck` reads them.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import EpochEntry, OffsetRange
 
 CHECKS_AT_ONCE = 16
-#: Listings that are compared with a manifest that changes meanwhile.
+#: Attempts to compare a listing with a manifest that changes meanwhile.
 _LOOKS = 5
 _READ_BACK_BYTES = 8 << 20
-#: Offsets that one batch may span.
+#: The most offsets that one batch spans.
 _MOST_OF_A_BATCH = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEvidence:
-    """What the local log can stand in for: the offsets that it holds, their leader epochs, the partition's log start.
-    `uncommitted`: no manifest was ever seen here, and nothing of the partition has left the disk."""
+    """What the local log can replace: the offsets that it holds, their leader epochs, the partition's log start.
+    `uncommitted`: this node has never seen a manifest, and has evicted nothing of the partition."""
 
     held: OffsetRange
     epochs: tuple[EpochEntry, ...]
@@ -68,7 +68,8 @@ class LocalEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """`summary` says what would be or was committed; empty if there is nothing to repair. `refused` says why not."""
+    """`summary` describes the commit, made or only planned; empty if there is nothing to repair. `refused` is the reason for a
+    refusal, else empty. `checked` counts the objects proven."""
 
     summary: str = ""
     refused: str = ""
@@ -84,9 +85,9 @@ class Repairer:
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, Manifest | None]:
-        """What would be done, and with `apply` is done; then also the manifest committed. `accepted` are the offsets that may
-        be given up. Errors: the store's, and FencedWriter."""
-        # Asked first: what a first commit adds meanwhile is shown then.
+        """The plan, and with `apply` the manifest committed. `accepted` are the offsets that may be given up. Errors: the
+        store's, and FencedWriter."""
+        # Before the manifest is read: one that a first commit creates meanwhile is then seen.
         uncommitted = local.uncommitted and await self._holds_nothing()
         shown, saved = await self._loop.shown(), await self._loop.seen()
         lost = None
@@ -110,7 +111,8 @@ class Repairer:
         return report, (await self._commit(found, shown, local) if apply else None)
 
     async def _holds_nothing(self) -> bool:
-        """Whether no object shows an earlier manifest. Every offload that was cut before the first manifest looks the same."""
+        """Whether no object proves an earlier manifest. Interrupted offloads before the first manifest all begin at the same
+        offset."""
         ids = self._loop.ids
         if await _there(self._holds_manifest()) or await _any(self._store.list(ids.pages_prefix)):
             return False
@@ -121,8 +123,8 @@ class Repairer:
         return True
 
     async def _lacking(self, log_start: int) -> Manifest | None:
-        """The manifest that the store shows, if a listing lacks objects that it names, else None. TierUnavailable if it changes
-        all the while."""
+        """The manifest in the store, if a listing lacks objects that it names, else None. TierUnavailable if it keeps
+        changing."""
         for _ in range(_LOOKS):
             manifest = await self._loop.shown()
             if manifest is None or not await self._lacks_some(manifest, log_start):
@@ -162,7 +164,7 @@ class Repairer:
         return await self._loop.commit_repair(shown, make)
 
     async def _filler(self, manifest: Manifest, lost: RemoteSegment, epochs: tuple[EpochEntry, ...]) -> RemoteSegment:
-        """Offloads a segment without records that has a lost one's offsets."""
+        """Offloads a segment without records that covers a lost one's offsets."""
         last_epoch = manifest.last_record_epoch if lost.end == manifest.end else None
         data, history = empty_segment(lost.base, lost.end, epochs, last_epoch)
         with tempfile.TemporaryDirectory() as directory:
@@ -184,7 +186,7 @@ class Repairer:
             return (await self._offloader.offload(job, built, manifest)).segment
 
     async def _producers(self, lost: RemoteSegment) -> bytes:
-        """The producer snapshot at a lost segment's end, if its sidecar is there; else an empty one."""
+        """The producer snapshot at a lost segment's end, if its sidecar still exists; else an empty one."""
         if await _there(self._holds_sidecar(lost)):
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()
@@ -213,8 +215,8 @@ class Repairer:
         return found, checked
 
     async def _unnamed(self, manifest: Manifest) -> set[int]:
-        """First offsets of segments that may have been committed after `manifest`: it names none of them, nor are they known to
-        be gone."""
+        """First offsets of segments in the store that may have been committed after `manifest`: they begin at or above its end,
+        and it names them nowhere."""
         known = set(manifest.keys())
         found: set[int] = set()
         async for parsed, key in self._segments():
@@ -279,8 +281,8 @@ class Repairer:
 def empty_segment(
     base: int, end: int, epochs: Sequence[EpochEntry], last_epoch: int | None = None
 ) -> tuple[bytes, tuple[EpochEntry, ...]]:
-    """Batches without records over offsets [base, end), one for each leader epoch, and the history of epochs up to `end`, the
-    last of which is `last_epoch`, if given. What lies before the history is of its first epoch."""
+    """Batches without records over offsets [base, end), one for each leader epoch, and the epoch history up to `end`, which
+    ends with `last_epoch` if given. Offsets before the history get its first epoch."""
     history = [each for each in epochs if each.start_offset < end] or [EpochEntry(max(last_epoch or 0, 0), base)]
     if last_epoch is not None and history[-1].epoch != last_epoch:
         history = [each for each in history if each.epoch < last_epoch]
@@ -295,7 +297,7 @@ def empty_segment(
 
 
 def _is_missed(segment: RemoteSegment, log_start: int, sizes: Mapping[str, int]) -> bool:
-    """Whether a listing, the bytes of objects by their keys, lacks some of a live segment that can still be read."""
+    """Whether a listing (`sizes`: bytes by key) lacks part of a live segment above log start."""
     if segment.end <= log_start:
         return False
     short = sizes.get(segment.key, -1) < segment.position + segment.length

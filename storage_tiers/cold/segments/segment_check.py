@@ -1,15 +1,15 @@
-"""One segment in the bucket against what its manifest says: the object's bytes, its batches, its sidecar, each recomputed.
+"""Verifies one segment in the bucket against its manifest: recomputes everything from the object's bytes and compares.
 
-    store ──pieces──> batches ──> what the segment and the sidecar must say ──compare──> findings
-                         └──────> `observe`, for whoever follows a partition from segment to segment
+    store ──pieces──> batches ──> expected manifest fields and sidecar ──compare──> findings
+                         └──────> `observe`, for callers that check a partition across segments
 
-For whoever must know that history is whole: `tidelog fsck` over everything, a handler over what a commit added. Everything
-that the batches of this segment alone determine is compared: the segment's sums and times, the sidecar's index and checks. What
-needs the previous segments (epochs, producers, aborted transactions) is left to the observer. Payloads are inflated and walked
-record by record only if asked for; a batch's CRC-32C covers them, and they were checked when they were appended.
+`tidelog fsck` checks all segments with it, a handler those that a commit added. Compared is all that this segment's batches
+determine alone: its sums and times in the manifest, the sidecar's index and checks. Epochs, producers and aborted transactions
+need the previous segments and are left to the observer. Payloads are decompressed and walked record by record only on request:
+the batch's CRC-32C covers them, and the broker validated them when it appended them.
 
-The rules of the index are written here a second time, from `docs/formats.md` and not from the writer's code, so that a
-mistake of the writer shows. Memory is bounded by PIECE_BYTES, the largest batch and the sidecar.
+The index rules are implemented a second time here, from `docs/formats.md` and not from the writer's code, so that a mistake
+of the writer shows. Memory is bounded by PIECE_BYTES, the largest batch and the sidecar.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from storage_tiers.records.batch import BatchHeader, check_crc, headers, records
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.decoder import decode_control
 
-#: Bytes of an object read at a time; what is left of a cut-off batch stays in memory with the next.
+#: Bytes of an object read at a time; the start of a batch that a piece cuts off stays in memory with the next piece.
 PIECE_BYTES = 8 << 20
-#: What every sidecar of this format has, in this order.
+#: The sections of every sidecar of this format, in this order.
 SECTIONS = (sidecar.INDEX, sidecar.CHECKS, sidecar.ABORTED, sidecar.EPOCHS, sidecar.PRODUCER)
 
 #: Called with each sound batch and its header, in order.
@@ -60,8 +60,8 @@ class SegmentFinding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """`batches` counts sound batches, `bytes_read` the bytes fetched, the sidecar's included. `sidecar` is None where it cannot
-    be read. `whole` says whether every batch of the segment was read."""
+    """`batches` counts sound batches, `bytes_read` the bytes fetched, including the sidecar's. `sidecar` is None if it is
+    unreadable or another segment's. `whole` is True if every batch of the segment was read and is sound."""
 
     findings: tuple[SegmentFinding, ...]
     batches: int
@@ -71,7 +71,7 @@ class SegmentVerdict:
 
 
 def sidecar_bytes(segment: RemoteSegment) -> int:
-    """The length of the sidecar's object, as the manifest knows its sections."""
+    """The length of the sidecar's object, from the section table in the manifest."""
     return max((section.position + section.length for section in segment.sections), default=0)
 
 
@@ -82,8 +82,8 @@ def check_segment(
     payloads: bool = False,
     observe: Observe = lambda batch, header: None,
 ) -> SegmentVerdict:
-    """Reads and verifies every byte of the segment and of its sidecar. Errors: those of the store but `TierObjectMissing`,
-    which is a finding."""
+    """Reads and verifies every byte of the segment and of its sidecar. Errors: the store's, except `TierObjectMissing`, which
+    becomes a finding."""
     check = _SegmentCheck(store, segment, _BatchWalk(segment, payloads, observe))
     try:
         check.sidecar()
@@ -212,7 +212,7 @@ class _SegmentCheck:
             self._layout(len(data))
 
     def _layout(self, size: int) -> None:
-        """Sections lie one after the other behind the table, the known ones first and in their order."""
+        """Sections must follow the table without gaps, the known ones first and in their order."""
         sections = self._segment.sections
         at = sidecar.table_bytes(len(sections))
         for section in sections:

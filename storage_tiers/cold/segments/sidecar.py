@@ -1,4 +1,4 @@
-"""The sidecar of a segment: what a reader needs before it reads the segment, and a broker before it leads the partition.
+"""The sidecar of a segment: its index, checksums and aborted transactions for readers, epochs and producers for a new leader.
 
     magic "TIDELIDX" │ format u16 │ least reader u16 │ sections u32
     base i64 │ end i64 │ length u64 │ crc32c u32 │ header crc u32
@@ -7,20 +7,20 @@
 
 All numbers are big-endian. The header's CRC covers everything before it and the section table. Sections:
 
-    index     rows (relative base offset u32 │ position u32 │ maximum timestamp so far i64), one each 64 KiB of batches
+    index     rows (relative base offset u32 │ position u32 │ maximum timestamp so far i64), one per 64 KiB of batches
     checks    CRC-32C u32 of each MiB of the segment, the last one shorter
     aborted   Kafka's transaction index entries: version i16 │ producer id i64 │ first i64 │ last i64 │ last stable i64
     epochs    rows (leader epoch i32 │ start offset i64): the whole history up to `end`
     producer  Kafka's producer snapshot, byte for byte, as of exactly `end`
 
-The first three serve a first read and lie together at the front; the others rebuild a log. The table also stands in the
-manifest beside the segment, so that one ranged GET fetches the wanted sections without reading the header first.
+Readers need the first three sections, which lie together at the front; the others rebuild a log. The manifest repeats the
+section table beside the segment, so that one ranged GET fetches any sections without reading the header first.
 
 Invariants: a sidecar is built from the batches' own headers, in pieces of 1 MiB, never from a local index file. The CRC-32C
-of every batch is verified, so that bytes that a disk damaged never get checksums that match them. A section is served only if
-its CRC matches; sections of unknown names are ignored. Positions are relative to the segment's first byte.
+of every batch is verified first, so that damaged bytes never get matching checksums. A section is served only if its CRC
+matches; sections of unknown names are ignored. Positions in the index are relative to the segment's first byte.
 
-Not promised: that the records inside are sound (the broker validated them when it appended), nor that the list of aborted
+Not promised: that the records inside are sound (the broker validates them when it appends them), or that the list of aborted
 transactions is complete: the caller supplies it, since a transaction may end beyond the segment.
 """
 
@@ -56,7 +56,7 @@ _ABORTED_ROW = struct.Struct(">hqqqq")
 _EPOCH_ROW = struct.Struct(">iq")
 _INT64, _INT32 = struct.Struct(">q"), struct.Struct(">i")
 _PIECE_BYTES = 1 << 20
-#: The least next offset and leader epoch that `recover_scan` accepts: any, since the walk itself reports what is out of order.
+#: The least next offset and leader epoch that `recover_scan` accepts: any, since the walk itself reports a wrong order.
 _ANY_ORDER = (-(1 << 63), -(1 << 31))
 _MAX_SECTIONS = 64
 
@@ -71,7 +71,7 @@ class IndexRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SidecarBytes:
-    """A built sidecar, and what one walk over the segment's batch headers found.
+    """A built sidecar, and the sums of one walk over the segment's batch headers.
 
     `crc32c` covers the segment's bytes. Timestamps are in ms, -1 where there is none; `max_timestamp_offset` is the base offset
     of the first batch that has `max_timestamp`. `next_offset` follows the last batch's last offset."""
@@ -185,7 +185,7 @@ class _Source:
 
 
 class _SegmentWalk:
-    """One pass over a segment's batches: index rows by header, checksums by byte. `name` and `start` say where they lie."""
+    """One pass over a segment's batches that collects index rows and checksums. `name` and `start` locate them in errors."""
 
     def __init__(self, base: int, end: int, name: str, start: int) -> None:
         self._end = end
@@ -221,7 +221,7 @@ class _SegmentWalk:
             self.checks.append(self._piece_crc)
 
     def _large(self, source: _Source, at: int, piece: bytes | memoryview) -> int:
-        """Walks a batch larger than a piece, whose header suffices for the index. Returns where it ends."""
+        """Walks a batch larger than a piece; the index needs only its header. Returns its end."""
         try:
             header = record_batch.read_header(piece)
         except CorruptRecord as error:
@@ -246,7 +246,7 @@ class _SegmentWalk:
         return at + size
 
     def _damaged(self, at: int, rest: memoryview, first: int) -> CorruptRecord:
-        """It advises to delete records only where the next whole batch confirms the damaged header's last offset."""
+        """The error advises deleting records only if the next whole batch confirms the damaged header's last offset."""
         header = record_batch.read_header(rest)
         sound = recover_scan(rest[header.size :], 0, *_ANY_ORDER)[0] if header.size < len(rest) else []
         claimed = header.next_offset
@@ -307,8 +307,8 @@ class _SegmentWalk:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 class IndexRows(Sequence[IndexRow]):
-    """The rows of an index in their packed form, 16 bytes each; a row is decoded when it is read. As tuples they would take
-    200 bytes each, and the cache would hold the indexes of five segments of 1 GiB instead of 60."""
+    """An index in its packed form, 16 bytes a row; a row is decoded when it is read. As tuples rows would take 200 bytes each,
+    and the cache would hold the indexes of 5 segments of 1 GiB instead of 60."""
 
     __slots__ = ("_base", "_packed")
 
@@ -341,7 +341,7 @@ class IndexRows(Sequence[IndexRow]):
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """The sections that were asked for; one that was not is empty. `length` and `crc32c` are the segment's."""
+    """The sections that were read; others are empty. `base`, `end`, `length` (bytes) and `crc32c` are the segment's."""
 
     base: int
     end: int
@@ -354,18 +354,18 @@ class Sidecar:
     producer_snapshot: bytes = b""
 
     def floor_position(self, offset: int) -> tuple[int, int]:
-        """(base offset, position) of the last indexed batch that begins at or before `offset`: read on from there."""
+        """(base offset, position) of the last indexed batch that begins at or before `offset`: the read begins there."""
         at = bisect.bisect_right(self.index, offset, key=lambda row: row.base_offset)
         row = self.index[max(at - 1, 0)]
         return row.base_offset, row.position
 
     def end_position(self, offset: int) -> int:
-        """Where the interval ends that holds `offset`: the next indexed batch, or the segment's end."""
+        """The end of the interval that holds `offset`: the next indexed batch, or the segment's end."""
         at = bisect.bisect_right(self.index, offset, key=lambda row: row.base_offset)
         return self.index[at].position if at < len(self.index) else self.length
 
     def interval_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Bytes [start, end) of the first interval with a record at or after `timestamp` (ms), which none before it has."""
+        """Bytes [start, end) of the first interval with a record at or after `timestamp` (ms); None if there is none."""
         at = bisect.bisect_left(self.index, timestamp, key=lambda row: row.max_timestamp)
         if at == len(self.index):
             return None
@@ -373,12 +373,12 @@ class Sidecar:
         return self.index[at].position, end
 
     def aborted_between(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """Those that overlap offsets [start, end)."""
+        """Aborted transactions that overlap offsets [start, end)."""
         return tuple(txn for txn in self.aborted if txn.first_offset < end and txn.last_offset >= start)
 
 
 def parse(data: bytes, where: str = "a sidecar") -> Sidecar:
-    """A whole sidecar. TierCorrupt names what does not fit; StoreRefused if only a newer reader understands it."""
+    """Reads a whole sidecar. TierCorrupt names the fault; StoreRefused if it needs a newer reader."""
     base, end, length, crc, sections = _parse_head(data, where)
     if sections and max(section.position + section.length for section in sections) > len(data):
         raise TierCorrupt(f"{where} is cut short: it has {len(data)} bytes")
@@ -386,7 +386,7 @@ def parse(data: bytes, where: str = "a sidecar") -> Sidecar:
 
 
 def front(sections: Sequence[Section]) -> tuple[int, int]:
-    """(position, length) of the bytes with the index, the checks and the aborted transactions: a first read's one GET."""
+    """(position, length) of the bytes with the index, the checks and the aborted transactions: one GET for readers."""
     return span(sections, _FRONT)
 
 
@@ -408,7 +408,7 @@ def parse_part(
     crc: int,
     where: str = "a sidecar",
 ) -> Sidecar:
-    """The sections that lie whole in bytes [position, position + len(data)) of a sidecar, by the table in the manifest.
+    """Reads the sections that lie wholly in bytes [position, position + len(data)) of a sidecar, by the manifest's table.
 
     `base`, `end`, `length` and `crc` are the segment's, as the manifest states them. TierCorrupt if a section does not fit."""
     found: dict[str, bytes] = {}
@@ -447,18 +447,18 @@ HEAD_BYTES = 4096
 
 
 def read_head(data: bytes, where: str = "a sidecar") -> Sidecar:
-    """The segment's base, end, length and CRC-32C, without the sections. TierCorrupt, StoreRefused."""
+    """Reads the segment's base, end, length and CRC-32C, without the sections. TierCorrupt, StoreRefused."""
     base, end, length, crc, _ = _parse_head(data, where)
     return Sidecar(base, end, length, crc)
 
 
 def table_bytes(count: int) -> int:
-    """Where the sections begin in a sidecar of `count` of them."""
+    """The position of the first section in a sidecar with `count` sections."""
     return _HEAD.size + _CRC.size + count * _TABLE_ROW.size
 
 
 def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
-    """The section table at the front of a sidecar, for callers without a manifest. TierCorrupt, StoreRefused."""
+    """Reads the section table at the front of a sidecar, for callers without a manifest. TierCorrupt, StoreRefused."""
     return _parse_head(data, where)[4]
 
 

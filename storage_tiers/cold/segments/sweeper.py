@@ -1,16 +1,16 @@
-"""Deletes objects that a partition's manifest no longer names, or never named, and never one that it names.
+"""Deletes objects that a partition's manifest no longer names, or never named.
 
     removed, past the grace, unpinned ─────────────────────────────> delete ──> commit: dropped
     listed, unreferenced, past the grace ──> commit: tombstoned ────> delete ──> commit: dropped
 
-Invariants: the listing is read before the manifest, so that what was uploaded and committed in between is seen as
-referenced. Without a manifest nothing is deleted at all, nor by one that lacks what was seen before (StoreBehind). An orphan
-is deleted only after the commit that tombstones it: a writer that meant to reference it then fails its swap, and finds the
-object tombstoned or missing. A key is dropped only after its deletion succeeded, so that a crash at any point leaves work
-for the next sweep and nothing else.
+Invariants: an object that the manifest names is never deleted. The listing is read before the manifest, so that an object
+stored and committed in between counts as referenced. Nothing is deleted without a manifest, or with one that lacks what was
+seen before (StoreBehind). An orphan is deleted only after a commit has tombstoned it: a writer that still wants to reference
+it then fails its swap, and finds the object tombstoned or missing. A key is dropped only after its deletion succeeded, so
+that a crash at any point only leaves work for the next sweep.
 
-The store's clock is known from the modification time of an object just written through the same commit loop; where
-none was written yet, a commit that changes nothing is made, but only if there is something unreferenced to judge.
+The store's clock comes from the modification time of an object that this commit loop has just written. If it has written
+none and there is an unreferenced object to judge, it makes a commit that changes nothing.
 
 Bounds: at most 64 keys tombstoned at a time, 4,096 listed keys in memory, one page at a time.
 """
@@ -37,7 +37,7 @@ _DELETED_KEYS = 1000
 
 
 class Listed(NamedTuple):
-    """An object that a listing showed, with the store's time of its writing."""
+    """An object in a listing, with its modification time by the store's clock (ms)."""
 
     key: str
     modified_ms: int
@@ -45,9 +45,9 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one sweep did, in objects. `waiting` are those too young or pinned, of them `young` those that nothing names and
-    that are too young to judge; `done` says that a deleted partition has no object left but its manifest, `cut_short` that
-    MAX_COMMITS commits did not suffice: sweep again."""
+    """What one sweep did, in objects. `waiting` counts those too young or pinned, and among them `young` the unreferenced ones
+    that are too young to judge. `done`: a deleted partition has no object left but its manifest. `cut_short`: MAX_COMMITS
+    commits did not suffice; sweep again."""
 
     removed: int = 0
     orphans: int = 0
@@ -59,7 +59,7 @@ class SweepReport:
 
 
 class _Allowance:
-    """Commits that one sweep may still make; one more is reserved to learn the store's time."""
+    """The commits that one sweep may still make. One of MAX_COMMITS is reserved for learning the store's time."""
 
     def __init__(self) -> None:
         self._left = MAX_COMMITS - 1
@@ -78,15 +78,15 @@ class Sweeper:
         self._clock = clock
         ids = loop.ids
         self._prefixes = (ids.segments_prefix, ids.pages_prefix)
-        # Where a write that its writer did not live to finish may be left: one partition looks at its topic's file, too.
+        # A writer that died may have left an unfinished write here. Partition 0 also covers its topic's file.
         self._written = (*self._prefixes, ids.manifest_key)
         topic_file = (keys.topic_file_key(ids.cluster_id, ids.topic),) if ids.partition == 0 else ()
         self._written_while_live = self._written + topic_file
 
     async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """Nothing without a manifest: what would tell an orphan from what it named is missing. DeletedInStore if it is
-        deleted: only who deletes the topic may say that its objects go. `listed` are the keys of this partition that a
-        listing has just shown; without, it is listed here, and unfinished uploads are ended too."""
+        """Deletes nothing without a manifest, which alone tells an orphan from a referenced object. DeletedInStore if the
+        partition is deleted: its objects go by `sweep_deleted` only. `listed` are this partition's keys from a listing just
+        made; with None it is listed here, and unfinished uploads are aborted too."""
         loaded = await self._loop.load()
         if loaded is None:
             return SweepReport()
@@ -109,8 +109,8 @@ class Sweeper:
         )
 
     async def sweep_deleted(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """InvalidRequest if the partition is not deleted. `listed` are the keys that a listing of the topic has just shown;
-        without, the partition is listed here, and its unfinished uploads are ended too."""
+        """InvalidRequest if the partition is not deleted. `listed` are the keys of a listing of the topic just made; with None
+        the partition is listed here, and its unfinished uploads are aborted too."""
         loaded = await self._loop.load()
         if loaded is None or loaded.manifest.state is not State.DELETED:
             raise InvalidRequest(f"{self._loop.ids} is not deleted in the bucket; delete it first")
@@ -132,13 +132,13 @@ class Sweeper:
                 aborted += 1
         return SweepReport(removed=removed, uploads_aborted=aborted, done=True)
 
-    # --- what was referenced once ---------------------------------------------------------------------------------
+    # --- objects once referenced --------------------------------------------------------------------------------------
     async def _sweep_removed(self, manifest: Manifest, grace_ms: int, allowance: _Allowance) -> SweepReport:
         now = self._clock.unix_ms()
         due = orphans.due_removed(manifest.removed, manifest.pins, now, grace_ms)
         waiting = len(manifest.removed) - len(due)
         gone = {key for item in due for key in pages.sweepable(manifest, item)}
-        # Tombstoned before, by a sweep that did not come to its end.
+        # Tombstoned by an earlier sweep that did not finish.
         gone.update(tombstoned.key for tombstoned in manifest.tombstoned)
         removed = await self._delete_and_drop(gone, (), allowance)
         manifest = await self._unfolded(manifest, now - grace_ms, allowance)
@@ -157,7 +157,7 @@ class Sweeper:
         return SweepReport(removed=removed, waiting=waiting)
 
     async def _unfolded(self, manifest: Manifest, due_ms: int, allowance: _Allowance) -> Manifest:
-        """With the first removed page of level 1 opened of which something is due: a few of its pages a sweep."""
+        """The manifest with the first page of level 1 opened in which something is due; that shows a few of its pages."""
         for ref in manifest.removed_pages:
             if ref.level and ref.first_removed_ms <= due_ms and allowance.take():
                 return await self._loop.commit(lambda manifest, by, key=ref.key: pages.unfold(manifest, key, by))  # type: ignore[misc]
@@ -177,7 +177,7 @@ class Sweeper:
         await self._loop.commit(drop)
         return len(gone)
 
-    # --- what never was -------------------------------------------------------------------------------------------
+    # --- orphans ------------------------------------------------------------------------------------------------------
     async def _sweep_orphans(self, grace_ms: int, allowance: _Allowance) -> tuple[int, int]:
         """(deleted, too young)."""
         deleted = young = 0
@@ -222,8 +222,8 @@ class Sweeper:
         return await self._delete_and_drop({tombstoned.key for tombstoned in manifest.tombstoned}, (), allowance)
 
     async def _unreferenced(self, manifest: Manifest, listed: Sequence[Listed]) -> list[Listed]:
-        """Those of a stretch of a listing that neither the manifest names nor the pages that may. A packed object's key may
-        lie elsewhere than its offsets: the whole manifest is searched again before anything is tombstoned."""
+        """The listed objects that neither the manifest nor a page likely to name them names. A packed object's key may lie
+        outside its page's offsets, so all pages are searched before anything is tombstoned."""
         found = {info.key: info for info in listed}
         _discard(found, manifest.keys())
         refs = list(manifest.pages)
@@ -277,7 +277,8 @@ def _discard(found: dict[str, Listed], names: Iterable[str]) -> None:
 
 
 def _may_name(ref: PageRef, found: dict[str, Listed]) -> bool:
-    """Pages name old pages' keys anywhere in `removed`; a segment's key begins with an offset of its segment."""
+    """Whether a page may name one of these keys. Any removed page may name an old page's key. A segment's key has the base
+    offset of its segment, so the page's offsets decide."""
     for key in found:
         try:
             parsed = keys.parse(key)
