@@ -1,7 +1,7 @@
-"""A bound on bytes in flight, shared by all who hold some: first come, first served, the urgent before the rest.
+"""A shared bound on bytes in flight. Urgent requests are served before the rest, each group in order of arrival.
 
-Invariant: what is held never exceeds the limit, and neither does the number of holders. Not promised: fairness to the
-rest while the urgent keep coming.
+Invariant: neither the bytes held nor the number of holders exceeds its limit. Not promised: that other requests progress
+while urgent ones keep coming.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ByteBudget:
             await ticket.waiter
         except asyncio.CancelledError:
             if ticket.waiter.cancelled():
-                self._grant()  # it may have stood before others that fit
+                self._grant()  # requests behind it may fit
             else:
                 self._give_back(ticket)
             raise
@@ -75,7 +75,7 @@ class ByteBudget:
         self._grant()
 
     def _grant(self) -> None:
-        """Strictly in order inside each queue: a large request is not starved by small ones that fit before it."""
+        """Grants strictly in order inside each queue, so that small requests never starve a large one."""
         for queue in (self._urgent, self._rest):
             while queue:
                 ticket = queue[0]

@@ -1,13 +1,13 @@
-"""One download on its way into a file of the cache directory: verified MiB by MiB, visible only once it is whole.
+"""A download into a file of the cache directory: verified MiB by MiB, visible only once it is whole.
 
-Invariants: the file has its final name only when all of its bytes have come and agree with the checksums, and is never
-written again; a failure leaves no file.
+Invariants: the file gets its final name only when all its bytes have arrived and match the checksums, and is never written
+again; a failure leaves no file.
 
-Each piece is checked and written as it comes, while it is in the processor's cache and its memory can be used for the
-next: to collect a chunk and write it at once costs more than twice the processor time. The write goes to the page cache, in
-less time than it takes to hand it to a thread. The file needs no fsync: the cache is emptied at every start.
+Each piece is checked and written on arrival, while it is in the processor's cache and its memory can be reused for the next:
+collecting a chunk and writing it at once costs more than twice the processor time. The write goes to the page cache, which
+takes less time than handing it to a thread. The file needs no fsync: the cache is emptied at every start.
 
-Not promised: that a disk which stands still does not hold up the event loop that writes.
+Not promised: that the event loop progresses while the disk hangs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class ChunkFile:
-    """`write` is a `Sink`. Ended by `finish` or `discard`; `restart` forgets what has come."""
+    """`write` is a `Sink`. End it with `finish` or `discard`; `restart` forgets the bytes received."""
 
     def __init__(self, path: str, key: str, position: int, length: int, crcs: tuple[int, ...] | None) -> None:
-        """For `length` bytes of `key` from `position` on; `crcs` are those of each MiB, None to verify nothing."""
+        """For `length` bytes of `key` from `position`; `crcs` has the CRC-32C of each MiB, None verifies nothing."""
         self._path = path
         self._temporary = f"{path}.tmp"
         self._key = key
@@ -45,7 +45,7 @@ class ChunkFile:
         try:
             return os.open(self._temporary, flags, 0o644)
         except FileNotFoundError:
-            # Nothing in the directory must survive: whoever removed it may, while the node runs.
+            # Somebody removed the directory while the node runs; nothing in it must survive.
             directory = os.path.dirname(self._path)
             os.makedirs(directory, exist_ok=True)
             events.warning(log, "cache.directory_lost", path=directory)
@@ -55,8 +55,8 @@ class ChunkFile:
         self._size = self._crc = 0
 
     def write(self, piece: bytes | memoryview) -> None:
-        """StorageError if the disk takes it not; TierCorrupt at the end of a MiB whose bytes are not what they should be,
-        or beyond the length that was asked for."""
+        """StorageError if the disk refuses the write; TierCorrupt at the end of a MiB that fails its checksum, or beyond the
+        length that was asked for."""
         if self._size + len(piece) > self._length:
             raise TierCorrupt(f"{self._key}: the store sent more than the {self._length} bytes it was asked for")
         view = memoryview(piece)
@@ -75,7 +75,7 @@ class ChunkFile:
                 self._verify()
 
     def finish(self) -> None:
-        """Gives the file its name. TierCorrupt if the object ended before."""
+        """Gives the file its final name. TierCorrupt if the object ended early."""
         if self._size != self._length:
             raise TierCorrupt(
                 f"{self._key} ends at byte {self._position + self._size}, before byte {self._position + self._length} that "

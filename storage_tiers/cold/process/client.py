@@ -1,11 +1,11 @@
-"""The broker's end of the tier process: starts it when there is something to ask, asks, and lets it go.
+"""The broker's end of the tier process: starts it for the first question, asks, and ends it when it is idle.
 
-Runs on the broker's event loop and imports nothing of the store's libraries. Invariants: at most one process at a time,
-the next one starts only after the last has ended; every question is answered, by the process or by `TierUnavailable`
-once the process has ended or its time is up; no question is lost to a process that ends for want of work; a process that
-hangs is killed within seconds, not when the time of what it was asked is up.
+Runs on the broker's event loop and imports no store library. Invariants: at most one process at a time; the next one starts
+only after the last has ended. Every question is answered, by the process or by `TierUnavailable` once the process has ended
+or the deadline has passed. No question is lost to a process that ends because it is idle. A process that hangs is killed
+within seconds, not only at a question's deadline.
 
-Not promised: that a question whose answer was lost had no effect. Every operation may be asked again.
+Not promised: that a question whose answer was lost had no effect. Every operation may be repeated.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Seconds between a lost process and the next one; a process that lived for STEADY_S has proved itself.
+#: Seconds between a lost process and the next one; a process that lived for STEADY_S resets the back-off.
 RESTART = BackoffSettings(first=0.1, longest=10.0)
 STEADY_S = 60.0
 #: Seconds a process may take to end once its socket is closed.
 END_GRACE_S = 5.0
-#: The number of questions that only ask whether the process lives; real ones begin with 1.
+#: The number of heartbeat questions; other questions are numbered from 1.
 HEARTBEAT = 0
-#: What the broker waits beyond the process's own deadlines: starting it, queues for its budgets, an offload's turn.
+#: Seconds that the broker waits beyond the process's own deadlines: its start, and queues for its budgets and offloads.
 SLACK_S = 30.0
 
 
@@ -73,8 +73,8 @@ class StoreTotals:
 
 @dataclass(slots=True)
 class TierClientStats:
-    """`lost` counts processes that ended unasked. `counters` are the last seen of the process that runs or ran last, `past`
-    sums those of the ones before. What a lost process had not told is in neither."""
+    """`lost` counts processes that hung or ended unasked. `counters` are the newest ones of the current or last process, `past`
+    is the sum of those before. Counts that a lost process had not yet reported are in neither."""
 
     starts: int = 0
     lost: int = 0
@@ -84,18 +84,18 @@ class TierClientStats:
     past: StoreTotals = field(default_factory=StoreTotals)
 
     def totals(self) -> StoreTotals:
-        """Totals over all tier processes of this start."""
+        """Totals over all tier processes since the broker's start."""
         return self.past if self.counters is None else self.past.plus(self.counters)
 
     def begin_process(self) -> None:
-        """The next one counts from 0."""
+        """Adds the last process's counters to `past`: the next process counts from 0."""
         self.starts += 1
         self.past, self.counters = self.totals(), None
 
 
 class TierClient:
-    """`cache_directory` exists and belongs to the caller. `on_end` is called whenever a process has ended, for good: what
-    it left in the cache directory unannounced may go."""
+    """`cache_directory` exists and belongs to the caller. `on_end` is called after each process has ended: files that it left
+    in the cache directory unannounced may then be deleted."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class TierClient:
 
     @property
     def trouble(self) -> str | None:
-        """What the store said, if it did not answer or refused when it was last asked; None if it answered."""
+        """The store's error, if it failed to answer or refused the last question; None if it answered."""
         if self._unanswered is None:
             return None
         asked_at, error = self._unanswered
@@ -144,14 +144,14 @@ class TierClient:
 
     # --- asking -------------------------------------------------------------------------------------------------------
     async def refresh_counters(self) -> TierCounters | None:
-        """The newest counters of the process. Starts none: without one, those that the last one left."""
+        """The newest counters. Starts no process: without one, they are the last process's."""
         if self._life is not None:
             self.stats.counters = await self.ask(Stats())
         return self.stats.counters
 
     async def ask(self, question: Question[Answer]) -> Answer:
-        """The process's answer, or its LogError. TierUnavailable if it ended, or did not answer in time: longer than the
-        process's own deadlines, so that this one counts only if the process hangs or its queues are long."""
+        """The process's answer, or its LogError. TierUnavailable if it ended or did not answer in time. This deadline is longer
+        than the process's own, so it passes only if the process hangs or its queues are long."""
         name = type(question).__name__
         self.stats.asked[name] += 1
         settings = self._settings
@@ -186,7 +186,7 @@ class TierClient:
             events.info(log, "store.back", ms=round((now - self._away_since) * 1000))
 
     async def close(self) -> None:
-        """Ends the process; whoever waits gets TierUnavailable. Nothing can be asked afterwards."""
+        """Ends the process; open and later questions get TierUnavailable."""
         self._closed = True
         if self._pausing is not None:
             self._pausing.cancel()
@@ -233,7 +233,7 @@ class TierClient:
             self._pause_s = self._backoff.next_delay()
 
     async def _listen(self, life: _TierLife) -> None:
-        """Until the process ends, breaks the protocol, or is let go because it is idle and nothing is open."""
+        """Reads frames until the process ends, breaks the protocol, or is idle with no question open."""
         reason = "the tier process ended before it answered; it is started again, ask again"
         try:
             while (frame := await read_frame(life.reader)) is not None:
@@ -258,7 +258,7 @@ class TierClient:
         life.beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._beat, life)
 
     def _beat(self, life: _TierLife) -> None:
-        """Counts turns of this loop and not time: a broker that stood still itself must not take its process for dead."""
+        """Counts turns of this loop, not time: a broker that was itself suspended must not declare its process dead."""
         if self._life is not life or life.writer.is_closing():
             return
         patience = self._settings.silent_beats if life.has_answered else self._settings.starting_beats
@@ -282,7 +282,7 @@ class TierClient:
         self._part(life, reason, grace_s)
 
     def _part(self, life: _TierLife, reason: str, grace_s: float = END_GRACE_S) -> None:
-        """Lets a process go: by the end of its socket it knows. The next one waits until it has ended."""
+        """Closes the process's socket, which ends it. The next process starts only after that."""
         if life.beat is not None:
             life.beat.cancel()
         self._life = None
@@ -308,7 +308,7 @@ class _Open:
 
 
 class _TierLife:
-    """One process from its start to its end, and what it has been asked."""
+    """One process from start to end, and its open questions."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: TierHandle, since: float
@@ -325,12 +325,12 @@ class _TierLife:
         self._last_number = 0
 
     def send(self, frame: Frame) -> None:
-        # Not awaited: what is unsent is bounded by `operations` frames.
+        # Not awaited: unsent data is bounded by `operations` frames.
         self.writer.write(encode(frame))
 
     async def ask(self, question: Question[Any]) -> Any:
         if self.writer.is_closing():
-            # It has ended a moment ago, and who listens to it has not had its turn. Not every loop takes what is written.
+            # The process has just ended, and `_listen` has not run yet. Some event loops refuse a write now.
             raise TierUnavailable("the tier process has exited; it is being restarted, ask again")
         self._last_number += 1
         number = self._last_number
@@ -338,7 +338,7 @@ class _TierLife:
         try:
             self.send(Ask(number, question))
         except ProtocolError as error:
-            # Nothing was sent: the process is not to blame.
+            # Nothing was sent: the fault is the question's, not the process's.
             raise InvalidRequest(f"{type(question).__name__} cannot be asked of the tier process: {error}") from error
         self.waiting[number] = _Open(question, answer)
         try:
@@ -349,7 +349,7 @@ class _TierLife:
             raise
 
     def answered(self, reply: Reply) -> None:
-        """An answer that nobody waits for any more is dropped. ProtocolError if it is no answer to its question."""
+        """Drops an answer that nobody awaits any more. ProtocolError if its value has the wrong type for its question."""
         self.has_answered = self.has_answered or reply.number != HEARTBEAT
         asked = self.waiting.pop(reply.number, None)
         if asked is None or asked.answer.done():

@@ -1,10 +1,10 @@
-"""The state that every question in the tier process uses: the store, its repetitions, deadlines and budgets.
+"""The state that all questions in the tier process share: the store, retries, deadlines and budgets.
 
-Keeps what is worth keeping between questions: decoded pages, manifests with their ETags, the store's clock. All of it may be
-forgotten at any time; a commit is safe by compare-and-swap, whatever was remembered.
+Caches decoded pages, manifests with their ETags, and the store's clock between questions. Any of it may be forgotten at any
+time; compare-and-swap keeps commits safe even with outdated entries.
 
-Invariant: what offloads hold in memory stays within their budget; an operation past its deadline is cut off and answered
-with TierUnavailable, its outcome open.
+Invariant: offloads stay within their memory budget; an operation past its deadline is cancelled and answered with
+TierUnavailable, its outcome unknown.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from storage_tiers.errors import InvalidRequest, TierUnavailable
 
 T = TypeVar("T")
 
-#: Manifests remembered between questions, at about 150 KB each when full.
+#: Manifests cached between questions, about 150 KB each when full.
 MAX_PARTITIONS = 256
 
 
 class TierContext:
-    """`counters` gives the process's own; `directory` is the broker's cache."""
+    """`counters` returns the process's counters; `directory` is the broker's cache directory."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TierContext:
         return page
 
     async def in_time(self, work: Awaitable[T], what: str, extra_s: float = 0.0) -> T:
-        """TierUnavailable if it takes longer than a commit may, and `extra_s`."""
+        """TierUnavailable after `commit_deadline_s` plus `extra_s` seconds."""
         deadline_s = self.settings.commit_deadline_s + extra_s
         try:
             async with asyncio.timeout(deadline_s):

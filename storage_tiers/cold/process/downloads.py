@@ -1,9 +1,9 @@
-"""Ranged GETs into files of the cache directory: bounded, repeated while that may help, verified before they are visible.
+"""Ranged GETs into files of the cache directory: bounded, retried until a deadline, verified before the files are visible.
 
-Invariants: a file appears under its final name only when it is whole (`chunk_file.py`); a failure, or who asked giving up,
-leaves no file and is never cached; bytes in flight stay within the byte budget, urgent downloads first.
+Invariants: a file appears under its final name only when it is whole (`chunk_file.py`). A failed or cancelled download leaves
+no file and is never cached. Bytes in flight stay within the byte budget, urgent downloads first.
 
-Not promised: that identical questions share a download; each gets a file of its own. The broker asks once.
+Not promised: that identical questions share a download; each gets a file of its own. The broker coalesces its requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Downloads:
         self.budget = ByteBudget(settings.download_bytes_in_flight, settings.download_connections)
 
     async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
-        """TierCorrupt if the object's bytes are fewer or others than the checksums say."""
+        """TierCorrupt if the object is too short or fails a checksum."""
         if not 0 < question.length <= CHUNK_BYTES or len(question.crcs) != -(-question.length // MIB):
             raise InvalidRequest(f"{len(question.crcs)} checksums do not fit a chunk of {question.length} bytes")
         return await self._download(question, question.crcs)
@@ -46,7 +46,7 @@ class Downloads:
                 self.budget.raise_priority(ticket)
 
     async def _download(self, question: FetchChunk | FetchObject, crcs: tuple[int, ...] | None) -> ReadyFile:
-        """`crcs` None: nothing is verified."""
+        """Without `crcs` nothing is verified."""
         ticket = self.budget.ticket(question.length, urgent=question.urgent)
         self._wanted[ticket] = question
         try:

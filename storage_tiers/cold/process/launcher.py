@@ -1,4 +1,4 @@
-"""Starting and ending a tier process: by exec of a fresh interpreter, never by fork of the broker's state."""
+"""Starts and ends a tier process: always a fresh interpreter (exec), never a fork that shares the broker's state."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from storage_tiers.errors import TierUnavailable
 class TierHandle(Protocol):
     @property
     def process_id(self) -> int | None:
-        """None where it is no process of its own."""
+        """None if the tier runs inside this process."""
 
     async def ended(self, grace_s: float) -> None:
-        """Returns once it has ended; it is killed if that takes longer than `grace_s`. Its socket is closed already."""
+        """Waits for its end, and kills it after `grace_s` seconds. The caller has closed its socket."""
 
 
 class Launched(NamedTuple):
@@ -27,7 +27,7 @@ class Launched(NamedTuple):
 
 class TierLauncher(Protocol):
     async def launch(self) -> Launched:
-        """TierUnavailable if the system has no room for it now."""
+        """TierUnavailable if the system cannot start a process now."""
 
 
 class ExecHandle:
@@ -50,9 +50,9 @@ class ExecHandle:
 
 
 class ExecLauncher:
-    """The product's own: `python -P -m storage_tiers.cold.process.main`, with this environment (credentials) and stderr, where
-    its log has the form `log_format`. Without -P the current directory would be searched first, and a folder there that is
-    called like a package of ours would be run in its place."""
+    """The launcher in production: `python -P -m storage_tiers.cold.process.main`, with this environment (credentials) and
+    stderr, to which it logs in the form `log_format`. Without -P Python searches the current directory first, and would run a folder
+    there that has the name of one of our packages."""
 
     def __init__(self, log_format: str = "text") -> None:
         self._log_format = log_format

@@ -1,8 +1,8 @@
 """The tier process: all store traffic of one broker, in an interpreter of its own. `python -m storage_tiers.cold.process.main`
 
-Started by the broker with one inherited socket; what to open comes over it, credentials with the environment. It ends
-when that socket does, so it never outlives its broker, and on SIGTERM. It ignores SIGINT: a Ctrl-C in a terminal reaches
-the broker too, whose last offloads still need it.
+The broker starts it with one inherited socket. The store's location arrives over that socket, credentials in the environment.
+It ends when the socket closes, so it never outlives its broker, and on SIGTERM. It ignores SIGINT: a Ctrl-C in a terminal
+reaches the broker too, whose last offloads still need this process.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from storage_tiers.files import OsFiles
 
 log = logging.getLogger("tidelog.tier")
 
-#: glibc's parameter (mallopt(3)): blocks from so many bytes on go back to the system when they are freed.
+#: glibc's parameter (mallopt(3)): blocks of at least this many bytes go back to the system when they are freed.
 _M_MMAP_THRESHOLD = -3
 _GIVEN_BACK_BYTES = 1 << 20
-#: Added to the broker's own nice value. Beside one of normal priority that keeps a processor busy, a quarter of that processor
-#: is left to this process: it is slower then, and never stands still.
+#: Added to the broker's nice value. Beside a process of normal priority that keeps a processor busy, this process gets a
+#: quarter of that processor: it is slower then, but never stops.
 NICENESS = 5
 
 
 def give_back_freed_blocks() -> bool:
-    """By itself glibc raises the bound to the largest block it has seen, and offloads then leave more behind in fragments than
-    their budget is. What is received comes in far smaller blocks (MAX_PIECE_BYTES), which are best used again: to map and
-    fault each in anew costs more than to receive into it. False with another C library."""
+    """By default glibc raises the bound to the largest block it has freed, and fragments that offloads leave then exceed their
+    budget. Received data comes in far smaller blocks (MAX_PIECE_BYTES), which are best reused: mapping and faulting in a new
+    one costs more than receiving into it. False with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES) == 1
 
 
 def yield_to_the_broker() -> None:
-    """A request that wakes the broker, or its client, does not wait until this process has used up a time slice. For good: to
-    become less nice again needs a right that few processes have."""
+    """Lowers this process's priority, so that a request that wakes the broker or its client does not wait for the end of this
+    process's time slice. It cannot be undone: raising it again needs a right that few processes have."""
     os.nice(NICENESS)
 
 

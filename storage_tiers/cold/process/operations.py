@@ -1,10 +1,10 @@
-"""What the broker may ask of the tier process, and what it gets. Values only: both sides import them.
+"""The broker's questions to the tier process, and their answers. Values only: both sides import them.
 
 An operation is a question here and its row in `table.py`. The name of a question's class is its name on the wire.
 
-Errors are LogErrors: `TierUnavailable` for what may pass (the store did not answer in time, the process ended),
-`TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their checksum, `StorageError` where the cache's disk
-refused, `StoreRefused` and `FencedWriter` as they are.
+Errors are LogErrors: `TierUnavailable` for temporary failures (the store did not answer in time, the process ended),
+`TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their checksum, `StorageError` if the cache's disk refuses,
+`StoreRefused` and `FencedWriter` unchanged.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.policy.retention import Expired, Moment
 from storage_tiers.types import OffsetRange
 
-#: Keys that one listing request of S3 gives.
+#: Keys in one answer to an S3 listing request.
 LISTED_KEYS = 1000
-#: Names that one answer carries.
+#: The most names in one answer.
 MAX_NAMES = 1000
-#: Segments of a page that one answer carries.
+#: The most segments of a page in one answer.
 MAX_PAGE_SEGMENTS = 64
-#: Seconds that a repair may take for each segment: two requests, many at a time; some segments are read as a whole.
+#: Seconds that a repair may take for each segment: two requests, many segments at once; some segments are read whole.
 REPAIR_S_PER_SEGMENT = 0.5
-#: Seconds that it may take to look through all manifests of a cluster.
+#: Seconds that reading all manifests of a cluster may take.
 REPAIR_S_PER_CLUSTER = 3600.0
 
 Answer = TypeVar("Answer", covariant=True)
@@ -58,20 +58,20 @@ class Question(Generic[Answer]):
     __slots__ = ()
 
     def extra_s(self, settings: TierSettings) -> float:
-        """Seconds that it may take beyond the deadline of its kind."""
+        """Seconds that this question may take beyond the deadline of its kind."""
         return 0.0
 
     @classmethod
     def by(
         cls: type[Asked], deadline: Deadline, run: Callable[[Context, Asked], Awaitable[Answer]], what: str = ""
     ) -> Operation[Context]:
-        """The row of this question. `run` gives its answer; `what` names the work in errors, with the question as `q`."""
+        """This question's row. `run` returns the answer; `what` names the work in errors, a format with the question as `q`."""
         return Operation(cls, cls.__orig_bases__[0].__args__[0], deadline, run, what)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[Context]):
-    """A row of the table: a question, the type of its answer, the kind of its deadline, and who works on it."""
+    """A row of the table: a question, the type of its answer, the kind of its deadline, and the function that answers it."""
 
     question: type[Question[Any]]
     answer: Any
@@ -91,8 +91,8 @@ class ReadyFile:
 # --- reading ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FetchChunk(Question[ReadyFile]):
-    """Bytes [position, position + length) of an object into a file, if each whole MiB of them (and the last part of one)
-    has the CRC-32C in `crcs`. `urgent` is false for what is read ahead."""
+    """Fetches bytes [position, position + length) of an object into a file, if each MiB of them (the last may be shorter) has
+    its CRC-32C in `crcs`. Read-ahead is not `urgent`."""
 
     key: str
     position: int
@@ -103,7 +103,7 @@ class FetchChunk(Question[ReadyFile]):
 
 @dataclass(frozen=True, slots=True)
 class FetchObject(Question[ReadyFile]):
-    """Bytes [position, position + length) of an object into a file; unverified, the reader of its format does that."""
+    """Fetches bytes [position, position + length) of an object into a file, unverified: the format's reader verifies them."""
 
     key: str
     position: int
@@ -113,8 +113,8 @@ class FetchObject(Question[ReadyFile]):
 
 @dataclass(frozen=True, slots=True)
 class PageSegments(Question[tuple[RemoteSegment, ...]]):
-    """Up to MAX_PAGE_SEGMENTS neighbours in a live page, from the first on that ends after offset `start` and, unless it is
-    None, reaches `timestamp` (ms). No segments: the page has none like that."""
+    """Up to MAX_PAGE_SEGMENTS neighbours in a live page, beginning with the first that ends after offset `start` and has a
+    record at or after `timestamp` (ms; None: any). Empty if the page has no such segment."""
 
     ids: Ids
     page: PageRef
@@ -124,7 +124,7 @@ class PageSegments(Question[tuple[RemoteSegment, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class PlanPages(Question[Expired]):
-    """How far retention gets in these live pages, going on from `found` (`policy.retention.plan_pages`)."""
+    """How far retention expires these live pages, continuing from `found` (`policy.retention.plan_pages`)."""
 
     ids: Ids
     pages: tuple[PageRef, ...]
@@ -134,7 +134,7 @@ class PlanPages(Question[Expired]):
 
 @dataclass(frozen=True, slots=True)
 class RaisePriority(Question[None]):
-    """Makes a read-ahead download urgent, since a reader waits for it now. No effect once it has ended."""
+    """Makes a read-ahead download urgent, because a reader now waits for it. No effect after its end."""
 
     key: str
     position: int
@@ -144,21 +144,21 @@ class RaisePriority(Question[None]):
 # --- the cluster and its topics ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Probe(Question[None]):
-    """Whether the store keeps conditional writes, tried on a key under `key_prefix`. StoreRefused if not."""
+    """Tests with a key under `key_prefix` whether the store honours conditional writes. StoreRefused if not."""
 
     key_prefix: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStoreTime(Question[int]):
-    """The store's clock (ms since 1970, to a second), by an object under `key_prefix` that is written and deleted for it."""
+    """The store's clock (ms since 1970, exact to a second): writes and deletes an object under `key_prefix`."""
 
     key_prefix: str
 
 
 @dataclass(frozen=True, slots=True)
 class FindClusters(Question[tuple[ClusterFound, ...]]):
-    """`clusters.find_clusters`: which clusters the store's prefix holds."""
+    """`clusters.find_clusters`: the clusters under the store's prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +179,14 @@ class OpenCluster(Question[int]):
 
 @dataclass(frozen=True, slots=True)
 class ShownCluster(Question[ClusterState | None]):
-    """As ReadCluster; also None for a file that cannot be read."""
+    """As ReadCluster; also None for an unreadable file."""
 
     cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class FoundIncarnation:
-    """`key` is empty if nothing shows one."""
+    """`key` is the object that holds it, empty if there is none."""
 
     number: int
     key: str
@@ -194,7 +194,7 @@ class FoundIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class HighestIncarnation(Question[FoundIncarnation]):
-    """The highest that a manifest, a topic's file or a snapshot of the metadata shows. Lists the cluster and reads each
+    """The highest incarnation in the cluster's manifests, topic files and metadata snapshots. Lists the cluster and reads each
     manifest; may take REPAIR_S_PER_CLUSTER."""
 
     cluster_id: str
@@ -205,7 +205,7 @@ class HighestIncarnation(Question[FoundIncarnation]):
 
 @dataclass(frozen=True, slots=True)
 class RecreateCluster(Question[None]):
-    """`cluster_file.recreate_cluster`: only a repair may."""
+    """`cluster_file.recreate_cluster`. For repairs only."""
 
     new: ClusterState
     shown: ClusterState | None
@@ -225,7 +225,7 @@ class PutSnapshot(Question[None]):
 
 @dataclass(frozen=True, slots=True)
 class FoundSnapshot:
-    """`key` None: there is none."""
+    """`key` is None if there is no snapshot; `size` in bytes."""
 
     key: str | None
     size: int = 0
@@ -233,14 +233,14 @@ class FoundSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FindSnapshot(Question[FoundSnapshot]):
-    """The newest one; FetchObject reads it."""
+    """The newest metadata snapshot; FetchObject reads it."""
 
     cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListTopics(Question[tuple[str, ...]]):
-    """Names after `after`, in order, at most MAX_NAMES: ask on until there is none."""
+    """Topic names after `after`, in order, at most MAX_NAMES: repeat until the answer is empty."""
 
     cluster_id: str
     after: str
@@ -248,7 +248,7 @@ class ListTopics(Question[tuple[str, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListTopicIds(Question[tuple[str, ...]]):
-    """Every id of that name that the bucket holds anything of."""
+    """All topic ids of that name with any object in the bucket."""
 
     cluster_id: str
     topic: str
@@ -265,8 +265,8 @@ class ListManifests(Question[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class TakenPartition:
-    """A manifest once its new owner has claimed it. `committed_at` (ms) is when its `end` was committed, before that claim.
-    `producer_id` is the highest in the state at `end`, -1 if there is none or it was not asked for."""
+    """A manifest after its new owner has claimed it. `committed_at` (ms) is the time of the commit that set `end`, before the
+    claim. `producer_id` is the highest in the producer state at `end`, -1 if there is none or it was not asked for."""
 
     deleted: bool
     leader_epoch: int
@@ -278,9 +278,9 @@ class TakenPartition:
 
 @dataclass(frozen=True, slots=True)
 class TakePartition(Question[TakenPartition]):
-    """Commits the writer's incarnation on the manifest, under the leader epoch that it has, or `least_epoch` if that is
-    higher; created where there is none. From then on nobody of a lower incarnation extends it. A deleted one stays as it
-    is. `dry`: nothing is committed; StoreRefused if segments show that the manifest is older than what was committed."""
+    """Commits the writer's incarnation on the manifest, with its leader epoch or `least_epoch`, whichever is higher; creates a
+    missing manifest, leaves a deleted one unchanged. Writers of a lower incarnation can then no longer extend it. `dry`
+    commits nothing, and raises StoreRefused if segments prove that the manifest is older than the last commit."""
 
     ids: Ids
     writer: ManifestWriter
@@ -304,7 +304,7 @@ class PublishTopic(Question[TopicState]):
 
 @dataclass(frozen=True, slots=True)
 class ShownTopic(Question[TopicState | None]):
-    """As ReadTopic; also None for a file that cannot be read."""
+    """As ReadTopic; also None for an unreadable file."""
 
     cluster_id: str
     topic: str
@@ -312,24 +312,24 @@ class ShownTopic(Question[TopicState | None]):
 
 @dataclass(frozen=True, slots=True)
 class RepublishTopic(Question[TopicState]):
-    """`topic_file.republish_topic`: over an older file than was seen; only a repair may."""
+    """`topic_file.republish_topic`: over a file older than one seen. For repairs only."""
 
     topic: TopicState
 
 
 @dataclass(frozen=True, slots=True)
 class MarkTopicDeleted(Question[TopicState]):
-    """`topic_file.delete_topic`: only while the file names this id. Answers what it says then."""
+    """`topic_file.delete_topic`: no effect if the file names another id. The answer is the file's state."""
 
     topic: TopicState
 
 
 # --- one partition's manifest -----------------------------------------------------------------------------------------
-# `seen` is of the last manifest that the asker knows: StoreBehind if the store does not show one that contains it. A question
-# makes at most MAX_COMMITS commits, so that an asker who dies before it has saved the answer is found in `recent`.
+# `seen` describes the broker's last manifest: StoreBehind if the store's manifest does not contain it. A question makes at most
+# MAX_COMMITS commits, so that `recent` still has the last one seen by a broker that dies before it saves the answer.
 @dataclass(frozen=True, slots=True)
 class LoadManifest(Question[Manifest | None]):
-    """The store's own manifest; None if there is no manifest."""
+    """The manifest in the store; None if there is none."""
 
     ids: Ids
     writer: ManifestWriter
@@ -338,7 +338,7 @@ class LoadManifest(Question[Manifest | None]):
 
 @dataclass(frozen=True, slots=True)
 class Extend(Question[Manifest]):
-    """The newest manifest: with the segment, or, if the manifest's end is not where it begins, without."""
+    """Offloads a segment. The answer is the newest manifest; it lacks the segment if its end is not where `job` begins."""
 
     ids: Ids
     writer: ManifestWriter
@@ -351,7 +351,7 @@ class Extend(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Question[Manifest]):
-    """Records the leader epoch, and with it the writer's incarnation, before anything else of that epoch."""
+    """Commits the leader epoch and the writer's incarnation. Ask it before anything else of that epoch."""
 
     ids: Ids
     writer: ManifestWriter
@@ -361,7 +361,7 @@ class Claim(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class RaiseLogStart(Question[Manifest]):
-    """Answered once the manifest's log start is at least min(`offset`, `end`)."""
+    """Raises the manifest's log start to at least min(`offset`, `end`)."""
 
     ids: Ids
     writer: ManifestWriter
@@ -371,8 +371,8 @@ class RaiseLogStart(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class Expire(Question[Manifest]):
-    """As RaiseLogStart, and everything wholly below it has moved to `removed`, or MAX_COMMITS commits have moved a part:
-    ask again with what the answer shows."""
+    """As RaiseLogStart, and moves all segments wholly below log start to `removed`, as far as MAX_COMMITS commits reach: repeat
+    with the manifest of the answer."""
 
     ids: Ids
     writer: ManifestWriter
@@ -390,7 +390,7 @@ class DeletePartition(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was found, and with it the manifest that was committed, if one was."""
+    """The report, and the manifest if one was committed."""
 
     report: RepairReport
     manifest: Manifest | None
@@ -398,8 +398,8 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Repair(Question[Repaired]):
-    """Proves what the manifest seen names, and with `apply` commits it again (`manifest.repair`), without the offsets
-    `accepted`, which must be exactly those that are lost. It may take REPAIR_S_PER_SEGMENT for each of its `segments`."""
+    """Proves the objects of the manifest seen, and with `apply` commits it again (`manifest.repair`) without the records of the
+    offsets `accepted`, which must be exactly the lost ones. May take REPAIR_S_PER_SEGMENT for each of `segments`."""
 
     ids: Ids
     writer: ManifestWriter
@@ -415,8 +415,8 @@ class Repair(Question[Repaired]):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Question[SweepReport]):
-    """Deletes what the manifest no longer names, and of `listed` (None: of all there is) what it never did, for at least
-    `grace_ms`. `cut_short` in the answer: ask again once the newest manifest is saved."""
+    """Deletes objects older than `grace_ms` that the manifest no longer names, and those in `listed` (None: all) that it never
+    named. If the answer is `cut_short`, save the newest manifest and repeat."""
 
     ids: Ids
     writer: ManifestWriter
@@ -427,8 +427,8 @@ class Sweep(Question[SweepReport]):
 
 @dataclass(frozen=True, slots=True)
 class SweepDeleted(Question[SweepReport]):
-    """Deletes those objects of a deleted partition that a listing has just shown. InvalidRequest if the store does not show it
-    deleted."""
+    """Deletes the `listed` objects of a deleted partition, keys of a listing just made. InvalidRequest if the partition is not
+    deleted in the store."""
 
     ids: Ids
     writer: ManifestWriter
@@ -438,7 +438,7 @@ class SweepDeleted(Question[SweepReport]):
 
 @dataclass(frozen=True, slots=True)
 class ListedKeys:
-    """In order; `last`: there are no more."""
+    """Keys in order; `last` if there are no more."""
 
     keys: tuple[Listed, ...]
     last: bool
@@ -446,7 +446,7 @@ class ListedKeys:
 
 @dataclass(frozen=True, slots=True)
 class ListKeys(Question[ListedKeys]):
-    """One request's worth of keys under `prefix`, those that follow `after`."""
+    """Up to LISTED_KEYS keys under `prefix` that follow `after`."""
 
     prefix: str
     after: str
@@ -454,8 +454,8 @@ class ListKeys(Question[ListedKeys]):
 
 @dataclass(frozen=True, slots=True)
 class AbortUploads(Question[int]):
-    """Ends the multipart uploads of keys under `prefix` that were begun longer than `grace_ms` ago by the store's clock;
-    answers how many."""
+    """Aborts the multipart uploads under `prefix` that began at least `grace_ms` ago by the store's clock. The answer is their
+    number."""
 
     prefix: str
     grace_ms: int
@@ -464,10 +464,9 @@ class AbortUploads(Question[int]):
 # --- the process itself -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TierCounters:
-    """Since this process started. `store_calls` counts calls of the object store by kind, `store_failures` those that failed
-    by kind and error (as in `get TierUnavailable`), `store_ended` and `store_seconds` those that ended and how long they
-    took in all, `operations` questions by name, `failures` those by the error's name;
-    `retries` counts reads that were asked again."""
+    """Counts since this process started. `store_calls`: calls of the object store by kind; `store_failures`: failed ones by
+    kind and error (as in `get TierUnavailable`); `store_ended` and `store_seconds`: ended ones by kind, and their total seconds.
+    `operations`: questions by name; `failures`: failed ones by the error's name. `retries`: reads retried."""
 
     operations: dict[str, int]
     failures: dict[str, int]
@@ -484,4 +483,4 @@ class TierCounters:
 
 @dataclass(frozen=True, slots=True)
 class Stats(Question[TierCounters]):
-    """Does not count as work: asking never keeps the process alive."""
+    """The counters; also the heartbeat. It does not count as work, so it never keeps the process alive."""

@@ -1,4 +1,4 @@
-"""Questions about the pages of a partition's manifest, which the process reads and keeps."""
+"""Answers questions about the pages of a partition's manifest, which the tier process reads and caches."""
 
 from __future__ import annotations
 

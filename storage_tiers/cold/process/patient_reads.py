@@ -1,4 +1,4 @@
-"""Reads of the store that are asked again while it does not answer, until a deadline. Only reads: repeating one is harmless."""
+"""Retries reads of the store until a deadline while it does not answer. Only reads: repeating one is harmless."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from storage_tiers.errors import TierUnavailable
 
 T = TypeVar("T")
 
-#: The store, opened by whoever asks first.
+#: Returns the store; the first call opens it.
 GetStore = Callable[[], Awaitable[ObjectStore]]
 
 
 class PatientReads:
-    """`repeated` counts reads that were asked again."""
+    """`repeated` counts retries."""
 
     def __init__(self, settings: TierSettings, clock: Clock, rng: Rng) -> None:
         self._deadline_s = settings.read_deadline_s

@@ -1,12 +1,12 @@
-"""What broker and tier process say to each other over their socket: frames, questions, answers, errors.
+"""The protocol between broker and tier process over their socket: frames, questions, answers, errors.
 
-A frame is its length (4 bytes, big-endian) and a JSON object of at most MAX_FRAME_BYTES. The broker sends `Configure`
-once, then questions with rising numbers, each answered once by that number, in any order, and `Forget` for a question
-whose answer nobody awaits any more. The process sends `Idle` after a while without a question; the broker, if it agrees,
-closes the socket: so no question is ever lost to a process that was about to end. The end of the socket ends either
-side's part.
+A frame is its length (4 bytes, big-endian) and a JSON object of at most MAX_FRAME_BYTES. The broker sends `Configure` once,
+then questions with rising numbers, and `Forget` for a question whose answer nobody awaits any more. Each answer carries its
+question's number; answers come in any order. The process sends `Idle` after a time without a question. Only the broker then
+closes the socket, and only if it has no question open: so no question is lost to a process that is about to end. A closed
+socket ends both sides' work.
 
-Bytes of objects never pass here: they go through files in the cache directory, whose paths do.
+Bytes of objects never pass here: they go through files in the cache directory, and frames carry the paths.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """From the process: nothing was asked for a while. The broker may close the socket, or go on."""
+    """From the process: it has had no question for `idle_s`. The broker may close the socket, or ignore this."""
 
     counters: TierCounters
 
@@ -53,7 +53,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A question that this version has no row for: it is answered with an error."""
+    """A question without a row in this version's table. The answer is an error."""
 
     number: int
     operation: str
@@ -61,14 +61,14 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """From the broker: give this question up if it is still worked on."""
+    """From the broker: cancel this question if it is still under way."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`value` is still JSON: its type follows from the question that `number` asked."""
+    """`value` is still JSON: its type follows from the question with this `number`."""
 
     number: int
     value: Any = None
@@ -80,7 +80,7 @@ Frame = Configure | Ask | Unknown | Forget | Idle | Reply
 
 # --- frames -----------------------------------------------------------------------------------------------------------
 def encode(frame: Frame) -> bytes:
-    """ProtocolError if it is longer than a frame may be."""
+    """ProtocolError beyond MAX_FRAME_BYTES."""
     body = json.dumps(_frame_to_json(frame), separators=(",", ":")).encode()
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
@@ -88,7 +88,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(body: bytes) -> Frame:
-    """ProtocolError if it is none."""
+    """ProtocolError if `body` is not a frame."""
     try:
         tree = json.loads(body)
         frame: Frame = _DECODERS[tree["frame"]](tree)
@@ -98,7 +98,7 @@ def decode(body: bytes) -> Frame:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """None at the end of the socket, wherever it comes; ProtocolError for what is no frame."""
+    """None at the end of the socket, even inside a frame; ProtocolError for other bytes than a frame."""
     try:
         (length,) = struct.unpack(">I", await reader.readexactly(4))
         if length > MAX_FRAME_BYTES:
@@ -150,7 +150,7 @@ def _error_to_json(error: Any) -> dict[str, str]:
 
 
 def _error_from_json(tree: dict[str, Any]) -> LogError:
-    """The same class with the same sentence. Of a class that is unknown here only the advice to retry is kept."""
+    """The same class with the same sentence. An unknown class becomes TierUnavailable if its advice is RETRY, else LogError."""
     kind = getattr(errors, tree["error"], None)
     if isinstance(kind, type) and issubclass(kind, LogError):
         return kind(tree["message"])

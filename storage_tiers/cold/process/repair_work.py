@@ -1,4 +1,4 @@
-"""The highest incarnation that anything in a cluster's bucket shows: no repair of its `cluster.json` goes below."""
+"""Finds the highest incarnation in a cluster's bucket. No repair of `cluster.json` goes below it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 
-#: Manifests that are read at once.
+#: Manifests and topic files read at once.
 AT_ONCE = 16
 
 
@@ -40,7 +40,7 @@ async def _highest(store: ObjectStore, bunch: list[str], highest: ask.FoundIncar
 
 
 async def _incarnation(store: ObjectStore, key: str) -> int:
-    """Of a manifest or a topic's file; 0 for one that cannot be read."""
+    """The incarnation in a manifest or a topic's file; 0 if it cannot be read."""
     parsed = keys.parse(key)
     try:
         data = (await store.get(key)).data

@@ -1,10 +1,10 @@
-"""The tier process behind its socket: takes questions, works on them side by side, answers, and ends with the socket.
+"""The tier process behind its socket: runs questions concurrently, answers them, and ends when the socket closes.
 
-A thin shell: who works on which question stands in `table.py`; the bounds stand in TierSettings. Every question is
-answered exactly once unless it was forgotten or the socket is gone. What an operation raises that is no LogError is a
-bug: it is logged with its trace and answered as an error, and the process goes on.
+A thin shell: `table.py` has the function for each question, TierSettings the bounds. Every question is answered exactly once,
+unless it is forgotten or the socket closes. Any exception other than a LogError is a bug: it is logged with its traceback and
+answered as an error, and the process continues.
 
-Not promised: that work under way when the socket closes is finished. Offloads and commits are safe to cut at any point.
+Not promised: that work under way is finished when the socket closes. Offloads and commits may be interrupted at any point.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLOSE_S = 2.0
 
 
 class TierServer:
-    """One broker's questions over one socket. `run` ends when the socket does, or `stop` is called."""
+    """Answers one broker over one socket. `run` ends when the socket closes or `stop` is called."""
 
     def __init__(self, open_store: OpenStore, clock: Clock, rng: Rng) -> None:
         self._open_store = open_store
@@ -72,7 +72,7 @@ class TierServer:
 
 
 def _peak_resident_bytes() -> int:
-    """Not `ru_maxrss`, which begins with the memory of the broker that called exec. 0 where there is no /proc."""
+    """Not `ru_maxrss`, which starts at the memory of the broker that called exec. 0 without /proc."""
     try:
         with open("/proc/self/status", encoding="ascii") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
@@ -105,7 +105,7 @@ class TierSession:
 
     # --- frames -------------------------------------------------------------------------------------------------------
     async def listen(self, reader: asyncio.StreamReader) -> None:
-        """Until the socket ends. ProtocolError if the broker breaks the protocol."""
+        """Reads frames until the socket closes. ProtocolError if the broker breaks the protocol."""
         while (frame := await read_frame(reader)) is not None:
             match frame:
                 case Ask(number, Stats() as question):
@@ -151,7 +151,7 @@ class TierSession:
         self._send(Reply(number, error=error))
 
     def _send(self, frame: Reply | Idle) -> None:
-        # Not awaited: what is unsent is bounded by the questions that the broker may have open.
+        # Not awaited: unsent data is bounded by the number of questions that the broker may have open.
         self._writer.write(encode(frame))
 
     # --- idleness -----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class TierSession:
 
     # --- the store ----------------------------------------------------------------------------------------------------
     async def _get_store(self) -> CountingStore:
-        """Opened by the first question that needs it; a failure is that question's answer and is tried again."""
+        """The first question that needs the store opens it. A failure answers that question; the next one tries again."""
         async with self._opening:
             if self._store is None:
                 opened = await self._open_store(self._configure.location)

@@ -1,14 +1,13 @@
-"""Every bound of the tier process in one frozen value; the broker's settings fill it and it crosses in the first frame."""
+"""Every bound of the tier process in one frozen value. The broker fills it from its settings and sends it first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MIB = 1 << 20
-#: The unit of the cache and of ranged GETs, aligned to the start of a remote segment; the last one of a remote segment is
-#: shorter.
+#: The unit of the cache and of ranged GETs, aligned to the start of a remote segment, whose last chunk may be shorter.
 CHUNK_BYTES = 4 * MIB
-#: The largest sidecar or page that is read whole.
+#: The most bytes of a sidecar or page that are read as one object.
 MAX_METADATA_OBJECT_BYTES = 64 * MIB
 
 
@@ -17,11 +16,11 @@ class TierSettings:
     """Downloads: one S3 connection gives about 40 MB/s, so `download_connections` bounds their speed and
     `download_bytes_in_flight` their memory. `offloads` and `offload_bytes_in_flight` do the same for offloads.
 
-    `read_deadline_s` bounds a read with all its repetitions, from when its turn comes; `commit_deadline_s` an operation
-    on a manifest; an offload gets `offload_s_per_mib` on top. Seconds throughout.
+    `read_deadline_s` bounds a read with all its retries, counted from its turn in the queue; `commit_deadline_s` bounds an
+    operation on a manifest, to which an offload adds `offload_s_per_mib` for each MiB. All times are in seconds.
 
-    While an answer is awaited, the process is asked every `heartbeat_s` whether it lives, and is replaced after `silent_beats`
-    without a word; before its first answer after `starting_beats`, since it may still load its libraries.
+    While an answer is awaited, the broker sends a heartbeat question every `heartbeat_s`, and replaces the process after
+    `silent_beats` of them without any frame. Before the first answer it allows `starting_beats`: libraries may still load.
     """
 
     download_connections: int = 16

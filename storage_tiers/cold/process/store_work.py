@@ -1,4 +1,4 @@
-"""Questions about the store as a whole: its clock, keys under a prefix, and abandoned uploads."""
+"""Answers questions about the store as a whole: its clock, listings, metadata snapshots, and abandoned uploads."""
 
 from __future__ import annotations
 

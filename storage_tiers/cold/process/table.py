@@ -1,8 +1,8 @@
-"""The table of tier operations: a row for every question, with the type of its answer, the kind of its deadline, and the
-function that gives the answer, on a partition's tier, on the store, or on what the process has at hand.
+"""The table of tier operations: for every question the type of its answer, the kind of its deadline, and the function that
+answers it from a partition's tier, the store, or the process's own state.
 
-Both ends work by it: the server runs the row, the client knows from it how long to wait and what the answer is. An
-operation is a question in `operations.py` and its row here; `Question.by` ties the function's types to the question's.
+Both ends use it: the server runs the row's function, the client decodes the answer by its type. An operation is a question in
+`operations.py` and its row here; `Question.by` ties the function's types to the question's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage_tiers.cold.process.operations import Deadline, Operation, Question
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.port import PART_BYTES, ObjectStore
 
-#: What one offload holds in memory at most: four parts on their way (the S3 store's lanes), or a small object whole.
+#: The most memory of one offload: four parts under way (the S3 store's PARTS_AT_ONCE), or a small object whole.
 OFFLOAD_BYTES = 4 * PART_BYTES
 
 Answer = TypeVar("Answer")
@@ -43,7 +43,7 @@ AskedOf = TypeVar("AskedOf", bound=OfPartition)
 def _tier(
     run: Callable[[PartitionTier, AskedOf], Awaitable[Answer]],
 ) -> Callable[[TierContext, AskedOf], Awaitable[Answer]]:
-    """Works on the tier of the question's partition."""
+    """Runs a function on the tier of the question's partition."""
 
     async def on_tier(context: TierContext, question: AskedOf) -> Answer:
         tier = await context.partition(question.ids, question.writer, getattr(question, "seen", None))
@@ -55,7 +55,7 @@ def _tier(
 def _store(
     run: Callable[[ObjectStore, Asked], Awaitable[Answer]],
 ) -> Callable[[TierContext, Asked], Awaitable[Answer]]:
-    """Works on the store."""
+    """Runs a function on the store."""
 
     async def on_store(context: TierContext, question: Asked) -> Answer:
         return await run(await context.store(), question)
@@ -87,7 +87,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     # --- the cluster and its topics
     ask.Probe.by(COMMIT, store_work.probe, "the probe"),
     ask.ReadStoreTime.by(COMMIT, store_work.read_store_time, "reading the store's clock"),
-    # Asked once: whoever wants to know waits for an answer as long as it takes, and says so meanwhile.
+    # COMMIT, not READ: without retries here, since the caller repeats the question and reports that it waits.
     ask.FindClusters.by(COMMIT, _store(lambda store, q: find_clusters(store)), "looking for clusters"),
     ask.ReadCluster.by(READ, _store(lambda store, q: cluster_file.read_cluster(store, q.cluster_id)), "cluster.json"),
     ask.ShownCluster.by(READ, _store(lambda store, q: cluster_file.read_shown(store, q.cluster_id)), "cluster.json"),
@@ -133,7 +133,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     ask.Repair.by(COMMIT, _tier(_repair), "repairing {q.ids}"),
     ask.Sweep.by(COMMIT, _tier(lambda tier, q: tier.sweep(q.grace_ms, q.listed)), "sweeping {q.ids}"),
     ask.SweepDeleted.by(COMMIT, _tier(lambda tier, q: tier.sweep_deleted(q.grace_ms, q.listed)), "sweeping {q.ids}"),
-    # --- what is left of anything
+    # --- leftovers
     ask.ListKeys.by(READ, _store(store_work.list_keys), "keys under {q.prefix}"),
     ask.AbortUploads.by(COMMIT, store_work.abort_uploads, "ending uploads under {q.prefix}"),
     # --- the process itself
@@ -148,7 +148,7 @@ def row_of(question: Question[Any]) -> Operation[TierContext]:
 
 
 async def perform(context: TierContext, question: Question[Answer]) -> Answer:
-    """The answer, within the deadline of its kind. Its LogError."""
+    """The answer, within the deadline of its kind. Raises the operation's LogError."""
     row = row_of(question)
     what = row.what.format(q=question)
     match row.deadline:

@@ -1,4 +1,4 @@
-"""What the tier process does with each partition of a node that is built from the bucket: it claims its manifest."""
+"""Claims the manifest of each partition for a node that is built from the bucket (a take-over)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def take_partition(context: TierContext, question: ask.TakePartition) -> a
 
 
 async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManifest | None) -> LoadedManifest | None:
-    """The manifest, if nothing was committed after it. StoreRefused if segments beyond its end show that something was:
-    whoever claims it makes it the truth, and the sweeper deletes what it does not name."""
+    """The manifest, if nothing was committed after it. StoreRefused if segments beyond its end prove a later commit: a claim
+    would make the older manifest final, and the sweeper would delete those segments."""
     ids = tier.ids
     while loaded is None or loaded.manifest.state is not State.DELETED:
         manifest = loaded.manifest if loaded is not None else None
@@ -50,7 +50,7 @@ async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManif
         )
         if not seen:
             break
-        # Its owner may have committed while it was looked at.
+        # Its owner may have committed meanwhile.
         again = await context.reads.retry_until_deadline(f"manifest of {ids}", tier.load)
         if again is not None and again.manifest.end != (manifest.end if manifest is not None else 0):
             loaded = again
@@ -67,7 +67,7 @@ async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManif
 
 
 async def _committed_beyond(context: TierContext, ids: Ids, manifest: Manifest | None) -> Sequence[str]:
-    """Keys of unreferenced segments that a commit must have named."""
+    """Keys of unreferenced sidecars whose segments a commit must have named; empty if there are none."""
     store = await context.store()
     known, end = (set(manifest.keys()), manifest.end) if manifest is not None else (set[str](), 0)
     beyond: list[Span] = []
@@ -108,7 +108,7 @@ async def _highest_producer(context: TierContext, manifest: Manifest) -> int:
 
 
 def _reached_at(manifest: Manifest) -> int:
-    """When `end` was committed (ms), 0 where it is 0. The manifest's own time is of its last commit: a claim's, or
+    """The time (ms) of the commit that set `end`; 0 if `end` is 0. Not `committed_at`: the last commit may be a claim or
     retention's."""
     if manifest.end == 0:
         return 0

@@ -1,9 +1,9 @@
-"""Frozen values to JSON and back, by their type hints: the form in which broker and tier process pass them.
+"""Converts frozen values to JSON and back by their type hints, for frames between broker and tier process.
 
-Knows dataclasses, NamedTuples, Enums of str, TopicId, bytes (base64), str, int, float, bool, None, unions with None,
-`tuple[X, ...]`, mappings from str, and a manifest as its object holds it. Every other type is refused when it is
-met, so a message cannot silently lose a field. What arrives is checked against the hints: another shape is a
-`ProtocolError`, never a half-built message.
+Supports dataclasses, NamedTuples, Enums of str, TopicId, bytes (base64), str, int, float, bool, None, unions with None,
+`tuple[X, ...]`, mappings from str, and a manifest in its stored form. Any other type raises TypeError, so a message cannot
+silently lose a field. Received values are checked against the hints: another shape is a `ProtocolError`, never a half-built
+message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ProtocolError(Exception):
-    """The other side said what no version of this program says: end the connection."""
+    """The other side sent something that no version of this program sends: end the connection."""
 
 
 def to_json(value: Any) -> Any:
@@ -52,7 +52,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """The value of type `kind` that `to_json` took apart. Raises ProtocolError."""
+    """The value of type `kind` that `to_json` converted. ProtocolError if `value` has another shape."""
     return typing.cast(T, _build(kind, value))
 
 
