@@ -1,1 +1,1 @@
-"""Pure planners over a snapshot of both tiers: what to offload, evict, expire, sweep. No I/O, no clock, no asyncio."""
+"""Pure planners over a snapshot of both tiers: what to offload, evict, expire and sweep. No I/O, clock or asyncio."""

@@ -1,8 +1,8 @@
-"""Which local segments may go: pure, and the guard of invariant I3.
+"""Plans which local segments to evict: pure, and the guard of invariant I3.
 
-Below log start deletion is free. At or above it a segment of a tiered topic goes only if the durable manifest reaches its
-end, and the local limits want it gone: `local.retention.ms` by its newest record, `local.retention.bytes` by what would
-remain. Oldest first, without leaving holes, never the active segment. Without a tier only log start decides.
+A segment wholly below log start may always be deleted. Any other one of a tiered topic is evicted only if the durable manifest
+reaches its end and it exceeds a local limit: `local.retention.ms` by its newest record, or `local.retention.bytes` by the
+bytes that would remain. Oldest first, without holes, never the active segment. Without a tier only log start decides.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LocalLimits(NamedTuple):
 def plan_eviction(
     segments: Sequence[SegmentView], *, durable_end: int | None, log_start: int, limits: LocalLimits, now: Now
 ) -> list[Evict]:
-    """`durable_end` is the end of a manifest that is durable in the store, of which a synced copy is in the partition's
-    directory; None if the topic is not tiered or nothing is known."""
+    """`durable_end` is the end of a manifest that is durable in the store and has a synced copy in the partition's directory;
+    None if the topic is not tiered or no manifest is known."""
     evictions: list[Evict] = []
     excess = sum(segment.size_bytes for segment in segments) - limits.retention_bytes
     for segment in segments:

@@ -1,8 +1,7 @@
-"""The next step of a reader of commits: a pure plan over a manifest and the reader's cursor.
+"""Plans the next step of a reader of commits: pure, over a manifest and the reader's cursor.
 
-The events are the live segments that commits after the cursor added, grouped by commit, so that the cursor can advance after
-each. A segment that was added and removed between two looks is no event: nobody can read it in a later state either. If such a
-segment was also swept, or may have been, the plan says so.
+The plan contains the live segments that commits after the cursor added, grouped by commit, so that the cursor can advance
+after each. It omits segments added and removed since the cursor. If some of them may have been swept, `missed` reports it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class CommitWork:
 
 @dataclass(frozen=True, slots=True)
 class NewSegments:
-    """`missed` is the newest swept removal, if it is past the cursor; `upto` is where the cursor stands when all is done."""
+    """`missed` is the commit of the newest swept removal, if it is past the cursor; `upto` is the cursor after all work."""
 
     work: tuple[CommitWork, ...]
     upto: int
@@ -32,7 +31,7 @@ class NewSegments:
 
 
 def plan_new_segments(manifest: Manifest, load_page: LoadPage, cursor: int) -> NewSegments:
-    """Nothing to do is an empty `work` with `upto` at or below the cursor."""
+    """If no commit follows the cursor, `work` is empty and `upto` is the cursor."""
     if manifest.commit <= cursor:
         return NewSegments((), cursor)
     if manifest.state is State.DELETED:
@@ -42,6 +41,6 @@ def plan_new_segments(manifest: Manifest, load_page: LoadPage, cursor: int) -> N
         CommitWork(commit, tuple(segments))
         for commit, segments in itertools.groupby(added, key=lambda segment: segment.added.commit)
     )
-    # A cursor at 0 has seen nothing yet: what was swept before it first came is not missed, it was never promised.
+    # A reader at 0 has seen nothing: segments swept before its first plan do not count as missed.
     missed = manifest.swept if 0 < cursor < manifest.swept else None
     return NewSegments(work, manifest.commit, missed)

@@ -1,7 +1,8 @@
-"""Which objects of a partition may be deleted: pure planners over what a manifest and a listing say.
+"""Chooses the objects of a partition that may be deleted: pure planners over a manifest and a listing.
 
-Removed objects go once they are older than the grace by the clock of who commits, unless a pin holds them. Objects that
-were never referenced go once they are older than the grace by the store's own clock, and only through `tombstoned`.
+A removed object is deleted once its removal is older than the grace, by the committing broker's clock, unless a pin holds it.
+An object that was never referenced is deleted once it is older than the grace by the store's clock, and only after a commit
+has tombstoned it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from storage_tiers.cold.stores.port import UnfinishedUpload
 
 
 class Dated(Protocol):
-    """A key with the store's time of its writing: `ObjectInfo`, or anything of its shape."""
+    """A key with its modification time by the store's clock (ms): `ObjectInfo`, or any type of its shape."""
 
     @property
     def key(self) -> str: ...
@@ -29,10 +30,10 @@ def due_removed(items: Iterable[Removed], pins: Sequence[Pin], now_ms: int, grac
 
 
 def orphans(listed: Iterable[Dated], referenced: Collection[str], store_now_ms: int, grace_ms: int) -> list[str]:
-    """Keys that are not among `referenced` and older than the grace. `listed` was read before what is referenced."""
+    """Keys older than the grace that are not in `referenced`. The caller reads `listed` before `referenced`."""
     return [info.key for info in listed if info.key not in referenced and info.modified_ms + grace_ms <= store_now_ms]
 
 
 def abandoned(uploads: Iterable[UnfinishedUpload], store_now_ms: int, grace_ms: int) -> list[UnfinishedUpload]:
-    """Uploads in parts that were begun longer than the grace ago."""
+    """Multipart uploads that began longer ago than the grace."""
     return [upload for upload in uploads if upload.started_ms + grace_ms <= store_now_ms]

@@ -1,15 +1,14 @@
-"""How far log start may rise by `retention.ms` and `retention.bytes`: pure, over both tiers.
+"""Plans how far log start may rise by `retention.ms` and `retention.bytes`: pure, over both tiers.
 
-As in Kafka: oldest first and without leaving holes; a segment goes when its newest record is older than `retention.ms`, or
-when the log without it still holds `retention.bytes`; nothing at or above the high watermark goes; when everything has
-expired, the active segment is rolled so that it can go as well. A record with a timestamp in the future holds what
-follows it.
+As in Kafka: segments expire oldest first and without holes. A segment expires when its newest record is older than
+`retention.ms`, or when the log without it still has `retention.bytes`. Nothing at or above the high watermark expires. If all
+segments have expired, the active one is rolled so that it can expire too. A record with a timestamp in the future keeps its
+segment and all that follow.
 
-A check of a partition of which nothing goes looks at one segment, the oldest (`goes`), whatever its history.
-Only where that one goes is the rest planned: whole pages by their sums, at most the page in which the line falls by its
-segments.
+If nothing expires, the check costs one segment, the oldest (`goes`), however long the history. Otherwise pages are planned by
+their sums, and segment by segment only in the page where expiry stops.
 
-Not promised: that anything is deleted. Raising log start is the caller's, eviction and the sweeper free the space.
+Not promised: that anything is deleted. The caller raises log start; eviction and the sweeper free the space.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ class RetentionLimits(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """`log_start` is where it should be. With `roll_active` the active segment has expired: close it first."""
+    """`log_start` is the new log start. With `roll_active` the active segment has expired too: close it first."""
 
     log_start: int
     roll_active: bool = False
 
 
 class Moment(NamedTuple):
-    """The inputs of every step of a plan: the limits, the time, and the offset that expiry never passes."""
+    """The common inputs of all steps of a plan: the limits, the time, and the offset that expiry never passes."""
 
     limits: RetentionLimits
     now: Now
@@ -47,8 +46,8 @@ class Moment(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """What has been found to go so far: all below offset `end`. `excess` is how many bytes the log still has above
-    `retention.bytes`. `stopped`: the next segment stays, and with it all that follow."""
+    """What has expired so far: all offsets below `end`. `excess` is the number of bytes that the log still has above
+    `retention.bytes`. `stopped`: the next segment stays, and so do all that follow."""
 
     end: int
     excess: int
@@ -56,14 +55,14 @@ class Expired(NamedTuple):
 
 
 def goes(age_ms: int, size: int, excess: int, limits: RetentionLimits) -> bool:
-    """Whether a segment of `size` bytes goes, everything before it having gone."""
+    """Whether a segment of `size` bytes expires after all before it have expired."""
     if limits.retention_ms != UNLIMITED and age_ms > limits.retention_ms:
         return True
     return limits.retention_bytes != UNLIMITED and excess >= size
 
 
 def plan_pages(pages: Sequence[PageRef], load_page: LoadPage, found: Expired, moment: Moment) -> Expired:
-    """Goes on over live pages, in order. Loads at most the one in which the line falls."""
+    """Continues a plan over live pages, in order. Loads only the page where expiry stops."""
     for ref in pages:
         if found.stopped:
             break
@@ -81,7 +80,7 @@ def plan_pages(pages: Sequence[PageRef], load_page: LoadPage, found: Expired, mo
 
 
 def plan_segments(segments: Iterable[RemoteSegment], found: Expired, moment: Moment) -> Expired:
-    """Goes on over live segments, in order."""
+    """Continues a plan over live segments, in order."""
     for segment in segments:
         if found.stopped:
             break
@@ -90,7 +89,7 @@ def plan_segments(segments: Iterable[RemoteSegment], found: Expired, moment: Mom
 
 
 def plan_local(local: Iterable[SegmentView], found: Expired, moment: Moment) -> RetentionPlan:
-    """Ends a plan over the local segments that the tier does not have, in order."""
+    """Ends a plan with the local segments that are not in the tier, in order."""
     for segment in local:
         if segment.size_bytes == 0:
             continue
@@ -102,7 +101,7 @@ def plan_local(local: Iterable[SegmentView], found: Expired, moment: Moment) -> 
 
 
 def _further(found: Expired, end: int, age: int, size: int, moment: Moment) -> Expired:
-    """What has gone once the next segment, which ends at `end`, was looked at."""
+    """The plan after the next segment, which ends at offset `end`."""
     if end > moment.high_watermark or not goes(age, size, found.excess, moment.limits):
         return found._replace(stopped=True)
     return Expired(max(found.end, end), found.excess - size)

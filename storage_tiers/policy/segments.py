@@ -1,4 +1,4 @@
-"""A local segment as the planners see it: `storage_tiers.hot.segment.SegmentInfo`, or anything of its shape."""
+"""A local segment as the planners see it: `storage_tiers.hot.segment.SegmentInfo`, or any type of its shape."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class SegmentView(Protocol):
 
 
 class Now(NamedTuple):
-    """`expiry_ms` is what timestamps are compared with (wall time, or less while the wall clock is not to be trusted);
-    `steady_ms` never steps, and is what `first_append_ms` was taken from."""
+    """`expiry_ms` is compared with timestamps: wall time, or less while the wall clock cannot be trusted. `steady_ms` is the
+    clock of `first_append_ms`, which never steps."""
 
     expiry_ms: int
     steady_ms: int
 
 
 def age_ms(segment: SegmentView, now: Now) -> int:
-    """What retention counts: since the largest timestamp, or, where records have none, since they were appended."""
+    """Age for retention: since the largest timestamp, or since the first append if no record has a timestamp."""
     if segment.max_timestamp >= 0:
         return now.expiry_ms - segment.max_timestamp
     return now.steady_ms - segment.first_append_ms

@@ -1,11 +1,10 @@
-"""What to offload next, and when to close the active segment for it: pure.
+"""Plans which segments to offload next, and when to close the active segment for that: pure.
 
-A closed segment offloads at once, in order, as soon as it lies wholly below `bound` = min(high watermark, last stable
-offset). The active one is closed by the clock, also when nothing is appended any more: at `segment.ms`, at
-`tidelog.tier.max.lag.ms`, or when a seal was requested. Records below log start are never offloaded: the first
-offload begins with the batch that holds it.
+A closed segment is offloaded in order, as soon as it lies wholly below `bound` = min(high watermark, last stable offset). The
+active one is closed after `segment.ms` or `tidelog.tier.max.lag.ms`, even without further appends, or when a seal is
+requested. Records below log start are not offloaded: the first offload begins with the batch that holds log start.
 
-Not promised: that a closed segment can go. An open transaction holds `bound`, and shows as lag.
+Not promised: that a closed segment can be offloaded. An open transaction holds `bound` back, which shows as lag.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from storage_tiers.policy.segments import SegmentView
 
 
 class Offload(NamedTuple):
-    """Of the segment at `segment_base`: from the batch that holds `start` up to `end`, the segment's own end."""
+    """Part of the segment at `segment_base`: from the batch that holds `start` to `end`, the segment's own end."""
 
     segment_base: int
     start: int
@@ -25,9 +24,9 @@ class Offload(NamedTuple):
 
 
 class TieringPlan(NamedTuple):
-    """`offloads` follow one another. `lag_ms` is the age of the oldest record that is not in the bucket yet, by its append;
-    `held_at` the bound where it keeps a closed segment back, else None. `hole` is the first offset, at or above log start
-    and the manifest's end, that no local segment holds: nothing can be offloaded past it."""
+    """`offloads` are consecutive. `lag_ms` is the time since the first append of the oldest segment not yet in the bucket.
+    `held_at` is `bound` if it holds a closed segment back, else None. `hole` is the first offset, at or above log start and
+    the manifest's end, that no local segment holds: nothing can be offloaded past it."""
 
     close_active: bool
     offloads: tuple[Offload, ...]
@@ -47,7 +46,7 @@ def plan_tiering(
     max_lag_ms: int,
     seal_below: int = 0,
 ) -> TieringPlan:
-    """`segments` in order, the active one last. `seal_below`: offsets below it are to be offloaded soon."""
+    """`segments` are in order, the active one last. The active segment is closed if it holds offsets below `seal_below`."""
     offloads: list[Offload] = []
     close_active = False
     held_at: int | None = None

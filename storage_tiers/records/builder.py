@@ -1,7 +1,7 @@
-"""Builds record batches: for our own internal topics, transaction markers, compaction, tools and tests.
+"""Builds record batches for internal topics, transaction markers, compaction, tools and tests.
 
-Writes what Java's producer writes, byte for byte where nothing is compressed. Not on the path of a client's produce,
-whose batches stay as they came.
+Without compression the bytes equal those of Java's producer. Batches that clients produce are not rebuilt: they keep their
+bytes.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def build_written_batch(
     producer_epoch: int = -1,
     base_sequence: int = layout.NO_SEQUENCE,
 ) -> bytes:
-    """One batch of the records that a writer has, at least one, at base offset 0."""
+    """One batch of a writer's records (at least one) at base offset 0."""
     if not records.count:
         raise ValueError("a batch has at least one record")
     header = layout.BatchHeader(
@@ -126,8 +126,8 @@ def build_written_batch(
 
 
 def build_empty_batch(base: int, end: int, *, leader_epoch: int) -> bytes:
-    """A batch over offsets [base, end), at most 2^31 of them, without a record: what compaction leaves of one, with no time and
-    no producer."""
+    """A batch without records over offsets [base, end), at most 2^31 of them, as compaction leaves one; without timestamp and
+    producer."""
     times_and_producer = (NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, -1, layout.NO_SEQUENCE)
     header = layout.BatchHeader(
         base, 0, leader_epoch, layout.CURRENT_MAGIC, 0, 0, end - base - 1, *times_and_producer, 0
@@ -170,7 +170,7 @@ def build_control_batch(
 
 
 def encode_record(record: NewRecord, offset_delta: int, timestamp_delta: int) -> bytes:
-    """One record as it lies in an uncompressed batch."""
+    """One record in the form of an uncompressed batch."""
     body = bytearray(1)
     body += encode(timestamp_delta)
     body += encode(offset_delta)

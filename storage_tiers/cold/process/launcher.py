@@ -51,8 +51,8 @@ class ExecHandle:
 
 class ExecLauncher:
     """The launcher in production: `python -P -m storage_tiers.cold.process.main`, with this environment (credentials) and
-    stderr, to which it logs in the form `log_format`. Without -P Python searches the current directory first, and would run a folder
-    there that has the name of one of our packages."""
+    stderr, to which it logs in the form `log_format`. Without -P Python searches the current directory first, and would run a
+    folder there that has the name of one of our packages."""
 
     def __init__(self, log_format: str = "text") -> None:
         self._log_format = log_format

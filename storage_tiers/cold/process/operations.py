@@ -465,8 +465,8 @@ class AbortUploads(Question[int]):
 @dataclass(frozen=True, slots=True)
 class TierCounters:
     """Counts since this process started. `store_calls`: calls of the object store by kind; `store_failures`: failed ones by
-    kind and error (as in `get TierUnavailable`); `store_ended` and `store_seconds`: ended ones by kind, and their total seconds.
-    `operations`: questions by name; `failures`: failed ones by the error's name. `retries`: reads retried."""
+    kind and error (as in `get TierUnavailable`); `store_ended` and `store_seconds`: ended ones by kind, and their total
+    seconds. `operations`: questions by name; `failures`: failed ones by the error's name. `retries`: reads retried."""
 
     operations: dict[str, int]
     failures: dict[str, int]

@@ -1,7 +1,7 @@
-"""Reading what is to be stored: bytes in memory or a range of a local file, in bounded pieces, checked on the way.
+"""Reads the body of an object to store, bytes in memory or a range of a local file, in bounded and verified pieces.
 
-A file's bytes are compared with the CRC-32C that its owner computed when it wrote them, so that a disk or a page that
-changed them since is found before an object exists that repeats the damage.
+A file's bytes are compared with the CRC-32C that its owner computed when it wrote them, so that damage by the disk or in
+memory is found before an object repeats it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def body_length(body: bytes | FileBody) -> int:
 def pieces(body: bytes | FileBody, size: int) -> Iterator[bytes]:
     """The body in pieces of `size` bytes, the last one shorter; at least one, which may be empty.
 
-    A file is checked before its last piece is handed out: `TierCorrupt` if its bytes are not those of `crc32c`,
-    `StorageError` if it cannot be read or ends early.
+    A file is verified before its last piece is yielded: `TierCorrupt` if its bytes do not match `crc32c`, `StorageError` if
+    it cannot be read or ends early.
     """
     if isinstance(body, FileBody):
         yield from _file_pieces(body, size)
@@ -34,12 +34,12 @@ def pieces(body: bytes | FileBody, size: int) -> Iterator[bytes]:
 
 
 def whole(body: bytes | FileBody) -> bytes:
-    """All of the body in memory; the caller bounds its length."""
+    """The whole body in memory; the caller bounds its length."""
     return body if isinstance(body, bytes) else b"".join(pieces(body, max(body.length, 1)))
 
 
 def hand_over(data: bytes | memoryview, sink: Sink) -> None:
-    """Bytes in memory, in the pieces of `ObjectStore.get_into`."""
+    """Passes bytes to `sink` in pieces of at most MAX_PIECE_BYTES, as `ObjectStore.get_into` promises."""
     view = memoryview(data)
     for start in range(0, len(view), MAX_PIECE_BYTES):
         sink(view[start : start + MAX_PIECE_BYTES])

@@ -1,7 +1,6 @@
-"""An object store that counts what is asked of it, for bills and metrics: calls by kind, failures by kind of call and of
-error, and bytes both ways.
+"""An object store that counts requests for bills and metrics: calls by kind, failures by kind and error, bytes both ways.
 
-A multipart upload counts as the requests that it takes: one per part, one to begin, one to complete.
+A multipart upload counts as its requests: one per part, one to begin, one to complete.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Found = TypeVar("Found")
 
 
 class CountingStore:
-    """Passes everything through. Counts calls when they are made, bytes when they have arrived."""
+    """Passes all calls through. Counts calls when they are made, bytes when they have arrived."""
 
     def __init__(self, store: ObjectStore, seconds: Callable[[], float]) -> None:
         """`seconds` is a monotonic clock."""
@@ -36,7 +35,7 @@ class CountingStore:
         self.calls: Counter[str] = Counter()
         #: By call and error, as in `get TierUnavailable`.
         self.failures: Counter[str] = Counter()
-        #: By call, of those that ended: how many, and how long they took in all.
+        #: By call: the number of those that ended, and in `seconds` their total time.
         self.ended: Counter[str] = Counter()
         self.seconds: dict[str, float] = {}
         self.bytes_downloaded = 0

@@ -1,13 +1,13 @@
 """An object store in a local directory, shared by any number of processes: several nodes, Spark readers, tools.
 
-Invariants. An object is one file, written under a temporary name, fsynced, and only then given its name: readers and a
-power loss see the old object or the new one, whole. Creating (`if_absent`) is link(2), which fails if the name exists.
-Every other change of an existing key happens under an flock, so that comparing and replacing (`if_match`) are one step
-for all processes. An ETag is the file's modification time, inode and size; whoever replaces a key makes the time rise,
-so that no version of a key is taken for another. A temporary file left by a dead writer is an unfinished upload.
+Invariants. An object is one file, written under a temporary name, fsynced, and only then given its name: readers see the
+whole old object or the whole new one, also after a power loss. Creating (`if_absent`) is link(2), which fails if the name
+exists. Every other change of a key happens under an flock, so that comparing and replacing (`if_match`) are one step for all
+processes. An ETag is the file's modification time, inode and size; every replacement raises the time, so that no two versions
+of a key are confused. A temporary file left by a dead writer is an unfinished upload.
 
-Not promised: order or durability on file systems that do not order link, rename and fsync as POSIX does; anything when
-other programs change files under the root (they may read); `crc32c` in listings (`head` reads the file to compute it).
+Not promised: order or durability on file systems that do not order link, rename and fsync as POSIX does; anything if other
+programs change files under the root (they may read); `crc32c` in listings (`head` reads the file to compute it).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, Sin
 from storage_tiers.errors import PreconditionFailed, StoreRefused, TierObjectMissing, TierUnavailable
 from storage_tiers.files import Files
 
-#: Files are copied and summed in pieces of this size.
+#: Files are written and checksummed in pieces of this many bytes.
 COPY_BYTES = 1 << 20
-#: Threads of the asynchronous interface, which bounds the disk operations under way.
+#: Threads of the asynchronous interface; they bound its disk operations under way.
 THREADS = 4
 #: Lock files: keys share them by hash, so that their number stays bounded and none is ever unlinked.
 LOCK_FILES = 64
 #: How long a change waits for another process on the same lock: 6,000 tries 5 ms apart.
 LOCK_TRIES = 6_000
 LOCK_PAUSE_SECONDS = 0.005
-#: How often directories are made anew under a writer because others delete the last object beside it.
+#: Attempts of a writer to create directories that others remove when they delete the last object in them.
 MAKE_TRIES = 16
 #: Entries handed from the listing thread to the event loop at a time.
 LIST_BATCH = 1_000
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 class BlockingDirectoryStore:
-    """The store itself. Thread-safe, as far as `files` is."""
+    """The store itself. Thread-safe if `files` is."""
 
     def __init__(self, root: str, files: Files, rng: Rng | None = None) -> None:
         self._root = os.path.abspath(root)
@@ -69,7 +69,7 @@ class BlockingDirectoryStore:
         self._rng = rng or SystemRng()
 
     def create_root(self) -> None:
-        """Makes the root directory and what is missing above it, durably."""
+        """Creates the root directory and its missing parents, durably."""
         with self._explained("create"):
             missing = [self._root]
             while not os.path.isdir(missing[-1]):
@@ -108,7 +108,7 @@ class BlockingDirectoryStore:
             return ObjectBody(_read(fd, start, end), _etag(status))
 
     def head(self, key: str) -> ObjectInfo:
-        """Reads the whole object for its CRC-32C: what this returns is what the disk returns."""
+        """Reads the whole object for its CRC-32C, which therefore describes the bytes on disk."""
         with self._explained(f"read {key}"), self._opened(key) as fd:
             status = os.fstat(fd)
             checksum, position = 0, 0
@@ -149,7 +149,7 @@ class BlockingDirectoryStore:
                 self._remove_empty(folder)
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """`started_ms` is the time of the last write, so that an upload that still grows is never the oldest."""
+        """`started_ms` is the time of the last write, so that an upload that still grows never looks abandoned."""
         for key, token, entry in self._walk(prefix, ""):
             if token is not None:
                 try:
@@ -184,7 +184,7 @@ class BlockingDirectoryStore:
             try:
                 self._files.mkdir(os.path.join(self._root, *parts[:depth]))
             except (FileNotFoundError, FileExistsError):
-                # Somebody who deletes beside us removed it as empty, or removed it while `mkdir` looked: begin again.
+                # A concurrent delete removed a directory that was empty; the caller tries again.
                 return
 
     def _write(self, fd: int, body: bytes | FileBody) -> int:
@@ -195,8 +195,8 @@ class BlockingDirectoryStore:
         return checksum
 
     def _set_unlike_time(self, fd: int) -> None:
-        """Gives the low 20 bits (1 ms) of the modification time by chance: the kernel's own advances in ticks of some
-        milliseconds, in which a key may be deleted and created again with the same inode and size."""
+        """Sets the low 20 bits (1 ms) of the modification time at random: the kernel's time advances in ticks of some
+        milliseconds, and within one a key may be deleted and created again with the same inode and size."""
         status = os.fstat(fd)
         chance = int.from_bytes(self._rng.token(3), "big") & 0xFFFFF
         os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns & ~0xFFFFF | chance))
@@ -227,8 +227,8 @@ class BlockingDirectoryStore:
         self._files.rename(temporary, path)
 
     def _fsync_folders(self, path: str) -> None:
-        """Makes the name durable, and those of the directories above it: any of them may be new, made by us or by a
-        process that has not synced it yet."""
+        """Makes the names of the file and of all directories above it durable: any of them may be new, created by this process
+        or by another that has not synced it yet."""
         folder = os.path.dirname(path)
         while len(folder) >= len(self._root):
             self._files.fsync_dir(folder)
@@ -285,8 +285,8 @@ class BlockingDirectoryStore:
             os.close(fd)
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[tuple[str, str | None, os.DirEntry[str]]]:
-        """(key, token of an unfinished upload, entry) under `prefix` in key order; folders before `start_after` are
-        skipped, their neighbours not."""
+        """(key, token of an unfinished upload, entry) under `prefix` in key order. Skips whole folders before `start_after`;
+        the caller skips single keys."""
         with self._explained("list objects"):
             self._check_root()
             folder = prefix[: prefix.rfind("/") + 1]
@@ -334,7 +334,7 @@ class DirectoryStore:
 
     @classmethod
     async def create(cls, root: str, files: Files, rng: Rng | None = None) -> DirectoryStore:
-        """A store whose root directory exists, made if need be."""
+        """Opens a store and creates its root directory if it is missing."""
         store = cls(root, files, rng)
         await store._run(store._store.create_root)
         return store
@@ -351,7 +351,7 @@ class DirectoryStore:
         return await self._run(lambda: self._store.get(key, start, length))
 
     async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
-        # On the loop, not in the thread: that goes on when the read is cancelled, and would write to a file that is closed.
+        # On the loop, not in the thread: a cancelled read does not stop its thread, which would write to a closed file.
         hand_over((await self.get(key, start, length)).data, sink)
 
     async def head(self, key: str) -> ObjectInfo:
@@ -416,7 +416,7 @@ def _lock(fd: int, key: str) -> None:
 
 
 def _read(fd: int, start: int, end: int) -> bytes:
-    """Bytes [start, end) of a file that is at least that long: objects never shrink, but a damaged disk may say so."""
+    """Bytes [start, end) of a file; fewer if it ends early, which only a damaged disk causes: objects never shrink."""
     found: list[bytes] = []
     while start < end:
         data = os.pread(fd, end - start, start)

@@ -1,15 +1,15 @@
 """Keys as paths: every key has one path, no two keys share one, and no key leaves the store's root.
 
-A key's components become directories and its last one a file, under their own names wherever that is possible, so that
-`topics/flights/.../00000000000000000000-0-ab.log` is found under exactly that path. S3 allows more than a file system
-does, and the differences are marked with `%`, which keys have only escaped:
+A key's components become directories and its last one a file, under their own names where possible:
+`topics/flights/.../00000000000000000000-0-ab.log` has exactly that path. S3 allows more names than a file system does. The
+exceptions are marked with `%`; a `%` in a key itself is escaped:
 
     bytes below 32, 127 and `%`   %09 ... %25            . and .. as components         %2E   %2E%2E
     an empty component            %e                     upload not finished yet        NAME%up-TOKEN
     a last component without one of OBJECT_SUFFIXES, or another component with one of them, ends in %
 
-The last rule lets the keys `a` and `a/b` live side by side: one is the file `a%`, the other the directory `a`. Changing
-OBJECT_SUFFIXES therefore changes where keys are found.
+The last rule allows both keys `a` and `a/b`: one is the file `a%`, the other lies in the directory `a`. Changing
+OBJECT_SUFFIXES therefore changes the paths of keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_tiers.errors import StoreRefused
 
 #: Suffixes of tidelog's own objects, which keep their plain names as files.
 OBJECT_SUFFIXES = (".gz", ".idx", ".json", ".log")
-#: Directory of the lock files, under the root. No key maps to it.
+#: The directory of the lock files under the root. No key maps to it.
 LOCKS = "%locks"
 
 _UPLOAD = "%up-"
@@ -35,18 +35,18 @@ _TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
 class DecodedName(NamedTuple):
-    """A decoded directory name: a component of a key, and the token of an unfinished upload or None."""
+    """A decoded file name: the last component of a key, and the token of an unfinished upload or None."""
 
     component: str
     token: str | None = None
 
 
 def object_path(root: str, key: str) -> str:
-    """`StoreRefused` for a key that S3 would refuse as well, or one with a component too long for a file name."""
+    """`StoreRefused` for a key that S3 refuses too, or with a component too long for a file name."""
     check_key(key)
     *folders, last = key.split("/")
     names = [*map(folder_name, folders), object_name(last)]
-    # Only files are uploaded under a longer name first: a folder may be as long as a topic of 249 characters makes it.
+    # Only files have a longer temporary name, so a folder may use the full length, for example for a topic of 249 characters.
     lengths = [*(len(os.fsencode(name)) for name in names[:-1]), len(os.fsencode(names[-1])) + _UPLOAD_BYTES]
     if max(lengths) > _MAX_NAME_BYTES:
         raise StoreRefused(f"a store in a directory has no file name as long as a component of the key {key}")
@@ -70,7 +70,7 @@ def folder_name(component: str) -> str:
 
 
 def parse_file(name: str) -> DecodedName | None:
-    """None for a file that is no object of the store (a README, for example)."""
+    """None for a file that is not an object of the store (a README, for example)."""
     name, _, token = name.partition(_UPLOAD)
     component = _unescape(name.removesuffix("%"))
     if component is None or object_name(component) != name:

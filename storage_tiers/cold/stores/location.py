@@ -1,6 +1,6 @@
 """A store's URL as a value: `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
 
-No environment variable is read here, and no store's library is imported (`open.py` does that).
+This module reads no environment variable and imports no store's library (`open.py` does that).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORMS = "s3://BUCKET/PREFIX, file:///PATH, a plain path, or memory://NAME"
 class StoreLocation:
     """`path` is set for `file`, `bucket` for `s3` and as the name for `memory`; `prefix` has no slash at either end.
 
-    `endpoint` (a URL) and `region` are for S3 servers other than AWS, or than the standard chain says.
+    `endpoint` (a URL) and `region` are for S3 servers other than AWS, and override the standard AWS settings.
     """
 
     url: str
@@ -34,13 +34,14 @@ class StoreLocation:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another machine's clock stamps its objects, as far as the address tells: a name for this one is not seen."""
+        """Whether another machine's clock stamps its objects, judged by the address: this machine's own host names count as
+        another machine's."""
         host = urlsplit(self.endpoint or "").hostname or ""
         return self.scheme == "s3" and host not in ("localhost", "::1") and not host.startswith("127.")
 
     @classmethod
     def parse(cls, url: str, *, endpoint: str | None = None, region: str | None = None) -> StoreLocation:
-        """`InvalidConfig` if `url` or `endpoint` is none that a store can be opened at."""
+        """`InvalidConfig` if `url` or `endpoint` has no valid form."""
         scheme, separator, rest = url.partition("://")
         if not separator:
             return cls._at_path(url, url)

@@ -1,10 +1,10 @@
-"""An object store in this process's memory: a product for demos and embedded use, and the twin that unit tests run on.
+"""An object store in this process's memory, for demos and embedded use, and for unit tests.
 
-Invariants: it keeps every promise of the port, `etag` is the MD5 of the content as S3's is (so equal contents have equal
-etags), and the asynchronous interface gives up the event loop before each effect, so that racing writers do race. Objects
-above MULTIPART_THRESHOLD are taken in parts and seen as an unfinished upload meanwhile.
+Invariants: it keeps every promise of the port. `etag` is the MD5 of the content, as in S3, so equal contents have equal etags.
+The asynchronous interface yields to the event loop before each effect, so that concurrent writers do race. Objects above
+MULTIPART_THRESHOLD arrive in parts and are listed as an unfinished upload meanwhile.
 
-Not promised: durability, a bound on memory (the sum of what is stored is the caller's), visibility to other processes.
+Not promised: durability, a bound on memory (the caller bounds what it stores), visibility to other processes.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class BlockingMemoryStore:
             self._uploads.pop(upload.upload_id, None)
 
     def close(self) -> None:
-        """Keeps the objects: whoever opens the same store again finds them."""
+        """Keeps the objects for the next one that opens the same store."""
 
     def begin_upload(self, key: str) -> UnfinishedUpload:
         """Begins an upload in parts. It stays listed until it is completed or aborted."""
@@ -142,7 +142,7 @@ class BlockingMemoryStore:
 
 
 class MemoryStore:
-    """The asynchronous interface. `blocking()` shows the same objects to code without an event loop."""
+    """The asynchronous interface. `blocking()` gives code without an event loop the same objects."""
 
     def __init__(self, clock: Clock) -> None:
         self._objects = BlockingMemoryStore(clock)

@@ -1,7 +1,7 @@
-"""From a store's location to the store.
+"""Opens the store at a location.
 
-S3 libraries are imported when an S3 store is opened and not before: a node on a local directory never loads them. The
-environment is not read here; for S3 the standard AWS chain (AWS_ENDPOINT_URL, profiles, roles ...) is the SDK's own.
+S3 libraries are imported only when an S3 store is opened: a node on a local directory never loads them. This module does not
+read the environment; for S3 the SDK itself follows the standard AWS chain (AWS_ENDPOINT_URL, profiles, roles ...).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _memory_stores: dict[str, MemoryStore] = {}
 
 
 async def open_store(location: StoreLocation, files: Files, clock: Clock) -> ObjectStore:
-    """The store of a node. A directory is created if it is missing; a bucket is not, and is not asked for either."""
+    """The store of a node. Creates a missing directory; neither creates a bucket nor checks that it exists."""
     if location.scheme == "memory":
         return _memory_store(location, clock)
     if location.scheme == "file":
@@ -33,7 +33,7 @@ async def open_store(location: StoreLocation, files: Files, clock: Clock) -> Obj
 
 
 def open_blocking_store(location: StoreLocation) -> BlockingObjectStore:
-    """The store as readers and tools see it. Nothing is created: a missing directory is refused at its first use."""
+    """The store for readers and tools. Creates nothing: the first use of a missing directory is refused."""
     if location.scheme == "memory":
         return _memory_store(location, SystemClock()).blocking()
     if location.scheme == "file":

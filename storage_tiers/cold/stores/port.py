@@ -1,11 +1,11 @@
 """The port to an object store: what tidelog needs of S3, and nothing more.
 
 Two thin ports under one conformance suite (`tests/conformance/object_store.py`): `ObjectStore` for the tier process
-(asyncio), `BlockingObjectStore` for Spark, Lambdas and tools. Everything above them is pure or speaks only to them.
+(asyncio), `BlockingObjectStore` for Spark, Lambdas and tools. All code above them is pure or uses only them.
 
-Promises every store must keep: a read after a write sees it; a conditional write either takes effect or raises
-`PreconditionFailed`; of any number of racing conditional writes on one key exactly one takes effect; `put` never shows a
-partial object. Not promised: that a failed or timed-out write did not take effect (`TierUnavailable` leaves that open).
+Every store must promise: a read after a write sees it; a conditional write either takes effect or raises
+`PreconditionFailed`; exactly one of several racing conditional writes on one key takes effect; `put` never shows a partial
+object. Not promised: that a failed or timed-out write had no effect (after `TierUnavailable` that is unknown).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_PIECE_BYTES = 256 << 10
 MAX_KEY_BYTES = 1024
 
 
-#: Takes the next bytes of an object, on the reader's event loop and never after the read has ended or was cancelled.
+#: Receives the next bytes of an object, on the reader's event loop, and never after the read has ended or was cancelled.
 Sink = Callable[[bytes | memoryview], None]
 
 
@@ -58,7 +58,7 @@ class FileBody:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A multipart upload without an end. `started_ms` is by the store's clock."""
+    """A multipart upload that is neither completed nor aborted. `started_ms` is by the store's clock."""
 
     key: str
     upload_id: str
@@ -67,8 +67,8 @@ class UnfinishedUpload:
 
 class ObjectStore(Protocol):
     """Keys are relative to the store's prefix. Errors: `TierObjectMissing`, `PreconditionFailed`, `StoreRefused`
-    (denied, no such bucket), `TierUnavailable` (anything that may pass). A `FileBody` whose bytes are not those of its
-    checksum raises `TierCorrupt`, one that cannot be read `StorageError`; neither leaves an object."""
+    (denied, no such bucket), `TierUnavailable` (temporary failures). A `FileBody` whose bytes do not match its checksum raises
+    `TierCorrupt`, an unreadable one `StorageError`; neither leaves an object."""
 
     async def put(
         self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
@@ -76,11 +76,11 @@ class ObjectStore(Protocol):
         """Stores one object, in parts above MULTIPART_THRESHOLD. Conditional writes are sent once, never retried."""
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
-        """Bytes [start, start + length), fewer if the object ends before."""
+        """Bytes [start, start + length), fewer if the object ends earlier; `length` None reads to its end."""
 
     async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
-        """The same bytes, at least one of them, handed to `sink` in order as they come, in pieces of at most MAX_PIECE_BYTES.
-        What `sink` raises ends the read; what it was given before a failure is not taken back."""
+        """Passes the same bytes (`length` at least 1) to `sink` on arrival, in order, in pieces of at most MAX_PIECE_BYTES. An
+        error of `sink` ends the read. After a failure `sink` has received a part of the bytes."""
 
     async def head(self, key: str) -> ObjectInfo: ...
 
@@ -88,10 +88,10 @@ class ObjectStore(Protocol):
         """All keys under `prefix` (a plain string prefix), in key order."""
 
     async def list_folders(self, prefix: str) -> Sequence[str]:
-        """The distinct next path components below `prefix` (which ends in `/` or is empty), in order."""
+        """The distinct next path components below `prefix` (which is empty or ends in `/`), in order."""
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Missing keys are no error."""
+        """Deletes keys; missing ones are no error."""
 
     def unfinished_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]: ...
 
@@ -121,7 +121,8 @@ class BlockingObjectStore(Protocol):
 
 
 def check_key(key: str) -> None:
-    """What S3 refuses is refused by every store: `StoreRefused` for an empty key, one above MAX_KEY_BYTES, or a NUL."""
+    """Every store refuses the keys that S3 refuses: `StoreRefused` for an empty key, one above MAX_KEY_BYTES, a NUL, or invalid
+    Unicode."""
     if not key or "\0" in key:
         raise StoreRefused(f"{key!r} is no key: a key is not empty and holds no NUL")
     try:
@@ -139,6 +140,6 @@ def check_put(key: str, if_absent: bool, if_match: str | None) -> None:
 
 
 def next_folder(key: str, prefix: str) -> str | None:
-    """The path component of `key` after `prefix`, or None if the rest of the key is no folder."""
+    """The path component of `key` after `prefix`, or None if no folder follows."""
     name, slash, _ = key[len(prefix) :].partition("/")
     return name if slash else None

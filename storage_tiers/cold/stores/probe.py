@@ -1,9 +1,9 @@
-"""Does this store keep conditional writes? Asked once at a node's start, since everything about manifests rests on it.
+"""Tests at a node's start whether the store honours conditional writes, on which all manifest commits depend.
 
-A store that ignores conditions would let two writers both succeed and lose one's commit without a word, so it is refused
-before anything is written to it. The probe's own key carries a random token: nodes that probe at once do not meet.
+A store that ignores conditions lets two writers both succeed and silently loses one's commit, so it is refused before
+anything else is written to it. The probe's key contains a random token, so that concurrent probes do not collide.
 
-Not promised: that conditions are atomic under a race (the conformance suite shows that of the servers it runs on).
+Not promised: that conditions are atomic under a race (the conformance suite tests that for the servers it runs on).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from storage_tiers.clock import Rng
 from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 
-#: No probe takes longer; what is older was left by a node that died while it probed. By the store's clock, in ms.
+#: No probe takes longer: an older key was left by a node that died during its probe. In ms, by the store's clock.
 LEFT_OVER_MS = 120_000
 PROBE_NAME = "probe-"
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng) -> None:
-    """Seven small requests under `key_prefix`, one more to delete the probe's key, and one to find what others left.
+    """Seven small requests under `key_prefix`, one to delete the probe's key, and one to find keys of other nodes' probes.
 
     `StoreRefused` names what the store ignores or denies; `TierUnavailable` if it does not answer.
     """
@@ -34,7 +34,7 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng
 
 
 async def store_time(store: ObjectStore, key_prefix: str, rng: Rng) -> int:
-    """The store's clock (ms), by an object written and deleted for it."""
+    """The store's clock (ms), from an object that it writes and deletes."""
     key = f"{key_prefix}{PROBE_NAME}{rng.token(8).hex()}.json"
     try:
         return (await store.put(key, b"clock")).modified_ms

@@ -1,17 +1,17 @@
-"""The object store of a node: S3 over aiobotocore. Only the tier process opens one, so only it pays for the library.
+"""The object store of a node: S3 over aiobotocore. Only the tier process opens one, so only it loads the library.
 
-Conditional writes are sent once: a second sending could meet the first and report a conflict with itself. Three layers
-would repeat them (the SDK, aiohttp on a lost connection, and whoever waits for `100 Continue`); all three are told not to.
-Reads, parts and unconditional writes of whole objects may be repeated, and are, ATTEMPTS times. Every write carries the
-CRC-32C of its bytes, which the server compares with what it received and reports again.
+Conditional writes are sent once: a repeated one could conflict with itself. Three layers would repeat them by default: the
+SDK, aiohttp on a lost connection, and the wait for `100 Continue`; all three are disabled for them. Reads, parts and
+unconditional writes of whole objects are attempted up to ATTEMPTS times. Every write carries the CRC-32C of its bytes, which
+the server compares with the bytes received and reports later.
 
 Memory is bounded by the caller's concurrency times MULTIPART_THRESHOLD (one object in a single request) or PARTS_AT_ONCE
-times PART_BYTES (one object in parts), each about three times, since the library copies what it signs and sends: 97 MiB
-above the idle process were measured for an object of 256 MiB.
+times PART_BYTES (one object in parts), each about three times, since the library copies what it signs and sends: an object
+of 256 MiB took 97 MiB above the idle process.
 
-Not promised: that a server honours conditions on CompleteMultipartUpload. AWS and versitygw do. Where the condition is
-ignored (moto: If-Match), what remains is the check made right before completing, which is not atomic; servers answering
-501 are refused. tidelog's own conditional writes (roots, `cluster.json`, `topic.json`) are far below that size.
+Not promised: that a server honours conditions on CompleteMultipartUpload. AWS and versitygw do. A server that ignores the
+condition (moto: If-Match) leaves only the check right before completing, which is not atomic; servers that answer 501 are
+refused. tidelog's own conditional writes (manifests, `cluster.json`, `topic.json`) are far below the multipart threshold.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 #: Parts of one upload under way at a time.
 PARTS_AT_ONCE = 4
-#: One call, all its attempts and its body included: what READ_SECONDS does not end, a server that drips, ends here.
+#: Bounds one call with all its attempts and its body, also when a server sends too slowly and READ_SECONDS never passes.
 CALL_SECONDS = 120.0
-#: How long an idle connection is kept for the next request (servers close theirs after 15 s and more).
+#: Seconds that an idle connection is kept for the next request (servers close theirs after 15 s or more).
 KEEP_SECONDS = 10
-#: Aborting a failed upload may not hold up what failed; the sweep finds what remains.
+#: Bounds the abort of a failed upload, so that the error is not delayed; the sweep finds uploads that remain.
 ABORT_SECONDS = 5.0
 
 _LIBRARY_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, TimeoutError)
@@ -93,7 +93,7 @@ class S3Store:
     ) -> S3Store:
         """Sets the clients up; sends nothing. `StoreRefused` if the AWS settings cannot be used.
 
-        Stores opened on one `session` share its credentials and the S3 model, whose loading is most of the time."""
+        Stores opened on one `session` share its credentials and the S3 model; loading that takes most of the time."""
         async with AsyncExitStack() as clients:
             session = session or get_session()
 
@@ -291,7 +291,7 @@ class S3Store:
                 parts[number]["ETag"] = s3_common.required(answer, "ETag")
 
         async def lane_to_its_end() -> None:
-            # A part still on its way when the upload is aborted may revive it: the other lanes finish theirs first.
+            # A part that arrives after the abort may revive the upload: the other lanes finish their parts first.
             try:
                 await lane()
             except LogError as error:
@@ -357,7 +357,7 @@ class S3Store:
         async with answer["Body"] as stream:
             if "ContentRange" not in answer:
                 raise s3_common.ignores_ranges(self._location)
-            # Of the response itself: what the body's own `read` joins and copies is as much work again as to receive it.
+            # From the response itself: the body's own `read` joins and copies, which costs as much again as receiving.
             async for piece, _ in stream.raw_stream.content.iter_chunks():
                 hand_over(piece, sink)
 
@@ -368,7 +368,7 @@ class S3Store:
             raise s3_common.no_bucket(self._location) from None
 
     async def _call(self, action: str, request: Awaitable[T], *, conditional: bool = False) -> T:
-        """Awaits one request of the library: the only place where its errors become ours."""
+        """Awaits one request of the library. Its errors are converted to ours only here."""
         try:
             async with asyncio.timeout(self._call_seconds):
                 return await request
@@ -377,8 +377,8 @@ class S3Store:
 
 
 class _SingleSendSession(AIOHTTPSession):
-    """aiohttp repeats GET, PUT and DELETE by itself when a connection ends without an answer. Repeating is the SDK's
-    business where it is wanted, and wrong for a conditional write."""
+    """By default aiohttp repeats GET, PUT and DELETE when a connection ends without an answer. The SDK repeats what may be
+    repeated; a conditional write may not."""
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)  # type: ignore[misc]  # not in the stubs
@@ -389,7 +389,8 @@ class _SingleSendSession(AIOHTTPSession):
 def _create_client(
     session: AioSession, location: StoreLocation, settings: dict[str, Any], reuse_connections: bool
 ) -> Any:
-    """Without reuse each request has a fresh connection: what is sent once must not meet one the server just closed."""
+    """Without reuse each request gets a fresh connection: a request that is sent once must not fail on a connection that the
+    server has just closed."""
     keep = (
         {"keepalive_timeout": KEEP_SECONDS} if reuse_connections else {"force_close": True, "keepalive_timeout": None}
     )
@@ -400,7 +401,7 @@ def _create_client(
 
 @asynccontextmanager
 async def _without_expect(opening: Any) -> AsyncIterator[S3Client]:
-    """aiohttp waits for `100 Continue` without an end, also for a server that never heard of it."""
+    """Drops the Expect header: aiohttp waits for `100 Continue` without a deadline, even if the server does not support it."""
     async with opening as client:
         client.meta.events.register_last("before-call.s3", _drop_expect)
         yield client

@@ -1,7 +1,7 @@
 """S3 without an event loop, over boto3: for Spark, Lambdas and command-line tools.
 
-Conditional writes are sent once, everything else up to ATTEMPTS times. Bodies are in the caller's memory already, so each
-is one request at any size S3 takes (5 GiB), and a condition on it is atomic. Thread-safe.
+Conditional writes are sent once, other requests up to ATTEMPTS times. Bodies are already in the caller's memory, so each is
+one request up to S3's limit (5 GiB), and its condition is atomic. Thread-safe.
 
 Not promised: a bound on one call as a whole; only connecting and each wait for bytes are bounded.
 """
@@ -160,7 +160,7 @@ class BlockingS3Store:
 
     @contextmanager
     def _explained(self, action: str, *, conditional: bool = False) -> Iterator[None]:
-        """Around each call of the library: the only place where its errors become ours."""
+        """Wraps each call of the library. Its errors are converted to ours only here."""
         try:
             yield
         except (BotoCoreError, ClientError, OSError) as error:

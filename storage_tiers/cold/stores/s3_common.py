@@ -1,7 +1,7 @@
-"""What both S3 stores share: how a client is set up, how keys, ranges and checksums are written, what an error means.
+"""The common part of both S3 stores: client settings, the form of keys, ranges and checksums, the meaning of errors.
 
-Pure but for the names of botocore's exceptions. Timeouts are per attempt: a server that neither answers nor closes is
-given up after READ_SECONDS without a byte.
+Pure; botocore is imported only for its exceptions. Timeouts are per attempt: an attempt fails after READ_SECONDS without a
+byte from the server.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, Tie
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
-#: Attempts of what may be repeated (reads, parts, unconditional writes), the first included; the SDK waits between them.
+#: Attempts of requests that may be repeated (reads, parts, unconditional writes), the first included; the SDK waits between.
 ATTEMPTS = 3
 #: Connections kept to the endpoint, and so requests under way.
 CONNECTIONS = 16
 #: Keys of one DeleteObjects request and of one page of a listing (S3's own bounds).
 KEYS_PER_REQUEST = 1_000
 
-#: Answers that say nothing against the request: asked again it may succeed.
+#: Error codes of temporary failures: a retry may succeed.
 _PASSING = frozenset({
     "BadDigest", "ExpiredToken", "IncompleteBody", "OperationAborted", "RequestTimeout", "RequestTimeoutException",
     "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "XAmzContentSHA256Mismatch",
@@ -56,8 +56,8 @@ _ADVICE = {
 
 
 def client_config(path_style: bool, attempts: int, connect_seconds: float, read_seconds: float) -> dict[str, Any]:
-    """Arguments of botocore's Config. Checksums only as we compute them: the SDK's default would add a CRC-32 of its own
-    to each write and look for one in each read, beside our CRC-32C of the same bytes."""
+    """Arguments of botocore's Config. Only our own checksums: by default the SDK would add a CRC-32 to each write and look for
+    one in each read, beside our CRC-32C of the same bytes."""
     return {
         "connect_timeout": connect_seconds,
         "read_timeout": read_seconds,
@@ -71,7 +71,7 @@ def client_config(path_style: bool, attempts: int, connect_seconds: float, read_
 
 
 def wants_path_style(endpoint: str) -> bool:
-    """True for servers other than AWS: few resolve `bucket.host`. The SDK itself decides so only for IP addresses."""
+    """True for servers other than AWS: few resolve `bucket.host`. The SDK alone uses path style only for IP addresses."""
     host = urlsplit(endpoint).hostname or ""
     return not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
@@ -112,7 +112,7 @@ def checksum_text(checksum: int) -> str:
 
 
 def checksum_of(answer: Mapping[str, Any]) -> int | None:
-    """The CRC-32C of the whole object as the server reports it; None if it reports none, or one composed of parts'."""
+    """The server's CRC-32C of the whole object; None if it reports none, or a composite of its parts' checksums."""
     text = answer.get("ChecksumCRC32C")
     if not text or "-" in text or answer.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
         return None
@@ -120,7 +120,7 @@ def checksum_of(answer: Mapping[str, Any]) -> int | None:
 
 
 def required(answer: Mapping[str, Any], name: str) -> Any:
-    """StoreRefused where a server leaves out of its answer what S3's API promises."""
+    """The field of an answer. StoreRefused if the server omits it although S3's API promises it."""
     found = answer.get(name)
     if found is None:
         raise StoreRefused(
@@ -135,7 +135,7 @@ def etag_of(answer: Mapping[str, Any]) -> str:
 
 
 def stored_info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:
-    """From the answer to a write, whose moment by the server's clock is only in its Date."""
+    """From the answer to a write. Its only time by the server's clock is the Date header."""
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     modified = _ms(parsedate_to_datetime(date)) if date else 0
     return ObjectInfo(key, size, etag_of(answer), modified, checksum_of(answer))
@@ -175,7 +175,7 @@ def error_code(error: BaseException | None) -> str:
 
 
 def explain(error: Exception, location: StoreLocation, action: str, *, conditional: bool = False) -> LogError:
-    """What an error of the SDK or its transport means, as the error to raise instead."""
+    """Converts an error of the SDK or its transport to ours."""
     where = f"cannot {action.strip()} in {location.url}"  # a listing of everything has no prefix
     if isinstance(error, sdk.ClientError):
         return _explain_answer(error, where, location, conditional)
@@ -185,7 +185,7 @@ def explain(error: Exception, location: StoreLocation, action: str, *, condition
 
 
 def explain_delete(errors: list[Any], location: StoreLocation) -> LogError | None:
-    """DeleteObjects answers 200 and lists the keys that it did not delete."""
+    """The error for keys that DeleteObjects did not delete: it answers 200 and lists them."""
     failed = [error for error in errors if error.get("Code") != "NoSuchKey"]
     if not failed:
         return None
