@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("service", "storage_tiers", "kafka_gateway", "grpc_api", "spark", "lambdas")
 
-# What a placeholder of an f-string becomes.
+# Replaces each placeholder of an f-string.
 HOLE = "…"
 
 IMPERATIVES = (
@@ -38,7 +38,7 @@ IMPERATIVES = (
 )
 _ADVICE = re.compile(rf"(?:^|[.;:,(—–-] |\(|\b(?:or|and|then|else|please) )(?:{IMPERATIVES})\b(?!-)", re.IGNORECASE)
 
-# Keyword arguments and calls whose texts describe and are no messages.
+# Keyword arguments and files whose texts describe things and are not messages.
 _DESCRIBING_KEYWORDS = {"help", "epilog", "doc", "description", "metavar", "short_help", "rich_help_panel"}
 _DESCRIBING_FILES = re.compile(
     r"_pb2(_grpc)?\.py$|^service/observability/|^service/configs/(generate_docs|differences|\w+_keys)\.py$"
@@ -47,8 +47,8 @@ _DESCRIBING_FILES = re.compile(
 
 @dataclass(frozen=True)
 class Message:
-    """A text of the source: `text` with `…` for each placeholder, where it stands, and the name of what it is an argument of
-    (empty: of nothing)."""
+    """A text in the source: `text` with `…` for each placeholder, its file and line, and in `call` the function that it is
+    passed to ("" if none)."""
 
     path: str
     line: int
@@ -63,7 +63,7 @@ def all_messages() -> tuple[Message, ...]:
 
 
 def advice() -> tuple[Message, ...]:
-    """Those that tell their reader to do something."""
+    """The messages that tell their reader to do something."""
     return tuple(message for message in all_messages() if gives_advice(message.text))
 
 

@@ -1,4 +1,4 @@
-"""The parts of the table of advice (`table.py`): a row, and where tests are."""
+"""What the rows of the table of advice (`table.py`) are made of, and the prefixes of the tests that they name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPARK = "tests/spark/"
 
 @dataclass(frozen=True)
 class Row:
-    """`pattern` is searched for in the texts, `tests` are node ids without parameters."""
+    """`pattern` is a regular expression searched for in the texts; `tests` are node ids without parameters."""
 
     pattern: str
     tests: tuple[str, ...]

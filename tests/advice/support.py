@@ -1,4 +1,4 @@
-"""What the tests of advice share."""
+"""Helpers shared by the tests of advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def configure(node: Running, topic: str, configs: dict[str, str]) -> None:
 
 
 async def leads(node: Running, *topics: str) -> None:
-    """Returns once what a start asks the store of partition 0 of these is answered."""
+    """Returns once partition 0 of each topic leads: the store has answered what its start must ask."""
     for topic in topics:
         led = node.node.broker.partitions.get(TopicPartition(topic, 0))
         await until(functools.partial(_leads, led))

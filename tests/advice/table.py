@@ -1,14 +1,13 @@
-"""Who follows which advice: the table of every sentence in the product that tells somebody to do something.
+"""The table of all advice: every sentence in the product that tells somebody to do something, and the tests that follow it.
 
-A row is a pattern for texts of the source (`messages.py`; placeholders are `…`) and the tests that do what they say on real
-parts: what the advice promises comes true, and no acknowledged record is lost. One row may stand for several texts where the
-same tests follow them all. Plain validation is followed by tables of its own: words that are refused, what is said, words that
-are then taken.
+A row has a pattern for texts in the source (`messages.py`; placeholders are `…`) and tests that do what those texts say, on
+real parts: what the advice promises comes true, and no acknowledged record is lost. One row may cover several texts if the
+same tests follow them all. Plain validation has tables of its own: refused words, the message, accepted words.
 
-`RETRIED` are texts that only say to ask again: clients do, without a person. That each of them is an error that clients retry
-is asserted for all; that asking again succeeds, and leaves nothing twice, the tests of the row show.
+`RETRIED` matches texts that only say to retry, which clients do on their own. One test asserts that each of them is an error
+that clients retry; the tests in its row show that a retry succeeds and leaves no duplicate.
 
-`NO_ADVICE` are texts that have the grammar of advice and are none, with the reason.
+`NO_ADVICE` matches texts that have the grammar of advice but are none, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tests.advice.table_programs import REQUEST_ROWS, SPARK_ROWS, WORD_ROWS
 
 ROWS = (*DIRECTORY_ROWS, *STORE_ROWS, *REQUEST_ROWS, *WORD_ROWS, *SPARK_ROWS)
 
-# --- what asks for nothing but patience -------------------------------------------------------------------------------
+# --- advice to retry --------------------------------------------------------------------------------------------------
 _ASK_AGAIN = (
     TIER + "test_under_fire.py::test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost",
     TIER + "test_under_fire.py::test_a_full_disk_makes_reads_retry_and_the_cache_small",
@@ -45,7 +44,7 @@ RETRIED = row(
     *_ASK_AGAIN,
 )
 
-#: Pattern and reason.
+#: (pattern, reason).
 NO_ADVICE: tuple[tuple[str, str], ...] = (
     (
         r"^(abort the upload of|begin the upload of|complete the upload of|find|"

@@ -1,4 +1,4 @@
-"""Rows of the table of advice (`table.py`): what is said to those who keep a node and its store."""
+"""Rows of the table of advice (`table.py`) for operators of a node and its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the table of advice (`table.py`): what is said to programs and on command lines."""
+"""Rows of the table of advice (`table.py`) for programs and command lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a command line, a setting or a config is told, done: with what the message says to write it is taken.
+"""Errors about command lines, settings and configs, with their advice followed: what the message says to write is accepted.
 
-One table for plain validation: words that are refused, what is said, words that say what was advised and end with code 0.
+One table covers plain validation: refused words, the message, and the advised words, which end with code 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("advice-command-line")
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """With a topic `t` of ten records in its store, and a directory `empty` beside."""
+    """A node with a topic `t` of ten records in its store, and with a directory `empty` beside its data."""
     directory = tmp_path_factory.mktemp("node")
     (directory / "empty").mkdir()
     with Node(directory, settings={"log.local.retention.ms": 1}) as running:
@@ -36,7 +36,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield running
 
 
-#: Words with {kafka}, {http}, {store}, {data}, {empty} and {nobody} in them; what is said; words that are taken.
+#: Rows of: refused words; the message; accepted words. Placeholders: {kafka}, {http}, {store}, {data}, {empty}, {nobody}.
 ALTER_NOTHING, ASK_WHAT = (
     "give --set, --delete, --append or --subtract",
     "give --config, --delete-config or --partitions",
@@ -152,7 +152,7 @@ def test_what_a_command_is_told_to_say_is_taken(node: Node, refused: str, said: 
 
 
 def unboxed(text: str) -> str:
-    """Without the lines that are drawn around it on a terminal."""
+    """The text without the box that a terminal gets around it."""
     return " ".join(re.sub(r"[│╭╰─╮╯]", " ", text).split())
 
 
@@ -196,7 +196,7 @@ STARTS: list[tuple[str, str]] = [
 
 @pytest.fixture(scope="module")
 def advised_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that was started with all that the messages of STARTS say to write."""
+    """A node started with everything that the messages of STARTS say to write."""
     plain, inside, over = free_port(), free_port(), free_port()
     listeners = f"PLAINTEXT://0.0.0.0:{plain},INSIDE://127.0.0.1:{inside},SSL://:{over}"
     advertised = f"PLAINTEXT://127.0.0.1:{plain},INSIDE://127.0.0.1:{inside},SSL://localhost:{over}"

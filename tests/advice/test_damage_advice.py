@@ -1,4 +1,5 @@
-"""Errors that say to run `tidelog fsck`: it names what is damaged and changes nothing; once that is put back, all is there."""
+"""Errors that say to run `tidelog fsck`: it names the damage and changes nothing; once that is restored, every record is
+there."""
 
 from __future__ import annotations
 
@@ -34,12 +35,12 @@ async def on_disk(path: Path) -> AsyncIterator[Running]:
 
 
 def files(path: Path) -> dict[Path, bytes]:
-    """The objects of topics in the store."""
+    """The objects of all topics in the store, by path."""
     return {file: file.read_bytes() for file in (path / "store").glob("*/topics/**/*") if file.is_file()}
 
 
 def found_by_fsck(path: Path, *words: str | Path) -> str:
-    """What it says of damage; it leaves every byte as it was."""
+    """fsck's report of the damage; asserts that it leaves every byte as it was."""
     before = files(path)
     ran = tidelog("fsck", "--store", f"file://{path}/store", *words)
     assert ran.code == 1, ran
@@ -74,7 +75,7 @@ async def test_what_is_damaged_is_found_where_the_error_says_to_look(
     damage(first)
     async with on_disk(tmp_path) as node:
         await leads(node, "t")
-        # A start writes topic.json under its own incarnation: not while fsck reads.
+        # A start rewrites topic.json under its own incarnation; that must not happen while fsck reads.
         await node.node.work.topic_files.publish_now("t")
         with pytest.raises(LogError, match=SAYS):
             await node.read("t", 0)
@@ -124,7 +125,7 @@ async def test_what_is_damaged_locally_is_shown_by_a_dump_and_put_back(tmp_path:
 
 
 async def test_a_file_that_fsck_says_to_keep_tells_what_is_missing(tmp_path: Path) -> None:
-    """From the manifest that is saved beside the segments the manifest is made again."""
+    """The saved manifest beside the segments serves to rebuild the manifest."""
     async with on_disk(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")

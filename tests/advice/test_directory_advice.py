@@ -1,4 +1,4 @@
-"""What messages advise about a data directory, done: no acknowledged record is lost by it."""
+"""Advice about a data directory, followed: it loses no acknowledged record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.service.takeover_support import SNAPSHOTS
 from tests.support.faulty_store import FaultyStore
 
 METADATA = "__cluster_metadata-0"
-#: Records 0 to 39 of `t` are in the bucket and not on the disk, 40 to 44 and the one of `u` only on the disk.
+#: The bucket alone holds records 0 to 39 of `t`; the disk alone holds records 40 to 44 of `t` and the one of `u`.
 OFFLOADED, WRITTEN = 40, 45
 
 
@@ -96,7 +96,7 @@ async def test_a_damaged_metadata_log_is_restored_from_a_copy(tmp_path: Path) ->
 
 
 async def test_damaged_metadata_are_moved_away_and_made_again_from_the_store(tmp_path: Path) -> None:
-    """As the error promises: partitions stay, also what had not been offloaded of them."""
+    """As the error promises, partitions stay, including records that were not offloaded."""
     node = await two_topics(tmp_path / "data")
     damage_metadata(tmp_path / "data")
     with pytest.raises(MetadataCorrupt, match="--take-over CLUSTER_ID") as said:
@@ -114,7 +114,7 @@ async def test_damaged_metadata_are_moved_away_and_made_again_from_the_store(tmp
 
 @pytest.mark.parametrize("what", ["gone", "emptied"])
 async def test_a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay(tmp_path: Path, what: str) -> None:
-    """As the error promises: also what had not been offloaded is there."""
+    """As the error promises, records that were not offloaded are still there."""
     node = await two_topics(tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / METADATA)
     if what == "emptied":
@@ -174,7 +174,7 @@ async def test_a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_h
 
 
 async def test_another_topics_directory_in_the_way_is_moved_and_whole(tmp_path: Path) -> None:
-    """It came while the node ran; at a start it would be set aside."""
+    """The directory appeared while the node ran; a start would have set it aside."""
     await two_topics(tmp_path / "other")
     async with running(tmp_path / "data") as node:
         shutil.copytree(tmp_path / "other" / "u-0", tmp_path / "data" / "u-0")
@@ -190,7 +190,7 @@ async def test_another_topics_directory_in_the_way_is_moved_and_whole(tmp_path: 
 
 
 async def test_a_damaged_batch_is_put_back_from_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing of it was sealed meanwhile. (To delete the records instead is tried in test_tiering.)"""
+    """None of it was sealed meanwhile. (test_tiering follows the other advice, to delete the records.)"""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store) as node:
         await filled(node, 40, {**TIERED, "remote.log.copy.disable": "true"})
@@ -211,7 +211,7 @@ async def test_a_damaged_batch_is_put_back_from_a_copy(tmp_path: Path, caplog: p
 async def test_what_a_log_has_lost_is_put_back_with_its_directory(
     tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As docs/operations.md says of `log.shrunk`: what came since is kept, the node stopped, the directory put back."""
+    """The steps for `log.shrunk` in docs/operations.md: keep newer records, stop the node, put the directory back."""
     node = await two_topics(tmp_path / "data")
     path, kept = tmp_path / "data" / "t-0", tmp_path / "kept"
     shutil.copytree(path, kept)

@@ -1,4 +1,4 @@
-"""What programs, and those who keep a node, are told in single places, done."""
+"""Advice that programs and operators get in single places, followed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_node_that_cannot_apply_its_metadata_is_started_again(
 
 
 def test_a_record_of_a_newer_version_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused whole. (The newer version is this one, told of the kind.)"""
+    """The record is refused whole. (Here the newer version is this one, made to know the record's kind.)"""
     record = pb.MetadataRecord()
     image = metadata_image.MetadataImage(cluster_id="c")
     with pytest.raises(MetadataCorrupt, match="start the version that wrote it, or newer"):
@@ -143,7 +143,7 @@ async def test_a_bucket_that_is_missing_is_created(versitygw: S3Server) -> None:
 async def test_what_s3_refuses_works_once_it_is_set_right(
     versitygw: S3Server, status: int, code: str, said: str
 ) -> None:
-    """Nothing has to be opened again for it."""
+    """The open store works again; nothing has to be reopened."""
     with S3Proxy(versitygw.endpoint) as proxy:
         location = StoreLocation.parse(f"s3://{BUCKET}/{code}", endpoint=proxy.endpoint, region=REGION)
         store = await open_store(location, OsFiles(), SystemClock())
@@ -158,7 +158,7 @@ async def test_what_s3_refuses_works_once_it_is_set_right(
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Without root's right to everything."""
+    """Runs without root's access to everything."""
     if os.geteuid():
         yield
         return

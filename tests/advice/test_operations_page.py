@@ -1,7 +1,7 @@
-"""Every `tidelog` command in docs/ is one: its words are read by the command line's own parser.
+"""Every `tidelog` command in docs/ and in messages is valid: the command line's own parser accepts its words.
 
-What is read is every line of a block of shell, and every piece of code in the text, that begins with `tidelog` and goes on
-with words. Words in capitals stand for what a reader puts there.
+The commands are the lines in shell blocks and the inline code that begin with `tidelog` and a further word. Words in
+capitals are placeholders for the reader's own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typer.core import TyperGroup
 from service.cli.main import app
 from tests.advice.messages import ROOT, all_messages
 
-#: What stands for a reader's own words, by the option or place that it is read at.
+#: Values for the placeholders.
 PLACEHOLDERS = {"N": "1", "PORT": "9092", "HOST:PORT": "127.0.0.1:9092", "TOPIC|--cluster": "topic"}
-#: What the parser raises for what it does not take; typer brings a parser of its own along.
+#: The parser's error for words that it refuses, found through typer, which bundles its own parser.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 
@@ -43,22 +43,22 @@ def words_of(command: str) -> list[str]:
     lexer.whitespace_split = True
     words: list[str] = []
     for word in lexer:
-        if re.fullmatch(r"[|&;<>()]+", word):  # what follows is the shell's, or another program's
+        if re.fullmatch(r"[|&;<>()]+", word):  # the rest belongs to the shell or to another program
             break
         words.append(PLACEHOLDERS.get(word, word))
     return words[1:-1] if words[-1] == "2" and len(words) > 2 else words[1:]
 
 
 def parsed(words: list[str]) -> None:
-    """As the command line does, without doing it. UsageError for what it does not take."""
+    """Parses the words as the command line does, without running the command. UsageError for words that it refuses."""
     command: Any = typer.main.get_command(app)
     context = typer.Context(command, info_name="tidelog")
     while isinstance(command, TyperGroup):
         if not words:
-            return  # a family of commands, named
+            return  # names a group of commands only
         name, command, words = command.resolve_command(context, words)
         context = typer.Context(command, info_name=name, parent=context)
-    if words and words != ["--help"]:  # else it is only named
+    if words and words != ["--help"]:  # otherwise the command is only named
         command.make_context(context.info_name, words, parent=context.parent)
 
 

@@ -1,4 +1,4 @@
-"""What a refused repair advises, done: the partition then shows everything that was committed, and goes on."""
+"""Advice from a refused repair, followed: the partition then shows everything that was committed, and continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["world"]  # a fixture
 
 
 async def refused(tier: PartitionTier, advised: str) -> str:
-    """What the dry run and the repair say alike, which change nothing."""
+    """The refusal, which the dry run and the repair share; asserts that neither changes anything."""
     dry, _ = await tier.repair(NOTHING_HELD, apply=False)
     done, manifest = await tier.repair(NOTHING_HELD, apply=True)
     assert manifest is None and dry == done
@@ -31,7 +31,8 @@ async def refused(tier: PartitionTier, advised: str) -> str:
 
 
 async def shows(world: World, tier: PartitionTier, live: list[RemoteSegment]) -> None:
-    """Every segment that was committed is named, and its objects are there; the next one follows."""
+    """Asserts that the manifest names every committed segment, that their objects are there, and that the next extension
+    follows."""
     await tier.load()
     manifest = stored_manifest(world.store.blocking())
     assert stored_live(world.store.blocking(), manifest) == live
@@ -154,14 +155,14 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
 
 
 async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_path: Path) -> None:
-    """Nothing is given up before somebody has seen to it."""
+    """Nothing is discarded before somebody has consumed it."""
     async with grown(tmp_path / "data") as (node, versions):
         ids, manifest, access = led(node).ids, await manifest_of(led(node)), node.tier.access
         assert access is not None and access.writer is not None
         await configure(node, "t", {"remote.log.copy.disable": "true"})
         for number in range(3):
             await node.append("t", b"only here %d" % number)
-        # An operator's tool has repaired it meanwhile, and a writer went on from there.
+        # Meanwhile an operator's tool repaired the partition, and another writer extended it.
         await put_back(node, ids.manifest_key, versions[0])
         other = PartitionTier(
             node.store,

@@ -1,4 +1,4 @@
-"""What answers to requests advise, done: who does as the error says gets what was asked for, and nothing was lost meanwhile."""
+"""Advice in answers to requests, followed: the caller gets what it asked for, and nothing was lost meanwhile."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_the_cache_of_chunks_is_as_large_as_it_is_told_to_be(tmp_path: Pat
 
 
 async def test_a_node_without_a_store_is_started_with_one(tmp_path: Path) -> None:
-    """Its records go there then."""
+    """Its records move to the store then."""
     async with running(tmp_path, store_url="none") as node:
         await filled(node, 30, {"remote.storage.enable": "false"})
         with pytest.raises(LogError, match="start it with --store"):

@@ -1,4 +1,4 @@
-"""What messages advise about a store, done: records that were in it are read again, and the node goes on."""
+"""Advice about a store, followed: the records in it are read again, and the node continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["world"]  # a fixture
 
 # --- which store, which cluster ---------------------------------------------------------------------------------------
 async def test_another_store_is_corrected(tmp_path: Path) -> None:
-    """As after `--store` named another bucket: local records are served, and nothing is lost when it names the right one."""
+    """`--store` names another bucket: local records are served meanwhile, and nothing is lost once it names the right one."""
     async with running(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")
@@ -211,8 +211,8 @@ async def test_a_full_manifest_takes_segments_again_once_retention_is_shortened(
 
 @pytest.mark.parametrize("reads", [False, True], ids=["may not read it", "may not change it"])
 async def test_what_a_newer_version_wrote_waits_for_the_upgrade(world: World, reads: bool) -> None:
-    """It is refused and not touched; the version that knows the format goes on with all of it. (Here it is this one, told of
-    a later format.)"""
+    """The manifest is refused and left unchanged; a version that knows its format continues with all of it. (Here that is
+    this version, told of a later format.)"""
     saved = await world.extend(3)
     newer, blocking = documents.FORMAT + 1, world.store.blocking()
     with mock.patch.object(manifest_json, "LEAST_READER", documents.LEAST_READER if reads else newer):

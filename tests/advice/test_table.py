@@ -1,4 +1,4 @@
-"""Every advice has one row, every row an advice, and every test that a row names is there."""
+"""Every piece of advice matches exactly one row, every row matches some advice, and every test that a row names exists."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from storage_tiers.errors import Advice
 from tests.advice.messages import ROOT, Message, advice, gives_advice
 from tests.advice.table import NO_ADVICE, RETRIED, ROWS
 
-#: Kafka's clients retry it, though here it means a disk: KAFKA_STORAGE_ERROR.
+#: Clients retry it (KAFKA_STORAGE_ERROR), although here it means a failed disk.
 RETRIED_BY_CLIENTS = {"StorageError"}
-#: An answer over HTTP with status 503; texts that are kept, and of which the tier's client makes a TierUnavailable.
+#: An HTTP answer with status 503, and stored texts that the tier's client turns into a TierUnavailable.
 OTHERS = {"Response", "_lost", ""}
 PATTERNS = (*(row.pattern for row in ROWS), RETRIED.pattern, *(pattern for pattern, _ in NO_ADVICE))
 
@@ -25,7 +25,7 @@ def rows_of(message: Message) -> list[str]:
 
 
 def test_every_advice_has_one_row() -> None:
-    """Add a row to `table.py`, with a test that does what the sentence says on real parts."""
+    """If this fails, add a row to `table.py`, with a test that does what the sentence says on real parts."""
     found = {f"{message.path}:{message.line}: {message.text}": rows_of(message) for message in advice()}
     assert {place: rows for place, rows in found.items() if len(rows) != 1} == {}
 

@@ -1,4 +1,4 @@
-"""Whoever keeps the core's contract."""
+"""The implementations of the core's contract."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What every object store must do: one suite for both ports and all stores.
 
-A subclass gives the fixture `subject`. The suite knows what a server lacks from `Subject`, where each such thing is named.
+A subclass provides the fixture `subject`. `Subject` names everything that a server lacks and the suite must allow for.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from tests.support.blocking_adapter import BlockingAdapter
 LARGE = 8 << 20
 IN_PARTS = MULTIPART_THRESHOLD + (1 << 20)
 RACERS = 8
-#: HTTP dates have whole seconds, and servers make them once a second.
+#: HTTP dates have a resolution of one second, and servers update them once a second.
 CLOCK_MS = 3_000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A store under test, empty, and what the suite must know of it."""
+    """An empty store under test, and what the suite must know about it."""
 
     store: ObjectStore
-    #: Begins an upload of a key and leaves it, as a writer that died would.
+    #: Begins the upload of a key and abandons it, as a writer that died would.
     leave_unfinished: Callable[[str], Awaitable[None]]
-    #: The path of a key's file, where objects are files that may as well be written directly: much faster for thousands.
+    #: The path of a key's file, where objects are files: the suite may write thousands of them directly, which is much faster.
     path_of: Callable[[str], Path] | None = None
     #: versitygw maps keys to paths: `a` excludes `a/b`, and empty or dotted components vanish.
     keys_are_paths: bool = False
     #: moto cannot route a key with a line feed.
     refuses: tuple[str, ...] = ()
-    #: moto takes its lock for each of a thousand small writes, and says of every upload that it began in 2010.
+    #: moto takes its lock for each of a thousand small writes, and dates every upload to 2010.
     is_moto: bool = False
 
     @property
@@ -70,7 +70,7 @@ def file_body(path: Path, content: bytes, position: int = 0, length: int | None 
 
 
 async def race(attempts: list[Awaitable[ObjectInfo]]) -> list[int]:
-    """Indices of the winners; the others met PreconditionFailed and nothing else."""
+    """The indexes of the winners; asserts that every other attempt got PreconditionFailed."""
     results = await asyncio.gather(*attempts, return_exceptions=True)
     losers = [result for result in results if isinstance(result, BaseException)]
     assert {type(loser) for loser in losers} <= {PreconditionFailed}, losers
@@ -222,7 +222,7 @@ class ObjectStoreConformance:
             etag = read.etag
 
     async def test_no_increment_is_lost(self, store: ObjectStore) -> None:
-        """A counter raised by compare-and-swap from four writers at once ends at the number of raises."""
+        """Four writers increment a counter by compare-and-swap concurrently; it ends at the number of increments."""
         await store.put("counter", b"0")
 
         async def raise_it(times: int) -> None:

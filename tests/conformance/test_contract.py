@@ -1,8 +1,8 @@
-"""One suite for whoever keeps the core's contract: the broker's core, the same core over a gRPC channel, and the core in
-memory that the gateway's handlers are tested on.
+"""One suite for all implementations of the core's contract: the broker's core, the same core over a gRPC channel, and the
+core in memory on which the gateway's handlers are tested.
 
-Behind the first two stands a whole node in this process: hot disk and a memory store. What the core in memory does not do
-at all (tiers, producers, transactions, flushes, broker configs) is asked of these two in `test_contract_of_a_node.py`.
+The first two run on a whole node in this process: a hot disk and a memory store. `test_contract_of_a_node.py` tests them on
+what the core in memory lacks (tiers, producers, transactions, flushes, broker configs).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The part of the core's contract that needs a whole node, of the broker's core and of the same core over a gRPC channel:
-hot disk and a memory store in this process.
-"""
+"""The part of the core's contract that needs a whole node, for the broker's core and for the same core over a gRPC channel:
+a hot disk and a memory store in this process."""
 
 from __future__ import annotations
 

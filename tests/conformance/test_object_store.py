@@ -55,7 +55,7 @@ class TestDirectory(ObjectStoreConformance):
 
 @pytest.fixture(scope="module")
 def sessions() -> tuple[AioSession, Session]:
-    """Loading the S3 model takes 0.1 s: once for all tests instead of for each."""
+    """Shared by all tests, because loading the S3 model takes 0.1 s."""
     set_environment()
     return get_session(), Session()
 

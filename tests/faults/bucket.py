@@ -1,4 +1,4 @@
-"""A bucket as an auditor sees it: what `fsck` finds with no patience for orphans, and every record that manifests name."""
+"""A bucket as an auditor sees it: what `fsck` finds when orphans get no grace, and every record that manifests name."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def opened(url: str, endpoint: str | None = None) -> Iterator[BlockingObjectStor
 
 
 def findings(store: BlockingObjectStore, *, quick: bool = False) -> list[str]:
-    """Damage, and everything that no manifest names, however young."""
+    """All damage, and every object that no manifest names, however young."""
     report = check_bucket(store, FsckScope(quick=quick, grace_ms=0), now_ms=SystemClock().unix_ms())
     return [f"{finding.kind.value}: {finding.key}: {finding.detail}" for finding in report.findings]
 
 
 def manifests(store: BlockingObjectStore, topic: str) -> Iterator[Manifest]:
-    """Of every partition of every topic id that the name has had, in key order."""
+    """The manifests of every partition of every topic id that the name has had, in key order."""
     bucket = Bucket(store)
     for cluster in bucket.folders():
         for key in bucket.manifests(cluster, topic):
@@ -43,7 +43,7 @@ def manifests(store: BlockingObjectStore, topic: str) -> Iterator[Manifest]:
 
 
 def waiting(store: BlockingObjectStore, topic: str) -> list[str]:
-    """Keys that manifests name only because they are to be deleted."""
+    """Keys that manifests still name only because they are to be deleted."""
     found: list[str] = []
     for manifest in manifests(store, topic):
         found += [key for item in manifest.removed for key in item.keys]
@@ -52,7 +52,7 @@ def waiting(store: BlockingObjectStore, topic: str) -> list[str]:
 
 
 def records(store: BlockingObjectStore, topic: str) -> dict[int, list[Seen]]:
-    """What a reader of the bucket finds of the live topic, by partition. Every batch's checksum is verified."""
+    """The records of the live topic that a reader of the bucket finds, by partition. Verifies every batch's checksum."""
     found: dict[int, list[Seen]] = {}
     for manifest in manifests(store, topic):
         if manifest.state is State.LIVE:

@@ -1,7 +1,7 @@
 """Real clients as the fault tests use them: producers that never give up, readers of whole topics, and waiting.
 
-The producers are librdkafka's, each in a thread of its own, and outlive every restart of the node; whatever they send,
-are promised, or see goes into a `History`.
+The producers are librdkafka's, one thread each, and they outlive every restart of the node. Everything they send, are
+promised, or see goes into a `History`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from confluent_kafka.admin import (
 from tests.faults.history import Ack, Content, History, Pass, Seen, Send
 from tests.support.node import Node
 
-#: Closes and uploads small segments soon, keeps no local copy of what is in the bucket, and never deletes.
+#: Rolls and offloads small segments soon, keeps no local copy of what the bucket holds, and never deletes.
 TIERED = {
     "internal.segment.bytes": str(32 << 10),
     "local.retention.bytes": "1",
     "retention.ms": "-1",
     "tidelog.tier.max.lag.ms": "300",
 }
-#: Nodes die here all the time: their clients try again at once, and only what is final is printed.
+#: Nodes die here all the time: their clients retry at once and print only fatal errors.
 QUICK_RETRIES = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -46,7 +46,7 @@ _PAUSE_S = 0.01
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
-    """Returns once `condition` holds; AssertionError that it never came."""
+    """Returns once `condition` holds; AssertionError if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -72,7 +72,7 @@ def alter_topic(node: Node, topic: str, configs: Mapping[str, str]) -> None:
 
 
 def delete_records(node: Node, topic: str, before: int, *, partition: int = 0) -> int:
-    """The log start that the node answers."""
+    """Deletes the records below `before`; returns the log start that the node answers."""
     admin = AdminClient({"bootstrap.servers": node.kafka})
     wanted = TopicPartition(topic, partition, before)
     deleted = admin.delete_records([wanted], request_timeout=30)[wanted].result(30)
@@ -80,7 +80,7 @@ def delete_records(node: Node, topic: str, before: int, *, partition: int = 0) -
 
 
 def local_bytes(node: Node, topic: str, partitions: int = 1) -> int:
-    """Of all segments on the node's disk."""
+    """The bytes of all segments on the node's disk."""
     size = 0
     for partition in range(partitions):
         for file in node.partition_dir(topic, partition).glob("*.log"):
@@ -90,7 +90,7 @@ def local_bytes(node: Node, topic: str, partitions: int = 1) -> int:
 
 
 def seal(node: Node, topic: str, *, wait: bool = True, seconds: float = WAIT_S) -> None:
-    """`tidelog topic seal`: everything so far goes to the bucket."""
+    """Like `tidelog topic seal`: offloads everything written so far."""
     import grpc
 
     from grpc_api.proto.topics_pb2 import SealRequest
@@ -103,10 +103,10 @@ def seal(node: Node, topic: str, *, wait: bool = True, seconds: float = WAIT_S) 
 
 
 class Load:
-    """Producers of one topic: so many idempotent, so many plain. `more` lets them send; they wait for the rest.
+    """Producers of one topic, `idempotent` and `plain` ones. `more` lets them send; otherwise they wait.
 
-    All ask for acks=all and keep several requests in flight; a plain one may therefore repeat and reorder. The names of
-    producers, and with them the keys, begin with `prefix`. Values have one of `sizes`, in bytes.
+    All use acks=all and keep several requests in flight, so a plain one may repeat and reorder records. The names of
+    producers, and so their keys, begin with `prefix`. The sizes of values, in bytes, come from `sizes`.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Load:
 
 
 def read_everything(bootstrap: str, topic: str, partitions: int, *, acks: int = 0, seconds: float = WAIT_S) -> Pass:
-    """All partitions from their beginning to where they ended when this began."""
+    """Reads all partitions from their beginning to the end offsets at the time of the call."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""A real file system of a few MiB, and how to fill it."""
+"""A real file system of a few MiB, and a way to fill it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def small_disk(path: Path, mebibytes: int = 16) -> Iterator[Path]:
 
 
 def fill(path: Path, *, but: int = 0) -> None:
-    """Takes every free byte of the file system for the file at `path`, then gives `but` of them back."""
+    """Fills the file system with the file at `path`, then frees `but` bytes of it."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
             try:

@@ -1,13 +1,13 @@
-"""What clients saw of a log, and the pure judge of it: was anything lost, changed, repeated, reordered or made up?
+"""What clients saw of a log, and a pure judge of it: was anything lost, changed, repeated, reordered or made up?
 
 A record's identity is its key, which no two sends share. `Send` is what a producer handed over, `Ack` what the broker
-promised, a `Pass` one complete reading of every partition from its beginning. The judge knows nothing of brokers: whatever
-a broker, its disk and its bucket went through, these must hold:
+promised, a `Pass` one complete reading of every partition from its beginning. The judge knows nothing of brokers. Whatever a
+broker, its disk and its bucket went through, these must hold:
 
 - offsets: a pass has neither gap nor repeat of an offset, and leader epochs never fall along a partition;
 - I1: a pass holds every record acknowledged before it began, at the acknowledged offset, with the bytes that were sent;
 - I2: what one pass saw at an offset, every later pass sees there: bytes, timestamp and leader epoch;
-- exactly once: a record of an idempotent producer stands at one offset only, and in the order in which it was sent.
+- exactly once: each record of an idempotent producer has one offset only, and they are in the order of sending.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Violations of one kind that are told; the rest is counted.
+#: Violations of one kind that are reported in full; the rest are counted.
 TOLD = 5
 
 
@@ -29,7 +29,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """`number` counts the sends of one producer from 0."""
+    """One record handed to a producer. `number` counts the producer's sends from 0."""
 
     producer: str
     number: int
@@ -39,7 +39,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """`offset` is None where the client was told that the record is there, but not where."""
+    """An acknowledgement. `offset` is None if the client learned that the record is stored, but not at which offset."""
 
     key: bytes
     offset: int | None
@@ -54,7 +54,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One reading of everything. `acks` is how many acknowledgements had been given when it began."""
+    """One reading of all partitions. `acks` is the number of acknowledgements given before it began."""
 
     acks: int
     partitions: Mapping[int, Sequence[Seen]]
@@ -62,7 +62,7 @@ class Pass:
 
 @dataclass(slots=True)
 class History:
-    """`log_starts` says where partitions begin that do not begin at 0."""
+    """Everything that clients sent and saw. `log_starts` holds the log start of each partition that does not begin at 0."""
 
     sends: dict[bytes, Send] = field(default_factory=dict)
     acks: list[Ack] = field(default_factory=list)
@@ -71,7 +71,7 @@ class History:
 
 
 def violations(history: History, *, exactly_once: Collection[str]) -> list[str]:
-    """Sentences, empty if the history is one that a sound log can have. `exactly_once` names the idempotent producers."""
+    """One sentence per violation; empty if a sound log can have this history. `exactly_once` names the idempotent producers."""
     told: list[str] = []
     for rule in (_gaps, _invented, _lost, _changed):
         told += _first_few(rule(history))
@@ -106,7 +106,7 @@ def _gaps(history: History) -> Iterator[str]:
 
 
 def _invented(history: History) -> Iterator[str]:
-    """Every record that is read was sent, to this partition, with these bytes."""
+    """Every record read was sent, to this partition, with these bytes."""
     for number, found in enumerate(history.passes):
         for partition, records in found.partitions.items():
             for seen in records:
@@ -141,7 +141,7 @@ def _lost(history: History) -> Iterator[str]:
 
 
 def _changed(history: History) -> Iterator[str]:
-    """Against the pass before; what that one lacked, it is told of itself."""
+    """Compares each pass with the one before."""
     for number in range(1, len(history.passes)):
         before, after = history.passes[number - 1], history.passes[number]
         for partition, records in before.partitions.items():

@@ -1,7 +1,7 @@
-"""The life of a hot log, for faults to strike: a workload, and a plain model of what it wrote and may promise.
+"""The life of a hot log under faults: a workload, and a plain model of what it wrote and may promise.
 
-`workload` meets everything that changes files: appends, rolls, flushes, checkpoints, truncations, eviction, clean and
-unclean stops, a discarded log. `workload_after_damage` appends where recovery has cut.
+`workload` covers everything that changes files: appends, rolls, flushes, checkpoints, truncations, eviction, clean and
+unclean stops, a discarded log. `workload_after_damage` appends where recovery has cut the log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Lineage:
-    """One history of the log: what it holds if nothing of it is lost. A truncation begins another."""
+    """One history of the log: its content if nothing of it is lost. A truncation begins another lineage."""
 
     batches: tuple[Placed, ...] = ()
     start: int = 0
@@ -119,10 +119,10 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Promise:
-    """What holds from a moment on. `flushed`: the log reaches at least there, in one of the lineages of `within`.
+    """What holds from a moment on. `flushed`: the log reaches at least this offset, in one of the lineages of `within`.
 
-    `evicted`: everything below may be gone. `exists`: the partition's directory is durable. `discarded`: the log was given
-    up for another one; what is left of it is one piece of it, but its owner asks no more of it.
+    `evicted`: everything below this offset may be gone. `exists`: the partition's directory is durable. `discarded`: the log
+    was given up for another one; what is left of it is contiguous, and its owner requires no more of it.
     """
 
     lineages: tuple[Lineage, ...]
@@ -137,7 +137,7 @@ class Promise:
 
 
 class Run:
-    """The workload, and the promises that it may make at each step."""
+    """The workload, and what it promises at each step."""
 
     def __init__(self, root: str) -> None:
         self.files = RecordingFiles(root)
@@ -164,7 +164,7 @@ class Run:
     def append(self, batch: bytes) -> None:
         base = self.log.end_offset
         self.lineage = self.lineage.with_batch(batch, base, self.epoch)
-        # Before the write: any part of it may be there from its first byte on.
+        # Promised before the write: any part of the batch may be there from its first byte on.
         lineages = (*self.promise.lineages[:-1], self.lineage)
         within = (*self.promise.within[:-1], self.lineage)
         self._promise(lineages=lineages, within=within)
@@ -179,8 +179,8 @@ class Run:
         assert self.log.appender.finish_write(write, view, header, leader_epoch=self.epoch, now_ms=START_MS) == base
 
     def _interrupted(self, write: BatchWrite, batch: bytes) -> BatchWrite:
-        """What a thread wrote is given up, behind a roll at times, and the batch written again."""
-        # Not after `begin_anew`: names that no flush has made durable may be lost in any order here.
+        """Abandons what a thread wrote, sometimes by a roll, and writes the batch again."""
+        # No roll after `begin_anew`: names that no flush has made durable may be lost in any order here.
         if not self.promise.discarded and self.random.randrange(2):
             self.log.roll()
         else:
@@ -334,7 +334,7 @@ def workload(root: str) -> list[Operation]:
 
 
 def workload_after_damage(root: str) -> list[Operation]:
-    """Recovers a log with a bad batch before sound ones, and writes over them batches of the same size."""
+    """Recovers a log with a bad batch before sound ones, and overwrites them with batches of the same size."""
     log, lineage = open_log(root, settings=SETTINGS), Lineage()
     for _ in range(5):
         batch = batch_of(1, value=b"old")

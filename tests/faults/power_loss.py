@@ -1,19 +1,19 @@
 """Records what a run does to its disk, and replays what a power loss may leave of it.
 
-`RecordingFiles` is a `Files` that works on a real directory and writes down every operation. `Disk` replays such a list
-and knows, after each operation, what is durable and what is only pending; `Disk.states` are the trees that a power loss
-at that moment may leave:
+`RecordingFiles` is a `Files` that works on a real directory and records every operation. `Disk` replays such a list and
+knows, after each operation, what is durable and what is only pending; `Disk.states` are the trees that a power loss at that
+moment may leave:
 
 - bytes written to a file since its last fsync: each write kept, dropped (a hole, or a shorter file) or torn (a prefix);
 - a file's unsynced change of size: kept or undone;
 - names created, renamed, linked or removed since the directory's last fsync: each kept or undone, independently.
 
-This is stricter than any one file system, which is the point: what holds here holds on all. Durable are only the bytes
-of an fsynced file and the names in an fsynced directory. A rename is atomic.
+This is deliberately stricter than any one file system: what holds here holds on all of them. Only the bytes of an fsynced
+file and the names in an fsynced directory are durable. A rename is atomic.
 
-Use: run a workload on a `RecordingFiles` (mark promises with `note`), then for each prefix of `files.operations` open
-what `materialise` builds and compare it with the promises. `drop` names call sites whose fsyncs did nothing: a run that
-still passes has an fsync too many, or a check too few. `sites` lists them.
+Use: run a workload on a `RecordingFiles` (mark promises with `note`), then for each prefix of `files.operations` open what
+`materialise` builds and compare it with the promises. `drop` names call sites whose fsyncs do nothing: if a run still
+passes, it has an fsync too many or a check too few. `sites` lists them.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from storage_tiers.files import Buffer, OsFiles
 from storage_tiers.hot import ballast as ballast_module
 
 ROOT_NODE = 0
-#: Site of what was durable before the run.
+#: The site of everything that was durable before the run.
 BEFORE = "before the run"
 
 
 # --- what is recorded -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`seam`: where the first of several gathered buffers ended, a likely place to tear; 0 for a single buffer."""
+    """`seam` is the position where the first of several gathered buffers ended, a likely place to tear; 0 for a single
+    buffer."""
 
     node: int
     position: int
@@ -81,7 +82,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Fsync:
-    """Of a file or a directory. `site` is where the program asked for it."""
+    """An fsync of a file or a directory. `site` is the call site that requested it."""
 
     node: int
     site: str
@@ -89,7 +90,7 @@ class Fsync:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """No operation: from here on the program has promised `value` (or no longer does)."""
+    """Not an operation: from here on the program promises `value` (or no longer does)."""
 
     value: Any
 
@@ -98,7 +99,8 @@ Operation = Write | Truncate | Add | Remove | Rename | Fsync | Note
 
 
 class RecordingFiles:
-    """A `Files` over the real directory `root`, the only place that may be written. What lies there already is durable."""
+    """A `Files` over the real directory `root`, the only one that may be written. Whatever is already there counts as
+    durable."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)
@@ -207,12 +209,12 @@ class RecordingFiles:
 
 
 def _call_site() -> str:
-    """The nearest caller outside of this module, and what called it where that is a helper of the files module."""
+    """The nearest caller outside this module; if that is a helper of the files module, also the caller of the helper."""
     frame: FrameType | None = sys._getframe(2)
     parts: list[str] = []
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == ballast_module.__file__:  # it passes every call on, and asks for nothing itself
+        if code.co_filename == ballast_module.__file__:  # it only passes calls on
             frame = frame.f_back
             continue
         parts.append(f"{'/'.join(code.co_filename.split(os.sep)[-2:])}:{code.co_qualname}:{frame.f_lineno}")
@@ -223,7 +225,7 @@ def _call_site() -> str:
 
 
 def sites(operations: Sequence[Operation]) -> list[str]:
-    """Every place that asked for an fsync, in the order of first use."""
+    """Every site that requested an fsync, in the order of first use."""
     found = dict.fromkeys(operation.site for operation in operations if isinstance(operation, Fsync))
     return [site for site in found if site != BEFORE]
 
@@ -243,12 +245,12 @@ class _Directory:
 
 #: Path -> content below the root; None for a directory.
 Tree = dict[str, bytes | None]
-#: How much of each pending operation a power loss left: 0 nothing, 1 all, between: that part of a write.
+#: How much of each pending operation a power loss left: 0 nothing, 1 all, in between that fraction of a write.
 Fate = dict[int, float]
 
 
 class Disk:
-    """The disk after a prefix of the operations; `apply` takes one more."""
+    """The disk after a prefix of the operations; `apply` adds the next one."""
 
     def __init__(self, drop: Collection[str] = ()) -> None:
         self._drop = frozenset(drop)
@@ -290,7 +292,7 @@ class Disk:
         return list(found.values())
 
     def states(self, rng: random.Random, limit: int) -> Iterator[Tree]:
-        """Trees that a power loss may leave now: the corner cases first, then chance; at most `limit`, no two alike."""
+        """Trees that a power loss may leave now: the corner cases first, then random ones; at most `limit`, all different."""
         seen: set[tuple[tuple[str, bytes | None], ...]] = set()
         for fate in self._fates(rng, limit):
             tree = self.tree(fate)
@@ -327,7 +329,7 @@ class Disk:
 
     @staticmethod
     def _torn_in_order(pending: Sequence[Write | Truncate | Add | Remove | Rename]) -> Iterator[Fate]:
-        """All writes up to one that is torn at its seam, none after it; names kept, changes of size kept or undone."""
+        """All writes up to one that is torn at its seam, and none after it; names kept, changes of size kept or undone."""
         for torn in pending:
             if not isinstance(torn, Write) or not torn.seam:
                 continue
@@ -435,7 +437,7 @@ def states_after(
 def cuts(
     operations: Sequence[Operation], *, drop: Collection[str] = (), seed: int = 0, limit: int = 50
 ) -> Iterator[tuple[int, Any, Iterator[Tree]]]:
-    """For each prefix of the run: (its length, the last promise noted in it, what a power loss there may leave)."""
+    """For each prefix of the run: (its length, the last promise noted in it, the trees that a power loss there may leave)."""
     disk = Disk(drop)
     promise: Any = None
     for count, operation in enumerate(operations, 1):

@@ -1,4 +1,4 @@
-"""Ending a node the hard way: its broker alone, its tier process alone, or both at one moment. By process id only."""
+"""Kills a node's broker, its tier process, or both at once. Processes are found only by their id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """Of a node: its tier process, if one runs."""
+    """The child processes of a node: its tier process, if one runs."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -17,7 +17,7 @@ def children(pid: int) -> list[int]:
 
 
 def tier_process(pid: int) -> int | None:
-    """The tier process of the node `pid`, None if none runs. A thread may have forked it: all are asked."""
+    """The tier process of the node `pid`, None if none runs. Any thread may have forked it, so all are checked."""
     for thread in _threads(pid):
         with contextlib.suppress(OSError):
             for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
@@ -27,18 +27,18 @@ def tier_process(pid: int) -> int | None:
 
 
 def kill_broker(pid: int) -> None:
-    """The tier process notices by the end of its socket, a little later."""
+    """Kills the broker; the tier process notices a little later, when its socket ends."""
     _kill(pid)
 
 
 def kill_tier(pid: int) -> bool:
-    """The broker starts another one. False if none ran."""
+    """Kills the tier process, and the broker starts another. False if none ran."""
     tier = tier_process(pid)
     return tier is not None and _kill(tier)
 
 
 def kill_node(pid: int) -> bool:
-    """Both, the broker first: it must not see the other's end. False if the broker was gone."""
+    """Kills both, the broker first: it must not see the tier process end. False if the broker was already gone."""
     tier = tier_process(pid)
     killed = _kill(pid)
     if tier is not None:

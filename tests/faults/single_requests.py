@@ -1,4 +1,4 @@
-"""Single requests on a connection of their own, for what a client library would hide: error codes, and exact bytes."""
+"""Single requests on their own connections, for what a client library would hide: error codes, and exact bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUT_OF_ORDER_SEQUENCE = 45
 KAFKA_STORAGE_ERROR = 56
 _FETCH, _PRODUCE = 11, 8
 _TIMEOUT_S = 90
-#: Where CRC and producer id stand in a batch of version 2.
+#: Positions of the CRC and the producer id in a batch of version 2.
 _CRC_AT, _PRODUCER_AT = 17, 43
 
 
@@ -31,7 +31,7 @@ class Fetched:
 
 
 def fetch(address: str, topic: str, offset: int, *, partition: int = 0, wait_ms: int = 500) -> Fetched:
-    """What a Fetch of one partition answers once it has a byte or an error, or after `wait_ms`."""
+    """The answer to a Fetch of one partition once it has a byte or an error, or after `wait_ms`."""
     frame = request_frame(
         "fetch",
         _FETCH,
@@ -63,12 +63,12 @@ def fetch(address: str, topic: str, offset: int, *, partition: int = 0, wait_ms:
 
 
 def produce(address: str, topic: str, *values: bytes, partition: int = 0) -> tuple[int, int]:
-    """(error code, base offset) of one batch under acks=all."""
+    """Sends one batch with acks=all; returns (error code, base offset)."""
     return send(address, topic, record_batch(*values), partition=partition)
 
 
 def idempotent_batch(producer_id: int, sequence: int, *values: bytes) -> bytes:
-    """A batch of a producer's epoch 0. Values and numbers alone decide its bytes."""
+    """A batch of producer epoch 0. The arguments alone determine its bytes."""
     batch = bytearray(record_batch(*values))
     struct.pack_into(">qhi", batch, _PRODUCER_AT, producer_id, 0, sequence)
     struct.pack_into(">I", batch, _CRC_AT, crc32c(bytes(batch[_CRC_AT + 4 :])))
@@ -76,13 +76,13 @@ def idempotent_batch(producer_id: int, sequence: int, *values: bytes) -> bytes:
 
 
 def send(address: str, topic: str, batch: bytes, *, partition: int = 0) -> tuple[int, int]:
-    """(error code, base offset) of a batch as it stands."""
+    """Sends a batch unchanged; returns (error code, base offset)."""
     with connected(address) as connection:
         return connection.send(topic, batch, partition=partition)
 
 
 class Connection:
-    """One that lasts, for where a new one may not be let in."""
+    """A lasting connection, for nodes that may refuse a new one."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection

@@ -1,7 +1,7 @@
-"""Two mistakes of an operator with a real S3 server: a bucket restored to yesterday, a prefix copied in the wrong order.
+"""Two mistakes of an operator with a real S3 server: a bucket restored to yesterday, and a prefix copied in the wrong order.
 
-The node has seen more than the bucket shows then. It says so, deletes nothing, evicts nothing, takes records on its disk, and
-goes on by itself once the bucket is what it was; no acknowledged record is lost.
+The node has then seen more than the bucket shows. It reports that, deletes nothing, evicts nothing, and accepts records on
+its disk. It resumes once the bucket is restored to its newest state, and loses no acknowledged record.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def world(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
 
 
 class Copy:
-    """The objects of a world's prefix as they are now, but for `cluster.json`, which has a guard and tests of its own, and
-    the witness's."""
+    """The present objects under a world's prefix, except `cluster.json`, which has a guard and tests of its own, and the
+    witness topic's objects."""
 
     def __init__(self, world: World) -> None:
         self._client = world.server.client
@@ -48,7 +48,7 @@ class Copy:
         return [item["Key"] for page in pages for item in page.get("Contents", ())]
 
     def put_back(self, part: str = "", *, and_nothing_else: bool = True) -> None:
-        """Every object whose key has `part` in it is what it was; what was not there then is gone."""
+        """Restores every object whose key contains `part`, and deletes newer ones unless `and_nothing_else` is false."""
         for key in self.keys():
             if and_nothing_else and part in key and key not in self.objects:
                 self._client.delete_object(Bucket=BUCKET, Key=key)
@@ -63,8 +63,8 @@ def behind(world: World) -> dict[str, str]:
 
 
 def rounds_of_everything_that_deletes(world: World, copy: Copy) -> None:
-    """A sound partition of the same node is evicted, expired and swept meanwhile, twice: what must not happen elsewhere
-    has had the time to."""
+    """Evicts, expires and sweeps a sound partition of the same node twice: what must not happen elsewhere would have had the
+    time."""
     create_topic(world.node, WITNESS)
     for _ in range(2):
         base = single_requests.produce(world.node.kafka, WITNESS, b"a", b"b")[1]
@@ -75,7 +75,7 @@ def rounds_of_everything_that_deletes(world: World, copy: Copy) -> None:
 
 
 def days(world: World) -> tuple[Copy, Copy]:
-    """The bucket of yesterday and of today, with all records of each day in it and nowhere else."""
+    """The bucket's objects of two days; after each day the bucket alone held all records."""
     world.write(300)
     world.offload()
     yesterday = Copy(world)
@@ -109,7 +109,7 @@ def test_the_bucket_shows_yesterday(world: World, part: str, restarted: bool) ->
 
 
 def test_manifests_newer_than_segments(world: World) -> None:
-    """The other way round: nothing tells it from objects that are lost, so nothing may come of it but refused reads."""
+    """The reverse mistake looks the same as lost objects, so its only effect must be refused reads."""
     yesterday, today = days(world)
     yesterday.put_back("/segments/")
     assert not world.fetch(450, wait_ms=2000).data

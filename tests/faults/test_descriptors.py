@@ -1,5 +1,5 @@
-"""A node that may open 1,024 files, and strangers who take them: its logs go on, nobody is refused until a restart, and what
-is short is said and counted."""
+"""A node that may open 1,024 files, and strangers who take them: its logs keep working, no client is refused until a
+restart, and the node reports and counts the shortage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = {"internal.segment.bytes": "2000", "retention.ms": "-1"}
 
 
 class Limited(Node):
-    """Soft and hard limit of open files, as `ulimit -n` sets them."""
+    """A node with this soft and hard limit of open files, as `ulimit -n` sets them."""
 
     soft = hard = LIMIT
 
@@ -39,7 +39,7 @@ def node(tmp_path: Path) -> Iterator[Limited]:
 
 @contextlib.contextmanager
 def strangers(address: str, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections that say nothing. The kernel takes those that the node does not."""
+    """Opens `count` silent connections. The kernel accepts those that the node does not."""
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:
         made = []

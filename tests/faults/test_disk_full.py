@@ -1,8 +1,8 @@
-"""A node whose data lie on a file system of 16 MiB that is really full.
+"""A node whose data is on a file system of 16 MiB that is really full.
 
-Whatever was to be written when space ran out (a batch, an index, a segment's name, metadata, a checkpoint, a cold chunk):
-the partition refuses with KAFKA_STORAGE_ERROR, reads go on, nothing is damaged, and when space returns so does the node.
-The watermark, which would refuse before, is switched off.
+Whatever was being written when space ran out (a batch, an index, a segment's name, metadata, a checkpoint, a cold chunk):
+the partition refuses with KAFKA_STORAGE_ERROR, reads continue, nothing is damaged, and the node resumes when space returns.
+The watermark, which would refuse earlier, is off.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.support.node import Node
 TOPIC = "full"
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
 NO_WATERMARK = {"tidelog.disk.watermark.slow": "1", "tidelog.disk.watermark.refuse": "1"}
-#: Many segments, large indexes. What is in the bucket is evicted at once, since the records are years old, or never.
+#: Many segments, large indexes. Offloaded segments are evicted at once, since the records are years old; with LOCAL, never.
 EVICTING = {"internal.segment.bytes": str(64 << 10), "index.interval.bytes": "0", "retention.ms": "-1"}
 LOCAL = {**EVICTING, "local.retention.ms": "-1", "local.retention.bytes": "-1"}
 
 
 class Full:
-    """A node, the file that takes its space, and what it has acknowledged: the value at each offset."""
+    """A node, the file that fills its disk, and the acknowledged value at each offset."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -44,7 +44,8 @@ class Full:
         self.filler.unlink()
 
     def produce(self, size: int) -> int:
-        """The error code. What is acknowledged stands at the next offset: a refused batch took none."""
+        """Produces one value; returns the error code. Asserts that each acknowledged value gets the next offset: refused
+        ones take none."""
         value = b"%08d" % len(self.kept) + os.urandom(size)
         code, offset = single_requests.produce(self.node.kafka, TOPIC, value)
         if code == single_requests.NONE:
@@ -59,7 +60,7 @@ class Full:
         assert code == single_requests.KAFKA_STORAGE_ERROR
 
     def sound(self) -> None:
-        """Everything acknowledged is read back, and nothing else."""
+        """Asserts that exactly the acknowledged values are read back."""
         found = read_everything(self.node.kafka, TOPIC, 1).partitions[0]
         assert [seen.content.value for seen in found] == self.kept
         assert [seen.offset for seen in found] == list(range(len(self.kept)))
@@ -73,14 +74,14 @@ def full(tmp_path: Path) -> Iterator[Full]:
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.faults)])
 def test_appends_are_refused_and_reads_go_on_until_space_returns(full: Full, rounds: int) -> None:
-    """Over and over, with another number of bytes left each time: a batch, an index or a new segment is what fails."""
+    """Each round leaves another number of bytes free, so that a batch, an index or a new segment fails."""
     rng = random.Random(SEED + rounds)
     print(f"TIDELOG_FAULT_SEED={SEED}")
     create_topic(full.node, TOPIC, configs=LOCAL)
     for _ in range(rounds):
         full.fill(but=rng.choice((0, 1, 5000, 70_000, 200_000)))
         full.produce_until_refused(rng.choice((10, 1000, 10_000)))
-        # A checkpoint that is being written anew gives its older file's pages back.
+        # Rewriting a checkpoint frees the pages of its older file.
         full.produce_until_refused(10_000)
         full.sound()
         full.free()
@@ -100,7 +101,7 @@ def test_metadata_and_checkpoints_are_refused_whole(full: Full) -> None:
         assert full.produce(5000) == single_requests.NONE
     full.fill()
     with pytest.raises(KafkaException):
-        for number in range(1000):  # a page of the metadata log may have had room, which a partition has not
+        for number in range(1000):  # the metadata log may find a page that a partition does not
             try:
                 create_topic(full.node, f"more-{number}", configs={"segment.ms": str(1000 + number)})
             except KafkaException as error:
@@ -110,7 +111,7 @@ def test_metadata_and_checkpoints_are_refused_whole(full: Full) -> None:
     assert full.node.readyz() == 200
 
     assert full.node.stop() == 0
-    full.fill()  # the stop may have taken from the ballast
+    full.fill()  # the stop may have used the ballast
     full.node.spawn()
     assert full.node.wait() == 1, "a node that cannot write down its start does not run"
     assert "No space left on device" in full.node.output_tail(5)
@@ -142,7 +143,7 @@ def test_offloading_and_cold_reads_wait_for_space(full: Full) -> None:
         assert full.produce(5000) == single_requests.NONE
     full.fill()
     seal(full.node, TOPIC, wait=False)
-    full.produce_until_refused(50_000)  # the cache of chunks may have made room
+    full.produce_until_refused(50_000)  # the chunk cache may have freed space
     assert full.node.running
     full.free()
     seal(full.node, TOPIC)
@@ -153,7 +154,7 @@ def test_offloading_and_cold_reads_wait_for_space(full: Full) -> None:
 
 
 def test_a_disk_without_a_free_byte_does_not_keep_what_would_free_it(full: Full) -> None:
-    """Everything is in the bucket; evicting it, and hiding what is deleted, needs roots and log starts on disk first."""
+    """Everything is in the bucket; eviction first needs the saved manifest on disk, and deleting records the log start."""
     create_topic(full.node, TOPIC, configs=EVICTING | {"local.retention.bytes": "-1", "local.retention.ms": "-1"})
     for _ in range(100):
         assert full.produce(5000) == single_requests.NONE

@@ -1,4 +1,4 @@
-"""The hot log on a file system that is really full: it refuses, stays readable, and goes on when space returns."""
+"""The hot log on a file system that is really full: it refuses appends, stays readable, and resumes when space returns."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.storage_tiers.hot.support import (
     read_all,
 )
 
-#: Small enough for many segments, with indexes that take more than a page.
+#: Small enough for many segments, whose indexes take more than a page.
 SETTINGS = LogSettings(segment_bytes=1 << 20, index_interval_bytes=0)
 
 
 @pytest.fixture()
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """16 MiB of memory as a file system of its own."""
+    """A file system of 16 MiB, in memory."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
     )
@@ -62,7 +62,7 @@ def fill(path: Path) -> None:
 
 
 class Workload:
-    """Appends numbered batches and knows what must be read."""
+    """Appends numbered batches, and knows what reads must return."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -18,7 +18,7 @@ from tests.service.metadata.records import configured, new_topic
 
 @pytest.fixture()
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """16 MiB of memory as a file system of its own."""
+    """A file system of 16 MiB, in memory."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The judge of histories is itself judged: from a sound history, each kind of damage is made, and it must be told."""
+"""Tests of the judge: it must report each kind of damage done to a sound history."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def content(key: bytes) -> Content:
 
 
 def sound() -> History:
-    """Six records of an idempotent and of a plain producer over two partitions; the plain one's last is there twice, as a
-    retry after a lost answer leaves it. A restart lies between the two passes."""
+    """Six records each of an idempotent and a plain producer over two partitions. The plain one's last is there twice, as
+    after a retry for a lost answer. The node restarts between the two passes."""
     history = History()
     for producer in ("once", "plain"):
         for number in range(6):

@@ -1,4 +1,5 @@
-"""A tier process that stands still: Kafka's clients are told within their own limits, and answered by the next one."""
+"""A tier process that hangs: Kafka's clients get an error within their own time limits, and the next tier process answers
+them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def test_a_look_up_by_time_fails_in_time_and_succeeds_when_asked_again(tmp_path:
             (hung,) = tier_processes(node)
             os.kill(hung, signal.SIGSTOP)
             wanted = [TopicPartition("orders", 0, 1)]
-            with pytest.raises(KafkaException) as told:  # the node's word within the client's time, and not its silence
+            with pytest.raises(KafkaException) as told:  # the node answers within the client's time limit
                 consumer.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S)
             assert told.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
             (found,) = consumer.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S)

@@ -1,10 +1,10 @@
-"""kill -9 at random moments under load: nothing acknowledged is lost, nothing changes its place, nothing is there twice.
+"""kill -9 at random moments under load: no acknowledged record is lost, moved or repeated.
 
-Producers run on through every death of the node, while it rolls, offloads, commits, evicts, and recovers (the restarts are
-killed too). After each restart everything is read from the beginning, out of both tiers, and the whole history judged.
-This shows recovery, not flushing: what the kernel was given survives the death of a process.
+Producers keep running through every death of the node, while it rolls, offloads, commits, evicts, and recovers (the restarts
+are killed too). After each restart everything is read from the beginning, out of both tiers, and the whole history is
+judged. This tests recovery, not flushing: bytes handed to the kernel survive the death of a process.
 
-A failure names its seed: `TIDELOG_FAULT_SEED=<seed>` replays that choice of moments (the interleaving is the machine's).
+A failure names its seed: `TIDELOG_FAULT_SEED=<seed>` repeats the choice of moments (the interleaving is up to the machine).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.support.s3_servers import BUCKET, S3Server
 TOPIC = "killed"
 PARTITIONS = 3
 SEEDS = [int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))]
-#: Records that each of three producers may send a round.
+#: Records that each of three producers may send per round.
 A_ROUND = 600
 SETTINGS = {"log.retention.check.interval.ms": 200, "tidelog.tier.delete.grace.ms": 4000}
 
 
 class KilledNode:
-    """One node through many deaths, its load, and the judgement after each."""
+    """One node through many deaths, with its load and a judgement after each."""
 
     def __init__(self, node: Node, seed: int) -> None:
         self.node = node
@@ -66,8 +66,8 @@ class KilledNode:
         self.judge(load)
 
     def die(self, load: Load) -> None:
-        """At a random moment of a round's work; sometimes once more while the next start recovers."""
-        goal = load.acknowledged + self.rng.randrange(1, 3 * A_ROUND)  # before there is more: never beyond all of it
+        """Kills the node at a random moment of a round's work; sometimes once more while the next start recovers."""
+        goal = load.acknowledged + self.rng.randrange(1, 3 * A_ROUND)  # computed first: never above what is granted
         load.more(A_ROUND)
         until(lambda: load.failures or load.acknowledged >= goal, f"{goal} records are acknowledged")
         assert not load.failures, load.failures
@@ -84,11 +84,11 @@ class KilledNode:
         self.node.start()
 
     def pause(self, longest_s: float) -> None:
-        """Not a wait for something: the random moment itself."""
+        """Waits for no condition: the random moment is the purpose."""
         time.sleep(self.rng.uniform(0, longest_s))
 
     def rising_epochs(self) -> None:
-        """Every start leads under a higher epoch than the one before."""
+        """Asserts that every start leads under a higher epoch than the one before."""
         admin = AdminClient({"bootstrap.servers": self.node.kafka})
         for partition, before in self.epochs.items():
             wanted = {TopicPartition(TOPIC, partition): OffsetSpec.latest()}

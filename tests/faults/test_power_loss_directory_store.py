@@ -1,7 +1,6 @@
-"""The directory store under power loss: a run is cut after every operation; whatever may be left shows each object whole,
-old or new, every acknowledged one, and no deleted one again. Then each fsync is taken away in turn, and the check must
-notice.
-"""
+"""The directory store under power loss: a run is cut after every operation. Whatever may be left shows each object whole,
+old or new, shows every acknowledged one, and no deleted one again. Then each fsync is dropped in turn, and the check must
+notice."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from storage_tiers.files import OsFiles
 from tests.faults.power_loss import Operation, RecordingFiles, cuts, materialise, sites
 from tests.support.clock import SeededRng
 
-#: What each key may hold after a power loss now; None is absence.
+#: The contents that each key may have after a power loss now; None is absence.
 Allowed = dict[str, tuple[bytes | None, ...]]
 
 ROOT = "above/store"
 
 
 class Workload:
-    """Notes, before and after each call, which contents of each key would be right."""
+    """Notes, before and after each call, which contents of each key are right."""
 
     def __init__(self, folder: Path) -> None:
         self.files = RecordingFiles(str(folder))
@@ -77,7 +76,7 @@ def wrong_in(store: BlockingDirectoryStore, allowed: Allowed) -> list[str]:
             store.abort_upload(upload)
         after = {info.key: store.get(info.key).data for info in store.list("")}
     except LogError as error:
-        return [str(error)] if allowed else []  # before the first promise the root itself may be missing
+        return [str(error)] if allowed else []  # before the first promise even the root may be missing
     wrong = [key for key, choices in allowed.items() if contents.get(key) not in choices]
     wrong += [f"{key} was never written" for key in contents if key not in allowed]
     return wrong + (["aborting uploads changed objects"] if after != contents else [])

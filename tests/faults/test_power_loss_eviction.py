@@ -1,8 +1,8 @@
 """A whole node under power loss: offloading and eviction through the broker, cut after every operation on its disk.
 
-Whatever may be left: nothing local is gone that the saved manifest does not say is in the bucket (I3); the node that starts on
-it gives back every record that the bucket held at that moment; and while the store is away it gives no offset to a second
-record (I2).
+Whatever may be left: no local record is gone unless the saved manifest says that the bucket holds it (I3); a node that
+starts on it serves every record that the bucket held at that moment; and while the store is away it assigns no offset twice
+(I2).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTITION = TopicPartition("t", 0)
 
 @dataclass(frozen=True)
 class Held:
-    """What the bucket held at a moment, by key."""
+    """The bucket's objects at one moment, by key."""
 
     objects: dict[str, bytes]
 
@@ -57,7 +57,7 @@ class Run:
 
 
 class NotingStore(FaultyStore):
-    """Notes what the bucket holds from each write on."""
+    """Notes the bucket's content after each write."""
 
     files: RecordingFiles
 
@@ -100,7 +100,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def evicted_without_a_manifest(root: Path, cluster_id: str) -> str | None:
-    """What is wrong with the partition's directory by I3, if anything."""
+    """The violation of I3 in the partition's directory, or None."""
     directory = root / str(PARTITION)
     if not directory.is_dir():
         return None
@@ -159,18 +159,18 @@ def test_the_saved_manifest_needs_its_fsyncs(run: Run, tmp_path: Path) -> None:
     assert needless == []
 
 
-#: What a power loss left stands elsewhere than it was written, and would wait for the store.
+#: The tree that a power loss left is in another directory than it was written in, and would otherwise wait for the store.
 SERVED = {"tidelog.store.unclaimed": "serve", "tidelog.store.claim.wait.ms": "1"}
 
 
 async def check_start(held: Held | None, run: Run, root: Path) -> None:
-    """Store away: what is appended stands at or above all that the bucket holds. Store there: all of that is read."""
+    """With the store away, appends get offsets at or above all that the bucket holds; with it back, all of that is read."""
     end = held.manifest_end() if held is not None else 0
     store = await (held or Held({})).store()
     store.down = True
     if not belongs(str(root)):
         assert end == 0, "a directory of which something was offloaded belongs to a cluster"
-        return  # it waits for the store, and takes nothing
+        return  # the node waits for the store, and accepts nothing
     async with running(root, store=store, broker=SERVED) as node:
         if node.node.broker.partitions.find(PARTITION) is None:
             assert end == 0, "a partition that has been offloaded is known"

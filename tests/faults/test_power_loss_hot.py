@@ -1,7 +1,7 @@
 """A power loss at any moment of a hot log's life: what was flushed is there, and what is there was written.
 
-One run (appends, rolls, flushes, checkpoints, truncations, eviction, clean and unclean stops, a discarded log) is cut
-after each of its operations; each state that may be left is recovered and compared with a plain model of the run.
+One run (appends, rolls, flushes, checkpoints, truncations, eviction, clean and unclean stops, a discarded log) is cut after
+each of its operations; each state that may be left is recovered and compared with a plain model of the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.storage_tiers.hot.support import (
 )
 from tests.support.clock import SeededRng
 
-#: States tried per cut in the normal run, and in the whole one.
+#: States tried per cut: in the normal run, in the whole one.
 SAMPLE, WHOLE = 3, 16
 
 
@@ -50,7 +50,7 @@ def expect(holds: bool, what: str) -> None:
 
 
 def check(root: str, promise: Promise) -> None:
-    """Recovers what lies in `root` and compares it with the promise."""
+    """Recovers what is in `root` and compares it with the promise."""
     if promise.identity is not None:
         directory = DataDirectory.open(root, files=OsFiles(), rng=SeededRng(3))
         found = directory.identity()
@@ -97,7 +97,7 @@ def matches(log: HotLog, content: bytes, lineage: Lineage) -> bool:
 
 
 def check_lookups(log: HotLog, lineage: Lineage) -> None:
-    """Indexes, epochs, producers and transactions of the log against those of its history up to the log end."""
+    """Compares the log's indexes, epochs, producers and transactions with those of its history up to the log end."""
     start, end = log.local_start_offset, log.end_offset
     snapshot, aborted = lineage.producers(end)
     expect(normal(log.end.producers.snapshot()) == normal(snapshot), "the producers' state is another")
@@ -157,7 +157,7 @@ def operations(request: pytest.FixtureRequest) -> Iterator[list[Operation]]:
 
 @pytest.fixture
 def scratch() -> Iterator[str]:
-    # Each recovery says what it cut: thousands of lines that are not wanted here.
+    # Each recovery logs what it cut, which would be thousands of lines here.
     logging.getLogger("storage_tiers.hot").setLevel(logging.CRITICAL)
     root = tempfile.mkdtemp(dir=fast_directory())
     yield os.path.join(root, "disk")
@@ -166,7 +166,7 @@ def scratch() -> Iterator[str]:
 
 
 def fast_directory() -> str | None:
-    """Where thousands of small trees may be built: memory, if the machine has such a file system."""
+    """A place to build thousands of small trees: in memory, if the machine has such a file system."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
@@ -179,7 +179,7 @@ def try_state(scratch: str, tree: Tree, promise: Promise, where: str) -> None:
 
 def sweep(operations: list[Operation], scratch: str, *, limit: int, step: int = 1, drop: tuple[str, ...] = ()) -> int:
     tried = 0
-    # Without fsyncs that come later, nothing differs earlier.
+    # Before the first dropped fsync, nothing differs.
     first = min(
         (index for index, each in enumerate(operations) if isinstance(each, Fsync) and each.site in drop), default=0
     )
@@ -205,7 +205,7 @@ def test_power_loss_everywhere(operations: list[Operation], scratch: str) -> Non
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_every_fsync_is_needed(operations: list[Operation], scratch: str) -> None:
-    """Sites of the short run that show their worth in the long one only are left to that."""
+    """Sites of the short run that only the long run proves necessary are left to the long run."""
     short = len(operations) < 100
     asked = [site for site in sites(operations) if not short or "recovery" in site]
     assert asked

@@ -1,7 +1,7 @@
 """The metadata log under power loss: a run with restarts, snapshots, a killed process and failing disk calls is cut after
-every operation; whatever may be left must recover to all that was acknowledged, and to whole entries only.
+every operation. Whatever may be left must recover to all acknowledged entries, and to whole entries only.
 
-Then every fsync is taken away in turn, and the same check must notice.
+Then every fsync is dropped in turn, and the same check must notice.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ LOG_BYTES = 700
 
 
 class Promise(NamedTuple):
-    """Entries up to history[`least`] are acknowledged. `refused_may_show`: an entry was refused whose bytes are not yet
-    known to be cut off."""
+    """Entries up to history[`least`] are acknowledged. `refused_may_show`: a refused entry may still have bytes on the disk."""
 
     least: int
     refused_may_show: bool = False
@@ -67,7 +66,7 @@ class UnreliableRecorder(RecordingFiles):
 
 
 def change(number: int) -> list[pb.MetadataRecord]:
-    """An entry of several records, so that half of it would show."""
+    """An entry of several records, so that half of it would be visible."""
     return [
         *new_topic(f"topic-{number}", number + 1, partitions=3),
         configured(f"topic-{number}", "retention.ms", str(number)),
@@ -102,7 +101,7 @@ class Run:
         self.promise()
 
     def written_by_a_killed_process(self, *, whole: bool) -> None:
-        """Bytes of a further entry that no fsync followed."""
+        """Writes the bytes of one more entry, or half of them, without an fsync."""
         directory = os.path.join(self.files.root, DIRECTORY)
         newest = max(name for name in os.listdir(directory) if name.endswith(".log"))
         path = os.path.join(directory, newest)
@@ -118,7 +117,7 @@ class Run:
 
 async def workload(root: str) -> Run:
     run = Run(UnreliableRecorder(root), [MetadataImage()], [])
-    # A first start that was killed after it had created its log.
+    # A first start was killed after it created its log.
     run.files.mkdir(os.path.join(root, DIRECTORY))
     run.files.close(run.files.open(os.path.join(root, DIRECTORY, f"{1:020}.log"), create=True))
 
@@ -159,7 +158,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def problem(run: Run, promise: Promise | None, tree: Tree, root: str) -> str | None:
-    """What is wrong with what this power loss left, if anything."""
+    """What is wrong with the tree that this power loss left, or None."""
     materialise(tree, root)
     try:
         store, recovered = MetadataStore.open(root, OsFiles(), log_bytes_per_snapshot=LOG_BYTES)

@@ -1,7 +1,8 @@
-"""`tidelog cold repair` as an operator runs it, on a bucket of a real S3 server that lost what tells of a partition.
+"""`tidelog cold repair` as an operator runs it, on a bucket of a real S3 server that lost objects which describe a
+partition.
 
-Ranges are small, so that many of them fill a page. All records are in the bucket and nowhere else: the bucket, the manifest
-that the node saved and what the command is told decide what comes back.
+Segments are small, so that many of them fill a manifest page. The bucket alone holds the records: the bucket, the node's
+saved manifest and the command's arguments decide what comes back.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from tests.support.node import Node
 from tests.support.s3_servers import BUCKET, S3Server
 
 TOPIC = "lost"
-#: 80 ranges, of which a manifest keeps at most 64; the others are in a page.
+#: 80 segments: a manifest keeps at most 64 of them, and a page the others.
 RECORDS = 240
-#: Three records of a KiB or so fill a segment.
+#: Three records of about 1 KiB fill a segment.
 CONFIGS = {
     "internal.segment.bytes": "4096",
     "local.retention.ms": "1",
@@ -36,7 +37,7 @@ CONFIGS = {
 
 
 class Life:
-    """A node on a prefix of its own, and the objects of its partition."""
+    """A node with a prefix of its own, and the objects of its partition."""
 
     def __init__(self, node: Node, server: S3Server) -> None:
         self.node = node
@@ -45,7 +46,7 @@ class Life:
 
     # --- records --------------------------------------------------------------------------------------------------------
     def write(self, records: int) -> None:
-        """Returns once they are in the bucket and nowhere else."""
+        """Returns once the bucket holds the records and the local disk none."""
         failed: list[object] = []
         producer = Producer({"bootstrap.servers": self.node.kafka, "batch.num.messages": 1, "log_level": 2})
         for number in range(self.sent, self.sent + records):
@@ -56,7 +57,8 @@ class Life:
         until(lambda: local_bytes(self.node, TOPIC) == 0, "local copies go")
 
     def holds(self, *, but: range = range(0)) -> None:
-        """A consumer finds every record that was sent, in order, but for the offsets given up; and the bucket is sound."""
+        """Asserts that a consumer finds every record sent, in order, except the offsets given up, and that the bucket is
+        sound."""
         left = [offset for offset in range(self.sent) if offset not in but]
         assert consumed(self.node) == [(offset, value(offset)) for offset in left]
         ran = tidelog("fsck", *self.place)
@@ -76,12 +78,12 @@ class Life:
         return self.node.store.removeprefix(f"s3://{BUCKET}/") + "/"
 
     def stored(self) -> list[str]:
-        """Without the prefix, as the manifests name them."""
+        """The stored keys without the prefix, as the manifests name them."""
         pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self.prefix)
         return [item["Key"].removeprefix(self.prefix) for page in pages for item in page.get("Contents", ())]
 
     def take(self, key: str) -> bytes:
-        """What the object held that is gone now."""
+        """Deletes the object, and returns what it held."""
         data = self.server.client.get_object(Bucket=BUCKET, Key=self.prefix + key)["Body"].read()
         self.server.client.delete_object(Bucket=BUCKET, Key=self.prefix + key)
         return data
@@ -170,7 +172,7 @@ def test_a_manifest_that_is_gone_is_committed_again_over_its_pages(life: Life) -
 
 
 def test_a_segment_that_is_gone_with_the_manifest_is_given_up_by_name(life: Life) -> None:
-    """It lies in a page, which is written anew."""
+    """A manifest page lists the segment, and the repair rewrites the page."""
     life.write(RECORDS)
     before = life.manifest()
     lost = life.segments()[7]

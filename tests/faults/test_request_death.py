@@ -1,16 +1,16 @@
-"""The node dies at its n-th request to the store, for every n: before the request arrives there, and after its answer was
+"""The node dies at its n-th request to the store, for every n: before the request arrives there, or after the answer was
 given and lost.
 
-A proxy between the node and versitygw counts and kills. Then the node is started again, the work is taken to its end, and
-when everything has settled the bucket must be what a clean run leaves: `fsck` finds nothing, not even an orphan or an
-unfinished upload too young to be damage; and the manifests hold the records that were sent, each at its own offset.
+A proxy between the node and versitygw counts and kills. Then the node restarts and completes the work. Once everything has
+settled, the bucket must be what a clean run leaves: `fsck` finds nothing, not even an orphan or an unfinished upload too
+young to be damage; and the manifests hold the records that were sent, each at its own offset.
 
-    offload     the whole life up to the first upload: probe, incarnation, topic.json, sidecar, segment, manifest
+    offload     the whole life up to the first offload: probe, incarnation, topic.json, sidecar, segment, manifest
     multipart   a segment above 16 MiB
-    retention   ranges leave the manifest and the bucket; an orphan and a stray upload are swept meanwhile
+    retention   segments leave the manifest and the bucket; an orphan and a stray upload are swept meanwhile
 
-Deaths go on from request to request until the work makes no more, whatever their number has become; it has a floor, since
-a killer that never strikes proves nothing.
+The test goes from request to request until the work makes no more. That number varies, but it has a floor: a killer that
+never strikes proves nothing.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from tests.support.s3_servers import BUCKET, S3Server
 
 TOPIC = "dying"
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
-#: Nothing is deleted, by no clock: the work is the test's.
+#: No timer deletes anything: the test triggers all work.
 CALM = {"tidelog.tier.delete.grace.ms": HOUR_MS, "log.retention.check.interval.ms": HOUR_MS}
 BEFORE, AFTER = "before", "after"
-#: Clean runs make 23, 10 and 19 to 40 (sweeps go on until the test has seen that all is done). One that makes fewer than
-#: this is not the scenario that its name says.
+#: Clean runs make 23, 10 and 19 to 40 requests (sweeps repeat until the test sees that all is done). A run with fewer than
+#: its floor does not cover its scenario.
 FLOORS = {"offload": 16, "multipart": 8, "retention": 15}
-#: Runs that must have ended before their death until it is taken for one behind the last request.
+#: Runs that must end without a death before the request number counts as beyond the last one.
 TRIES = 2
-#: Every request's death, dealt over so many tests of a scenario, that processes may share them.
+#: Each scenario's requests are split over this many tests, so that processes can share them.
 PARTS = 4
 
 
 class Killer:
-    """The proxy's rule: at the n-th request from `arm` on, the node dies. `made` counts up to `disarm`."""
+    """The proxy's rule: the node dies at the n-th request after `arm`. `made` counts the requests up to `disarm`."""
 
     def __init__(self, proxy: S3Proxy, node: Node, number: int, when: str) -> None:
         self._proxy = proxy
@@ -68,7 +68,7 @@ class Killer:
         self._proxy.on(self._number, self._kill)
 
     def disarm(self) -> None:
-        """The work is done; what follows is only to see what it came to."""
+        """Ends the count: later requests only check the result."""
         self.made = len(self._proxy.requests) - self._first
         self._proxy.clear()
 
@@ -81,7 +81,7 @@ class Killer:
 
 
 class Round:
-    """One node, its bucket behind the proxy, and work that goes on whatever dies."""
+    """One node with its bucket behind the proxy, and work that is repeated after each death."""
 
     def __init__(self, directory: Path, server: S3Server, proxy: S3Proxy, name: str, number: int, when: str) -> None:
         self.url = f"s3://{BUCKET}/{name}"
@@ -104,7 +104,7 @@ class Round:
             self.revive()
 
     def insist(self, act: Callable[[], object], what: str) -> None:
-        """Does it, and again after each death."""
+        """Calls `act`, and again after each death, until it succeeds."""
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
@@ -181,8 +181,8 @@ class Round:
         self.insist(act, "altering the topic")
 
     def plant_strays(self) -> int:
-        """What a writer leaves that died before its commit: two objects, and an upload without an end. Returns where the
-        manifest's last range begins."""
+        """Leaves what a writer leaves that dies before its commit: two objects and an unfinished upload. Returns the base
+        offset of the manifest's last segment."""
         with bucket.opened(self.url, self._server.endpoint) as store:
             manifest = next(iter(bucket.manifests(store, TOPIC)))
         prefix = self.url.removeprefix(f"s3://{BUCKET}/")
@@ -193,7 +193,7 @@ class Round:
         return manifest.segments[-1].base
 
     def sweep(self) -> None:
-        """From here on what is not named goes soon."""
+        """From here on, unnamed objects are swept soon."""
         self.killer.disarm()
         if self.node.settings != SWEEPING:
             self.node.stop()
@@ -203,7 +203,8 @@ class Round:
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
 def _but_probes(findings: list[str]) -> list[str]:
-    """The key of a probe that was cut goes when the next one finds it two minutes old (tested beside the probe)."""
+    """Leaves out the keys of interrupted probes: a later probe deletes them once they are two minutes old (tested with the
+    probe)."""
     return [finding for finding in findings if "/probe-" not in finding]
 
 
@@ -248,7 +249,7 @@ CLEAN = 0
 
 
 def run(directory: Path, server: S3Server, scenario: str, number: int, when: str) -> Killer:
-    """A round that dies at request `number`; CLEAN: at none. The killer says whether it did, and what was made."""
+    """One round that dies at request `number`, or never if that is CLEAN. The returned killer says whether it struck."""
     name = f"{scenario}-{number}-{when}-{os.urandom(4).hex()}"
     with S3Proxy(server.endpoint) as proxy:
         round = Round(directory / name, server, proxy, f"death/{name}", number, when)
@@ -261,7 +262,7 @@ def run(directory: Path, server: S3Server, scenario: str, number: int, when: str
 
 
 def die(directory: Path, server: S3Server, scenario: str, number: int, when: str) -> bool:
-    """False if the work makes fewer requests. AssertionError if it made so many and nothing was killed."""
+    """False if the work makes fewer requests. AssertionError if it made that many and nothing was killed."""
     for _ in range(TRIES):
         killer = run(directory, server, scenario, number, when)
         if killer.killed:
@@ -307,7 +308,7 @@ def test_dying_at_every_request(tmp_path: Path, versitygw: S3Server, scenario: s
 
 @pytest.mark.faults
 def test_the_tier_process_dies_at_some_requests(tmp_path: Path, versitygw: S3Server) -> None:
-    """Alone: the broker goes on, starts another, and asks again."""
+    """Only the tier process dies: the broker keeps running, starts another, and asks it again."""
     rng = random.Random(SEED)
     print(f"TIDELOG_FAULT_SEED={SEED}")
     with a_world(tmp_path, versitygw, TOPIC, settings=SWEEPING) as world:

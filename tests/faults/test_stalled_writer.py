@@ -1,8 +1,8 @@
-"""A request to the store is held up until everything about it has changed, and then arrives.
+"""A request to the store is held up until everything around it has changed, and then arrives.
 
-An offload, a commit, or a deletion is kept back in the proxy past the grace while the node sweeps, expires ranges, deletes
-the topic and makes it again, or dies and comes back. When it is let go at last, nothing that a manifest names may be
-missing, nothing deleted may come back, and what it leaves behind is swept.
+The proxy holds an offload, a commit, or a deletion past the grace, while the node sweeps, expires segments, deletes the
+topic and makes it again, or dies and restarts. Once the request is released, no object that a manifest names may be missing,
+nothing deleted may come back, and whatever the request leaves behind is swept.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SEGMENT = ("PUT", ".log")
 COMMIT = ("PUT", "manifests/")
 COMPLETION = ("POST", ".log?uploadId=")
 DELETION = ("POST", "?delete")
-#: Rounds of sweeping that count as "long past the grace": one begins each second, the grace is a third of that.
+#: Sweeping rounds that count as "long past the grace": one begins each second, the grace is a third of that.
 SWEEPS = 3
 
 
 @dataclass
 class Held:
-    """The next request of a kind, kept back until `release`."""
+    """The next request of a kind, held until `release`."""
 
     world: World
     method: str
@@ -46,7 +46,7 @@ class Held:
         self.world.proxy.on(1, held(self._released), method=self.method, path=self.path)
 
     def wait(self) -> None:
-        """Until it is there."""
+        """Returns once the request has arrived."""
         until(lambda: self.world.proxy.count(self.method, self.path) > self._before, f"{self.method} {self.path}")
 
     def release(self) -> None:
@@ -61,7 +61,7 @@ def world(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
 
 
 def sweeps_pass(world: World) -> None:
-    """Long past the grace."""
+    """Returns long past the grace."""
     before = world.proxy.count("GET", "list-type=2")
     until(lambda: world.proxy.count("GET", "list-type=2") >= before + 2 * SWEEPS, "sweeping goes on")
 
@@ -69,7 +69,7 @@ def sweeps_pass(world: World) -> None:
 def nothing_is_missing(world: World) -> None:
     with bucket.opened(world.node.store, world.server.endpoint) as store:
         told = [each for each in bucket.findings(store) if not each.startswith(("orphan", "unfinished"))]
-    # Without a manifest nothing is swept: a first offload that was cut stays until the next one has made a manifest.
+    # Without a manifest nothing is swept: an interrupted first offload stays until the next one has made a manifest.
     cut = f"/{0:020}-"
     damage = [each for each in told if not (each.startswith("segments without a manifest") and cut in each)]
     assert damage == []
@@ -88,7 +88,7 @@ def made_again(world: World) -> None:
 
 
 def only_sweeping(world: World) -> None:
-    """Nothing else happens meanwhile."""
+    """Nothing else happens while the request is held."""
 
 
 SAMPLE = [
@@ -107,7 +107,7 @@ ALL = itertools.product((SIDECAR, SEGMENT, COMMIT), (only_sweeping, back_from_de
 def test_an_extension_is_held_up(
     world: World, kind: tuple[str, str], meanwhile: Callable[[World], None], first: bool
 ) -> None:
-    """`first`: there is no manifest yet."""
+    """With `first`, there is no manifest yet."""
     if not first:
         world.write(100)
         world.offload()
@@ -149,7 +149,7 @@ def test_the_end_of_a_multipart_upload_is_held_up(world: World) -> None:
 
 @pytest.mark.parametrize("kind", [COMMIT, DELETION], ids=["commit", "deletion"])
 def test_retention_is_held_up(world: World, kind: tuple[str, str]) -> None:
-    """The commit that expires ranges, or the deletion of what was expired."""
+    """Holds the commit that expires segments, or the deletion of their objects."""
     world.write(400)
     world.offload()
     stalled = Held(world, *kind)
@@ -190,7 +190,7 @@ def test_a_topic_deletion_is_held_up(world: World, kind: tuple[str, str]) -> Non
 
 
 def test_a_raised_log_start_is_held_up(world: World) -> None:
-    """DeleteRecords waits for its commit; a node that dies meanwhile has its log start all the same."""
+    """DeleteRecords waits for its commit; a node that dies meanwhile still has the new log start."""
     world.write(300)
     world.offload()
     stalled = Held(world, *COMMIT)
@@ -207,7 +207,7 @@ def test_a_raised_log_start_is_held_up(world: World) -> None:
 
 
 def delete_quietly(world: World, before: int) -> None:
-    """The node dies before it answers."""
+    """Deletes records on a node that dies before it answers."""
     try:
         delete_records(world.node, TOPIC, before)
     except Exception:  # noqa: BLE001 - whatever the client makes of a lost connection

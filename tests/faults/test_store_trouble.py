@@ -1,7 +1,7 @@
-"""The object store is down, slow, overloaded, denied, or gives back other bytes than it was given.
+"""The object store is down, slow, overloaded, denied, or returns other bytes than it was given.
 
-Whatever it does: local data stays, produce goes on (to the disk watermark), a cold read gets an error that a client may
-retry, and never a wrong byte; when the store is itself again, the node goes on by itself where it stopped.
+In every case local data stays, and produce continues up to the disk watermark. A cold read gets an error that a client may
+retry, and never a wrong byte. When the store recovers, the node resumes without help.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tests.support.s3_servers import BUCKET, S3Server
 
 TOPIC = "troubled"
 COLD = 300
-#: Longer than the tier process asks again for a reader before it gives up.
+#: Longer than the tier process retries for a reader before it gives up.
 PATIENCE_MS = 30_000
 
 
 @pytest.fixture
 def troubled(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
-    """The first `COLD` records lie in the bucket and nowhere else, and were never read."""
+    """Only the bucket holds the first `COLD` records, and nobody has read them yet."""
     with a_world(tmp_path, versitygw, TOPIC) as world:
         world.create()
         world.write(COLD)
@@ -137,7 +137,7 @@ def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World
 
 
 def test_what_is_offloaded_is_what_was_written(troubled: World) -> None:
-    """Bytes that change on their way up are noticed before a manifest names them."""
+    """The node notices bytes that change on their way to the store before a manifest names them."""
     attempts: list[str] = []
 
     async def damage(request: Request, forward: Forward) -> Answer:
@@ -156,7 +156,7 @@ def test_what_is_offloaded_is_what_was_written(troubled: World) -> None:
 
 
 def test_produce_goes_on_to_the_disk_watermark(tmp_path: Path, versitygw: S3Server) -> None:
-    """Then it is refused, before the disk is full; when the store is back, space returns and produce goes on."""
+    """Then produce is refused, before the disk is full; when the store is back, space returns and produce resumes."""
     with small_disk(tmp_path / "data", 32), S3Proxy(versitygw.endpoint) as proxy:
         marks = {"tidelog.disk.watermark.slow": "0.5", "tidelog.disk.watermark.refuse": "0.6"}
         store = f"s3://{BUCKET}/troubled/{tmp_path.name}"

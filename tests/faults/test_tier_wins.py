@@ -1,8 +1,8 @@
 """I9: where the local log and the bucket disagree, the bucket wins.
 
-While the node is stopped its partition directory is lost, in part or whole, or an older copy of it is put back. The node
-must not lead on what is left: it waits for the bucket, discards what disagrees, and goes on at the manifest's end, with the
-producers that the newest sidecar knows, so that nothing is lost, repeated, or given another's offset.
+While the node is stopped, its partition directory is lost, in part or whole, or an older copy of it is restored. The node
+must not lead on what is left: it waits for the bucket, discards what disagrees, and resumes at the manifest's end with the
+producers that the newest sidecar knows, so that no record is lost, repeated, or given another's offset.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_a_lost_log_goes_on_at_the_end_of_the_manifest(
         else:
             world.node.kill()
         loss(world.node.partition_dir(TOPIC))
-        load.more(FIRST)  # the same producer, with its sequence numbers
+        load.more(FIRST)  # the same producer, whose sequence numbers continue
         world.node.start()
         load.settle()
     world.judge()
@@ -83,8 +83,8 @@ def test_a_lost_log_goes_on_at_the_end_of_the_manifest(
 
 
 def test_what_was_sent_before_the_loss_is_known_after_it(world: World) -> None:
-    """A producer that never got its last answer sends the batch again: it gets the answer, and there is one copy. (Of older
-    ones the snapshot tells, as Kafka's does, only that they are no new ones.)"""
+    """A producer that missed the last answer sends its batch again: it gets the same answer, and there is one copy. (As in
+    Kafka, the snapshot shows of older batches only that they are not new.)"""
     node = world.node
     batches = [single_requests.idempotent_batch(4711, sequence, b"%d" % sequence) for sequence in range(5)]
     answers = [single_requests.send(node.kafka, TOPIC, batch) for batch in batches]
@@ -110,7 +110,7 @@ def test_what_was_sent_before_the_loss_is_known_after_it(world: World) -> None:
 
 
 def test_an_older_copy_of_the_directory_is_discarded(world: World, tmp_path: Path) -> None:
-    """It agrees with itself, but ends before what is known to have been flushed."""
+    """The copy is consistent, but ends below the flushed end that is on record."""
     directory, copy = world.node.partition_dir(TOPIC), tmp_path / "copy"
     with world.load() as load:
         load.more(FIRST)
@@ -138,7 +138,7 @@ def test_an_older_copy_of_the_directory_is_discarded(world: World, tmp_path: Pat
     "loss", [whole_directory, *(pytest.param(loss, marks=pytest.mark.faults) for loss in LOSSES[1:])]
 )
 def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[[Path], None]) -> None:
-    """Over restarts too; and the store's first answer may be an error."""
+    """It waits across restarts too; and the store's first answer may be an error."""
     world.write(FIRST)
     world.offload()
     world.node.kill()
@@ -162,7 +162,7 @@ def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[
 
 
 def test_the_sidecar_cannot_be_read_at_first(world: World) -> None:
-    """Nothing is discarded, and nobody may append, before what replaces it is at hand."""
+    """Until the sidecar can be read, nothing is discarded and appends are refused."""
     world.write(FIRST)
     world.offload()
     world.node.kill()

@@ -1,4 +1,5 @@
-"""A topic is deleted and made again under its name: another id, another log, and nothing of the first comes back."""
+"""A topic is deleted and created again under its name: it has another id and another log, and nothing of the first comes
+back."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def states(world: World) -> list[State]:
 
 
 def topic_file(world: World) -> dict[str, object]:
-    """Empty if there is none yet."""
+    """The topic's file, or {} if there is none yet."""
     with bucket.opened(world.node.store, world.server.endpoint) as store:
         (cluster,) = store.list_folders("")
         try:
@@ -54,7 +55,7 @@ def test_the_second_topic_has_nothing_of_the_first(world: World) -> None:
     for _ in range(3):
         world.write(300)
         world.offload()
-        world.write(20)  # some of it was never offloaded
+        world.write(20)  # never offloaded
         made_again(world)
     world.write(100)
     world.judge()
@@ -79,7 +80,7 @@ def test_a_deletion_goes_on_after_a_death(world: World) -> None:
 
 
 def test_where_the_first_had_got_to_says_nothing_of_the_second(world: World) -> None:
-    """Neither its log start nor its recovery point, which lie in files of the whole data directory."""
+    """The second topic inherits neither log start nor recovery point, which are in files of the whole data directory."""
     world.write(300)
     assert delete_records(world.node, TOPIC, 250) == 250
     world.node.restart()
@@ -92,7 +93,7 @@ def test_where_the_first_had_got_to_says_nothing_of_the_second(world: World) -> 
 
 
 def test_a_late_first_publication_does_not_bring_the_first_topic_back(world: World) -> None:
-    """`topic.json` of a new topic is held up while that topic is deleted and made again."""
+    """The first write of a new topic's `topic.json` is held up while that topic is deleted and created again."""
     released = threading.Event()
     delete_topic(world.node, TOPIC)
     until(lambda: topic_file(world).get("state") == "deleted", "the deletion is published")

@@ -1,7 +1,8 @@
-"""Two nodes where there may be one: on one data directory, and on copies of one directory with one bucket.
+"""Two nodes where only one may run: on one data directory, and on copies of one directory with one bucket.
 
-The first is a lock. The second is the incarnation: each start takes the next one in the bucket by compare-and-swap, every
-commit carries it, and whoever finds a newer one says so and stops. What the bucket holds afterwards is one history.
+A lock prevents the first. The incarnation prevents the second: each start takes the next one in the bucket by
+compare-and-swap, every commit carries it, and a node that finds a newer one reports that and stops. The bucket then holds
+one history.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.faults.history import History
 from tests.support.node import Node
 
 TOPIC = "twice"
-#: Offloads happen when a test asks for them, not by the clock.
+#: Offloads happen when a test requests them, not on a timer.
 BY_SEAL = {**TIERED, "tidelog.tier.max.lag.ms": str(3600 * 1000), "internal.segment.bytes": str(1 << 20)}
 
 
@@ -29,8 +30,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def copy_of(node: Node, directory: Path) -> Node:
-    """Another node on a copy of the directory, taken now, with the same bucket."""
-    # Else the node, which writes it within a second of the topic's creation, would find there already that a copy has begun.
+    """Another node on a copy of the directory as it is now, with the same bucket."""
+    # Otherwise the node, which writes topic.json within a second of creating the topic, would already find the copy's start
+    # there.
     until(lambda: any(Path(node.store.removeprefix("file://")).rglob("topic.json")), "the topic is named in the bucket")
     other = Node(directory, store=node.store)
     shutil.copytree(node.data_dir, other.data_dir)
@@ -38,7 +40,7 @@ def copy_of(node: Node, directory: Path) -> Node:
 
 
 def write(node: Node, name: str, records: int) -> list[bytes]:
-    """The keys of `records` new records that the node has acknowledged, all beginning with `name`."""
+    """Produces `records` records under acks=all; returns their keys, which all begin with `name`."""
     history = History()
     rng = random.Random(name)
     with Load(history, node.kafka, TOPIC, 1, idempotent=1, plain=0, rng=rng, prefix=name) as load:
@@ -52,7 +54,7 @@ def served(node: Node) -> list[bytes]:
 
 
 def offload(node: Node) -> None:
-    """All records are in the bucket and nowhere else."""
+    """Returns once the bucket holds all records and the local disk none."""
     seal(node, TOPIC)
     until(lambda: local_bytes(node, TOPIC) == 0, "local copies go")
 
@@ -108,7 +110,7 @@ def test_once_the_copy_has_committed_the_original_cannot(node: Node, tmp_path: P
 
 
 def test_what_a_copy_takes_is_kept_and_the_original_stops_at_its_next_offload(node: Node, tmp_path: Path) -> None:
-    """The copy claims the manifest before it takes a record, so that the original cannot extend it any more."""
+    """The copy claims the manifest before it accepts a record, so that the original can no longer extend it."""
     create_topic(node, TOPIC, configs=BY_SEAL)
     keys = write(node, "before", 300)
     with copy_of(node, tmp_path / "copy") as copy:

@@ -1,4 +1,4 @@
-"""A node behind a proxy before a real S3 server, one topic of one partition, and all that its clients ever saw."""
+"""A node behind a proxy to a real S3 server, one topic of one partition, and everything that its clients ever saw."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_servers import BUCKET, S3Server
 
 HOUR_MS = 3600 * 1000
-#: What is to be deleted in the bucket is deleted within seconds.
+#: Deletes objects from the bucket within seconds.
 SWEEPING: Mapping[str, str | int | bool] = {
     "tidelog.tier.delete.grace.ms": 300,
     "log.retention.check.interval.ms": 200,
@@ -25,7 +25,7 @@ SWEEPING: Mapping[str, str | int | bool] = {
 
 
 class World:
-    """`history` is of the topic as it is now; who re-creates the topic begins a new one."""
+    """`history` is that of the present topic; a test that re-creates the topic begins a new one."""
 
     def __init__(self, node: Node, proxy: S3Proxy, server: S3Server, topic: str) -> None:
         self.node = node
@@ -40,7 +40,7 @@ class World:
         create_topic(self.node, self.topic, configs=configs)
 
     def load(self, *, sizes: range = range(20, 600)) -> Load:
-        """A new idempotent producer, whose records are named after no other."""
+        """A new idempotent producer, whose records' names are unique."""
         name = f"{len(self.producers)}-"
         rng = random.Random(name)
         load = Load(
@@ -55,7 +55,7 @@ class World:
             load.settle()
 
     def begin_anew(self) -> None:
-        """The topic is another one now."""
+        """Call this once the topic was created again."""
         self.history = History()
 
     # --- the local disk -----------------------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ class World:
         return local_bytes(self.node, self.topic)
 
     def offload(self) -> None:
-        """Returns once all records are in the bucket and nowhere else."""
+        """Returns once the bucket holds all records and the local disk none."""
         seal(self.node, self.topic)
         until(lambda: self.local_bytes() == 0, "local copies go")
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def fetch(self, offset: int, wait_ms: int = 500) -> single_requests.Fetched:
-        """Whatever is answered holds no wrong record. For a single producer at a time: its records in order."""
+        """Asserts that the answer holds no wrong record. For one producer at a time, whose records are in order."""
         found = single_requests.fetch(self.node.kafka, self.topic, offset, wait_ms=wait_ms)
         sent = self.sent()
         for record in decode(found.data[: _whole_batches(found.data)]):
@@ -80,7 +80,7 @@ class World:
         return [send.content for send in self.history.sends.values()]
 
     def log_start_rose(self, at_least: int = 1) -> None:
-        """Returns once retention or a deletion hides the oldest records; they may be gone from now on."""
+        """Returns once retention or a deletion hides the oldest records, which may be gone from now on."""
 
         def start() -> int:
             with bucket.opened(self.node.store, self.server.endpoint) as store:
@@ -91,21 +91,21 @@ class World:
         self.history.passes = []
 
     def judge(self) -> None:
-        """Reads everything; nothing may be lost, changed, repeated or made up."""
+        """Reads everything; no record may be lost, changed, repeated or made up."""
         found = read_everything(self.node.kafka, self.topic, 1, acks=len(self.history.acks))
         self.history.passes = [*self.history.passes[-1:], found]
         told = violations(self.history, exactly_once=self.producers)
         assert not told, "\n".join(told)
 
     def sound(self) -> None:
-        """All is well: everything goes to the bucket and comes back, and the bucket holds nothing damaged."""
+        """Offloads everything, reads it back, and asserts that the bucket holds no damage."""
         self.offload()
         self.judge()
         with bucket.opened(self.node.store, self.server.endpoint) as store:
             assert [told for told in bucket.findings(store) if not told.startswith("orphan")] == []
 
     def swept(self) -> None:
-        """All is well, and when it has settled the bucket holds nothing that its manifests do not name."""
+        """Like `sound`; then waits until the bucket holds nothing that its manifests do not name."""
         self.sound()
         deadline = time.monotonic() + WAIT_S
         while found := self._unswept():
@@ -131,7 +131,7 @@ def a_world(
     *,
     settings: Mapping[str, str | int | bool] | None = None,
 ) -> Iterator[World]:
-    """In a part of the bucket of its own, named after the test's directory."""
+    """A world with a prefix of its own in the bucket, named after the test's directory."""
     with S3Proxy(server.endpoint) as proxy:
         node = Node(
             directory,

@@ -1,4 +1,4 @@
-"""A node in this process with its gRPC server on a port of its own, and a client of the SDK on it."""
+"""A node in this process with its gRPC server on its own port, and an SDK client of it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ async def node(tmp_path: Path) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def client(node: Served) -> AsyncIterator[Client]:
-    """Its chance is seeded: which partition a record without a key goes to is the same in each run."""
+    """Its random choices are seeded: a record without a key goes to the same partition in each run."""
     async with Client.connect(node.address, rng=SeededRng(1)) as connected:
         yield connected

@@ -1,4 +1,4 @@
-"""A process that asks for more than it reads: begins calls, says so, and stops itself.
+"""A process that requests more than it reads: it begins calls, reads one answer, and stops itself with SIGSTOP.
 
 python -m tests.grpc_api.stopped_caller ADDRESS fetch|stream COUNT
 """

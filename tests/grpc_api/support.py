@@ -1,4 +1,4 @@
-"""A node with its gRPC server, which can go away and come back on its port while the core goes on."""
+"""A node with a gRPC server that can stop and return on its port while the core keeps running."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Served:
         self.address = f"127.0.0.1:{server.port}"
 
     def hot(self, topic: str, partition: int = 0) -> HotLog:
-        """What of a partition is on the local disk."""
+        """The partition's local log."""
         return self.node.node.broker.partitions.get(TopicPartition(topic, partition)).log.hot
 
     def published(self, topic: str) -> bool:
-        """The bucket names the topic."""
+        """Whether the topic's file was written to the bucket."""
         return any(key.endswith(f"/{topic}/topic.json") for verb, key in self.node.store.calls if verb == "put")
 
     async def hang_up(self) -> None:
-        """Every call ends at once; nothing listens any more."""
+        """Ends every call at once; nothing listens any more."""
         await self.server.stop(0)
 
     async def come_back(self) -> None:

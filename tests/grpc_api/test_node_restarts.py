@@ -1,4 +1,4 @@
-"""SDK programs on a real node that is killed, or stopped and started again: every record once, in order, read to the end."""
+"""SDK programs on a real node that is killed, or stopped and restarted: every record is read once, in order, to the end."""
 
 from __future__ import annotations
 

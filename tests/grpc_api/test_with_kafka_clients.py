@@ -1,4 +1,4 @@
-"""gRPC and Kafka clients on one node: each reads what the other wrote; and a Kafka gateway that holds the core over gRPC."""
+"""gRPC and Kafka clients on one node: each reads what the other wrote; and a Kafka gateway that reaches the core over gRPC."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def consumed(bootstrap: str, topic: str, partitions: int, count: int) -> list[Message]:
-    """What librdkafka reads, in the order of partitions and offsets."""
+    """The records that librdkafka reads, ordered by partition and offset."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(partitions)])
     found: list[Message] = []
@@ -94,7 +94,7 @@ def test_each_reads_what_the_other_wrote(node: Node, compression: Compression) -
 
 
 class Elsewhere:
-    """A core across a channel, with a stand-in for what a gateway asks its own node."""
+    """A core across a channel, with stand-ins for what a gateway asks its own node."""
 
     def __init__(self, core: RemoteCore) -> None:
         self.log: Log = core.log
@@ -118,7 +118,7 @@ class Elsewhere:
 
 @contextmanager
 def gateway_over(node: Node, port: int) -> Iterator[None]:
-    """A Kafka gateway in this process whose core is on the other side of a channel."""
+    """Runs a Kafka gateway in this process whose core is on the other side of a channel."""
     ready, over = threading.Event(), threading.Event()
 
     async def run() -> None:

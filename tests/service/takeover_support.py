@@ -1,4 +1,4 @@
-"""A store that a node has left behind, and take-overs of it that may be cut anywhere."""
+"""A store that a lost node leaves behind, and take-overs of it that may be interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SNAPSHOTS = {"tidelog.metadata.snapshot.interval.ms": "100"}
 
 
 async def left_behind(directory: Path) -> tuple[MemoryStore, MetadataImage]:
-    """Topics `t` (in the bucket), `u` (not yet) and `gone` (on its way out), and the metadata as they were at the end."""
+    """Leaves topics `t` (in the bucket), `u` (not yet) and `gone` (being deleted); returns the store and the final metadata."""
     memory = MemoryStore(SystemClock())
     async with running(directory, FaultyStore(memory), SNAPSHOTS) as node:
         await node.create("t", 2, {**TIERED, "max.message.bytes": "4321"})
@@ -65,7 +65,7 @@ class Taking:
         self.cluster = cluster
 
     async def run(self) -> tuple[ManifestWriter, list[RecoveryPoint]]:
-        """As a node does."""
+        """Takes the cluster over, as a node's start does."""
         await self.take.begin()
         identity = self.data.establish(self.cluster, 1)
         return await self.take.run(identity.directory_id)

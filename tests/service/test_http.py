@@ -1,4 +1,4 @@
-"""The HTTP server before strangers: what they get wrong is answered, and is not in the log."""
+"""The HTTP server and strangers: their mistakes get an answer, and no line in the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def _stats() -> Mapping[str, object]:
     raise RuntimeError("a defect")
 
 
-#: Far more than the buffers of two sockets hold.
+#: Far larger than the buffers of two sockets.
 LARGE = bytes(32 << 20)
 PLACES = 4
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -67,7 +67,7 @@ async def test_a_defect_of_the_node_is_logged(server: HttpServer, caplog: pytest
 
 @pytest.mark.parametrize("said", [b"", HEALTH[:10], HEALTH, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"])
 async def test_idle_connections_block_no_new_one(server: HttpServer, said: bytes) -> None:
-    """Silent ones, ones in the middle of a request, answered ones, and such as do not read a large answer."""
+    """Silent ones, unfinished requests, answered ones, and clients that do not read a large answer."""
     strangers = []
     for _ in range(3 * PLACES):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
@@ -76,7 +76,7 @@ async def test_idle_connections_block_no_new_one(server: HttpServer, said: bytes
         if said.startswith(b"GET /metrics"):
             await reader.readexactly(1)  # its answer has begun
     assert b" 200 " in await _answer(server, HEALTH)
-    # The oldest ones gave way.
+    # The oldest connections were closed.
     with pytest.raises((EOFError, ConnectionError)):
         await strangers[0][0].readexactly(len(LARGE))
     for _, writer in strangers:
@@ -84,7 +84,7 @@ async def test_idle_connections_block_no_new_one(server: HttpServer, said: bytes
 
 
 async def test_connections_stay_within_the_limit(server: HttpServer) -> None:
-    """The oldest one gives way, and no other."""
+    """Only the oldest connection is closed."""
     held = []
     for _ in range(PLACES + 1):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -102,7 +102,7 @@ async def test_connections_stay_within_the_limit(server: HttpServer) -> None:
 
 @pytest.mark.parametrize("asked_before", [False, True])
 async def test_a_connection_whose_answer_is_being_built_is_kept(asked_before: bool) -> None:
-    """The one whose answer takes long came first; those after it have nothing under way, or no more."""
+    """The slow request's connection is the oldest; the later ones are idle, before or after an answer."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> Mapping[str, object]:

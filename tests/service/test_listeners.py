@@ -1,5 +1,5 @@
-"""`listeners` and its companions are read, and refused, as Kafka 4.2.1 does it, of which their sentences were asked; and a
-node listens so."""
+"""`listeners` and the related configs are parsed and refused as by Kafka 4.2.1, whose error texts were recorded; and a node
+listens accordingly."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_default_ports_are_9092_to_9094(tmp_path: Path, port: int, what: str
     del free[{9092: "listeners", 9093: "grpc_listener", 9094: "http_listener"}[port]]
     settings = load_settings({**free, "data_dir": tmp_path / "data", "store": "none"}, environ={})
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # somebody has it, which will do
+        with contextlib.suppress(OSError):  # if the port is already in use, that will do
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
         said = (
             f"127.0.0.1:{port} for {what}: Address already in use; stop the process using it, or choose another {flag}"

@@ -1,4 +1,4 @@
-"""What /readyz says: ready or not, and who is waited for."""
+"""What /readyz reports: ready or not, and what the node still waits for."""
 
 from __future__ import annotations
 

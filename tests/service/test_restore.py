@@ -1,4 +1,4 @@
-"""`tidelog restore` and `--verify`, on what a node left in a directory store."""
+"""`tidelog restore` and its `--verify`, on what a node left in a directory store."""
 
 from __future__ import annotations
 

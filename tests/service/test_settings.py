@@ -56,7 +56,7 @@ def test_names_of_configs_need_no_quotes_and_lists_may_be_lists(tmp_path: Path) 
 
 
 def service_links(service: str, port: str, url: str) -> dict[str, str]:
-    """What a kubelet gives every pod for a Service of two ports, named as `getServiceEnvVars` names them."""
+    """The variables that a kubelet gives every pod for a Service of two ports, named as `getServiceEnvVars` names them."""
     scheme, address = url.split("://")
     host, number = address.split(":")
     one = f"{service}_PORT_{number}_{scheme.upper()}"

@@ -1,4 +1,4 @@
-"""What a node refuses to start with: one sentence that says what to do, and nothing left behind."""
+"""Starts that a node refuses: one sentence says what to do, and nothing is left behind."""
 
 from __future__ import annotations
 

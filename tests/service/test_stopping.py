@@ -1,4 +1,4 @@
-"""From SIGTERM to the end: unready at once, what is owed is still sent, exit code 0."""
+"""From SIGTERM to the exit: the node is unready at once, still sends the answers it owes, and exits with code 0."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from tests.faults.clients import until
 from tests.support.node import Node
 
-#: ApiVersions, version 0, without a client id, with its size in front.
+#: ApiVersions, version 0, without a client id, preceded by its size.
 REQUEST = struct.pack(">ihhih", 10, 18, 0, 7, -1)
-#: More than the buffers of two sockets hold, of requests or of answers.
+#: More requests, and more answers, than the buffers of two sockets hold.
 REQUESTS = 1_000_000
-#: So often in a row nothing could be sent: the node takes no more before its answers are read.
+#: Failed sends in a row that show that the node reads no more until its answers are read.
 IN_A_ROW = 10
 
 
@@ -46,7 +46,7 @@ def test_a_stopping_node_is_unready_while_it_finishes_answers(tmp_path: Path) ->
         assert node.get("/healthz")[0] == 200
         slow.setblocking(True)
         received = 0
-        with contextlib.suppress(ConnectionResetError):  # it closes once all is sent, with requests it has not read
+        with contextlib.suppress(ConnectionResetError):  # the node closes once all is sent, with requests still unread
             while data := slow.recv(1 << 20):
                 received += len(data)
         assert received > 0

@@ -1,4 +1,4 @@
-"""A node on a store whose answers lack what versions are told by: it says so, once and precisely, and does not run on it."""
+"""A store whose answers lack the header that tells versions apart: the node refuses it with one precise error, and stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_store_without_etags_is_refused_at_the_probe(tmp_path: Path, versitygw
             node.spawn()
             assert node.wait() == 1
             said = node.output_path.read_text()
-            node.environment["AWS_ENDPOINT_URL"] = versitygw.endpoint  # a store that answers as S3 does
+            node.environment["AWS_ENDPOINT_URL"] = versitygw.endpoint  # a store that sends ETags, as S3 does
             node.start()
         finally:
             node.kill()

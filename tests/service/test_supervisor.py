@@ -1,4 +1,4 @@
-"""Workers tick, survive what may pass, and take the node down with what may not."""
+"""Workers tick, survive temporary failures, and stop the node on all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node whose disk is lost is built again from the bucket alone."""
+"""A node whose disk is lost is rebuilt from the bucket alone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     node.start()
     assert cluster_of(node) == cluster
     assert {key: value for key, (_, _, value) in consume(node, "orders", 2, 500).items()} == held
-    # Nothing was copied and nothing given up: what asks the operator to look for a copy is not said.
+    # Nothing was copied and nothing discarded: no event asks the operator to look for a copy.
     assert not {"directory.moved", "log.discarded"} & set(node.output().split())
     produce(node, "orders", 500, first=500, **{"enable.idempotence": True})
     found = consume(node, "orders", 2, 1000)
@@ -73,7 +73,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     assert configs["max.message.bytes"].value == "123456"
     seal(node, "orders")
 
-    node.restart()  # the word stays on the command line
+    node.restart()  # the flag stays on the command line
     assert len(consume(node, "orders", 2, 1000)) == 1000
     old = Node(tmp_path / "old", store=node.store)
     old.data_dir = zombie
@@ -92,7 +92,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
 
 
 def test_an_older_copy_that_lacks_a_topic_says_how_the_cluster_goes_on(node: Node, tmp_path: Path) -> None:
-    """Of the last start of the directory that is lost: nothing else tells that it is older."""
+    """The backup is of the last start of the lost directory, so only the missing topic shows that it is older."""
     create(node, "orders", 1, TIERED)
     cluster = cluster_of(node)
     shutil.copytree(node.data_dir, tmp_path / "backup", ignore=shutil.ignore_patterns("*.tmp"))

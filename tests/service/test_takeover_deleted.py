@@ -1,4 +1,4 @@
-"""A topic that was deleted to its end stays deleted, also where somebody has put all of its objects back by hand."""
+"""A fully deleted topic stays deleted, even if somebody restores all of its objects by hand."""
 
 from __future__ import annotations
 

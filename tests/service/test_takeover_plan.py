@@ -1,4 +1,4 @@
-"""Which topics live, where a snapshot of the metadata and the files in the bucket are of different moments."""
+"""Which topics are live, where the metadata snapshot and the files in the bucket are of different moments."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def told(found: Inventory) -> tuple[list[TopicId], list[TopicId]]:
         (known(deleting=A), seen(A), [], [A]),
         (known(B, deleting=A), seen(B, earlier=[A]), [B], [A]),
         (known(B), seen(C, earlier=[A, B], manifests={A: [0], B: [0, 1], C: [5]}), [C], [A, B]),
-        # Deleted to its end, and put back by hand, its file as well.
+        # Fully deleted, then restored by hand, including its file.
         (gone(A), seen(A), [], [A]),
         (gone(A), seen(A, manifests={A: [0]}), [], [A]),
         (gone(A), seen(None, manifests={A: [0]}), [], [A]),

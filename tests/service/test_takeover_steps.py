@@ -1,4 +1,4 @@
-"""A take-over that is cut at any of its steps is made to its end by the next start."""
+"""A take-over that is interrupted at any step is completed by the next start."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.support.faulty_store import FaultyStore
 
 
 class Cut(LogError):
-    """The process died here."""
+    """The process dies here."""
 
 
 class FailingFiles(OsFiles):
-    """The `fail_at`-th write fails."""
+    """Fails write number `fail_at`, counted from 1."""
 
     def __init__(self, fail_at: int) -> None:
         self.left = fail_at
@@ -45,7 +45,7 @@ class FailingFiles(OsFiles):
 
 
 def told(image: MetadataImage) -> object:
-    """What must be the same however often the take-over was cut."""
+    """What must be the same however often the take-over was interrupted."""
     return (image.cluster_id, image.topics, image.deleting, image.configs, image.features, image.next_producer_id)
 
 
@@ -99,7 +99,7 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
         async with taking(directory, store, cluster, files) as start:
             try:
                 await start.run()
-                survived.append((kind, number))  # the probe's own key is removed as well as can be
+                survived.append((kind, number))  # the probe deletes its own key as best effort
             except LogError:
                 assert start.metadata.image.topics == {}, "nothing is shown before it is whole"
                 assert start.metadata.image.take_over is not None or not start.metadata.image.cluster_id
@@ -115,7 +115,7 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
 
 
 async def test_what_the_old_node_changes_until_the_incarnation_is_raised_counts(tmp_path: Path) -> None:
-    """It runs still, and a topic's config is altered after the first look at the bucket."""
+    """The old node still runs, and alters a topic's config after the take-over's first look at the bucket."""
     left, before = await left_behind(tmp_path / "lost")
     store, key = FaultyStore(left), keys.topic_file_key(before.cluster_id, "t")
     gate = store.hold(1, "put", "cluster.json")
@@ -138,7 +138,7 @@ async def test_a_recovery_point_is_of_the_time_its_end_was_committed_not_of_the_
         if isinstance(parsed := keys.parse(info.key), keys.ManifestKey):
             newest = json.loads(left.blocking().get(info.key).data)["segments"][-1]
             offloaded[parsed.partition] = newest["added"][1]
-    for name in ("first", "second"):  # the second finds the claims of the first as the newest commits
+    for name in ("first", "second"):  # the second finds the first one's claims as the newest commits
         async with taking(tmp_path / name, left, cluster) as start:
             previewed = await start.take.preview()
             _, points = await start.run()
@@ -178,7 +178,7 @@ async def metadata_removed(store: MemoryStore, cluster: str) -> None:
 
 
 async def refused(directory: Path, left: MemoryStore, cluster: str, why: str) -> None:
-    """By a preview and by a take-over, which leave the bucket as it is."""
+    """Asserts that a preview and a take-over both refuse, and leave the bucket unchanged."""
     store = FaultyStore(left)
     before = {info.key: left.blocking().get(info.key).data for info in left.blocking().list("")}
     async with taking(directory, store, cluster) as start:
@@ -241,7 +241,7 @@ async def test_an_offload_that_was_cut_does_not_refuse_a_take_over(tmp_path: Pat
     ids = Ids(before.cluster_id, "t", before.topic_ids["t"], 0)
     (first, *_) = [info.key for info in left.blocking().list(ids.segments_prefix) if info.key.endswith(".idx")]
     for partition, base in ((ids, 10), (Ids(before.cluster_id, "u", before.topic_ids["u"], 0), 0)):
-        for uuid in ("a" * 32, "b" * 32):  # cut twice
+        for uuid in ("a" * 32, "b" * 32):  # interrupted twice
             key = keys.sidecar_key(
                 partition.cluster_id, partition.topic, partition.topic_id, partition.partition, base, 0, uuid
             )

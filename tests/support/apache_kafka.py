@@ -42,13 +42,12 @@ _BROKER = "kafka.Kafka"
 
 
 class KafkaFailed(AssertionError):
-    """The broker ended, or did not answer in time. Says how, with the end of what it printed."""
+    """The broker ended, or did not answer in time. The message says which, with the end of the broker's output."""
 
 
 class ApacheKafka:
-    """`settings` are broker configs, over the few that a node of one needs; `heap` is Java's -Xmx, `jvm` further options of
-    the broker's Java. `port` 0 is a free one.
-    `classes` are further places of its class path, for plugins that the settings name."""
+    """`settings` are broker configs, added to the few that a single node needs; `heap` is Java's -Xmx, `jvm` further options
+    of the broker's Java. `port` 0 picks a free port. `classes` extend its class path, for plugins that the settings name."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class ApacheKafka:
         self.kill()
 
     def start(self, *, timeout: float = START_TIMEOUT_S) -> ApacheKafka:
-        """Formats the directory if it is new, starts the broker, returns once it answers and knows itself."""
+        """Formats the directory if it is new, starts the broker, and returns once it answers and its metadata names it."""
         self.spawn()
         try:
             self._wait_until_answering(timeout)
@@ -121,7 +120,7 @@ class ApacheKafka:
         atexit.unregister(self.kill)
 
     def kill(self) -> None:
-        """SIGKILL, if it runs; returns once the process is gone."""
+        """SIGKILL if it runs; returns once the process is gone."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -143,7 +142,7 @@ class ApacheKafka:
         return self.process.pid
 
     def configs(self) -> dict[str, str]:
-        """What stands in `server.properties`."""
+        """The content of `server.properties`."""
         ours: dict[str, str | int | bool] = {
             "process.roles": "broker,controller",
             "node.id": NODE_ID,
@@ -196,7 +195,7 @@ def _two_ports(first: int) -> tuple[int, int]:
 
 
 def _knows_itself(port: int) -> bool:
-    """Whether Metadata 1 of no topic names a broker: the port opens before the controller has let the broker in."""
+    """Whether Metadata 1 without topics names a broker: the port opens before the controller admits the broker."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as client:
             client.settimeout(5)

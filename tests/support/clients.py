@@ -21,7 +21,7 @@ def create(node: Node, topic: str, partitions: int, configs: dict[str, str]) -> 
 
 
 def produce(node: Node, topic: str, count: int, *, first: int = 0, **settings: object) -> None:
-    """`count` records, numbered from `first` on."""
+    """Produces `count` records, numbered from `first` on."""
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 5, "batch.size": 20_000, **settings})
     for i in range(first, first + count):

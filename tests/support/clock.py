@@ -1,4 +1,4 @@
-"""Time and chance that a test sets: a clock that stands still until it is advanced, and ids that repeat."""
+"""Time and randomness under a test's control: a clock that stands still until it is advanced, and ids that repeat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 
 class ManualClock:
-    """Stands still until told. `sleep` returns once `advance` has passed its moment."""
+    """Stands still until advanced. `sleep` returns once `advance` has passed its end."""
 
     def __init__(self, unix_ms: int = 1_700_000_000_000) -> None:
         self._start = unix_ms
@@ -33,7 +33,7 @@ class ManualClock:
         await waiter
 
     def step(self, ms: int) -> None:
-        """Somebody sets the wall clock, by so much more."""
+        """Moves the wall clock by `ms`, as somebody who sets it would."""
         self._stepped += ms
 
     def advance(self, seconds: float) -> None:

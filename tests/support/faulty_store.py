@@ -45,7 +45,7 @@ class _Rule:
     gate: Gate | None = None
 
     def meets(self, operation: str, key: str) -> bool:
-        """Counts one call; true for the call that it is about."""
+        """Counts one call; true for the call that the rule applies to."""
         if self.operation not in ("", operation) or self.key_part not in key:
             return False
         self.calls_left -= 1

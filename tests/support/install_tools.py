@@ -1,7 +1,7 @@
-"""What the tests start and `pip` does not bring: Kafka's jars, kafkajs, promtool, the schemas of Kubernetes and versitygw.
-`python -m tests.support.install_tools`.
+"""Installs what the tests run and `pip` does not provide: Kafka's jars, kafkajs, promtool, the schemas of Kubernetes and
+versitygw. `python -m tests.support.install_tools`.
 
-All but the last are needed. Without versitygw (no Go to be had) the S3 suites run on moto alone and say so.
+All but the last are required. Without versitygw (no Go available) the S3 suites run on moto alone and say so.
 """
 
 from __future__ import annotations

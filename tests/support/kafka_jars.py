@@ -23,7 +23,8 @@ _LOGGER = "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</art
 
 
 def class_path() -> str:
-    """What `java -cp` needs for every tool of Kafka. Fetches the jars if they are missing; CalledProcessError if it cannot."""
+    """The argument of `java -cp` for every tool of Kafka. Fetches the jars if they are missing; CalledProcessError if that
+    fails."""
     ROOT.mkdir(parents=True, exist_ok=True)
     with open(ROOT / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -38,7 +39,7 @@ def class_path() -> str:
 
 
 def tiered_storage() -> Path:
-    """The jar with `LocalTieredStorage`, Kafka's own object store for its tests: a directory."""
+    """The jar with `LocalTieredStorage`, the object store of Kafka's own tests: a directory."""
     folder = ROOT / "tests"
     jar = folder / f"kafka-storage-{VERSION}-test.jar"
     class_path()
@@ -54,15 +55,16 @@ def tiered_storage() -> Path:
 
 
 def compile_class(source: Path, into: Path) -> None:
-    """A class of ours against Kafka's, for its class path. CalledProcessError, with what the compiler printed, if it failed."""
-    compiler = "jdk.compiler/com.sun.tools.javac.Main"  # `javac` itself comes with a larger package
+    """Compiles one of our classes against Kafka's, into the class path `into`. CalledProcessError with the compiler's output
+    if that fails."""
+    compiler = "jdk.compiler/com.sun.tools.javac.Main"  # the command `javac` needs a larger package
     jars = ":".join(map(str, sorted(Path(class_path()).parent.glob("*.jar"))))
     command = ["java", "-m", compiler, "-nowarn", "-cp", jars, "-d", str(into), str(source)]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=TOOL_SECONDS)
 
 
 def run_tool(main_class: str, *arguments: str) -> str:
-    """What the tool printed. CalledProcessError, with what it printed, if it failed."""
+    """Returns the tool's output. CalledProcessError, with that output, if it failed."""
     command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), main_class]
     done = subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, timeout=TOOL_SECONDS)
     if done.returncode != 0:

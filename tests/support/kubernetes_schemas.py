@@ -1,5 +1,5 @@
 """The schemas of Kubernetes' own resources, from the package kubernetes-validate. It goes into `.cache`, beside the
-environment: it is used by one test, and brings the schemas of ten releases."""
+environment, because only one test uses it and it brings the schemas of ten releases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 300
 
 
 def folder() -> Path:
-    """Where the package lies, for PYTHONPATH. Raises OSError or SubprocessError where it cannot be had."""
+    """The package's directory, for PYTHONPATH. Raises OSError or SubprocessError if it cannot be installed."""
     target = ROOT / ".cache" / f"kubernetes-validate-{VERSION}"
     target.mkdir(parents=True, exist_ok=True)
     with (target / "lock").open("w") as lock:

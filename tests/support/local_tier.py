@@ -1,4 +1,4 @@
-"""A tier process inside this one: the same server over the same socket pair, without a second interpreter."""
+"""A tier process within this process: the same server over the same socket pair, without a second interpreter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LocalHandle:
 
 
 class LocalLauncher:
-    """Each launch serves one socket until it ends. `servers` are those started so far, the last one serving now."""
+    """Each launch serves one socket until it ends. `servers` are all those started so far; the last one is serving."""
 
     def __init__(self, open_store: OpenStore, clock: Clock, rng: Rng) -> None:
         self._open_store = open_store

@@ -2,8 +2,8 @@
 
     pytest -p tests.support.no_skips ...
 
-For continuous integration, where everything that the tests need is there: a tool that is missing (versitygw, terraform, a
-tmpfs, the compiled kernels) would otherwise leave whole suites out and the run green.
+For continuous integration, where everything that the tests need is installed: without the plugin, a missing tool (versitygw,
+terraform, a tmpfs, the compiled kernels) would skip whole suites and leave the run green.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """`test` is searched in the test's id, `said` in its stated reason; `why` is our explanation."""
+    """`test` is searched for in the test's id, `said` in the reason it states; `why` is our explanation."""
 
     test: str
     said: str
@@ -83,5 +83,5 @@ def reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # a worker of xdist tells the process that started it
+    if not hasattr(config, "workerinput"):  # a worker of xdist reports to the process that started it
         config.pluginmanager.register(Unexpected(), "unexpected skips")

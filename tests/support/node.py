@@ -198,7 +198,7 @@ class Node:
         return "\n".join(self.output().splitlines()[-lines:])
 
     def _read_endpoints(self) -> bool:
-        """Adopts the addresses if they belong to this process and not to an earlier one."""
+        """Takes the addresses if this process wrote them, not an earlier one."""
         try:
             endpoints = json.loads((self.data_dir / "endpoints.json").read_text())
         except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):

@@ -1,7 +1,7 @@
-"""Packages of npm, as a `package-lock.json` pins them: of `tests/clients/javascript` kafkajs and the codecs that it leaves
-to its users, of `examples/grpc_javascript` gRPC.
+"""npm packages, as a `package-lock.json` pins them: kafkajs with the codecs that it leaves to its users for
+`tests/clients/javascript`, and gRPC for `examples/grpc_javascript`.
 
-Fetched once into `.cache/node-<hash of the lock file>`; no script of a package runs.
+Fetched once into `.cache/node-<hash of the lock file>`; no package runs a script.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FETCH_SECONDS = 600
 
 
 def node_path(source: Path = SOURCE) -> Path:
-    """What NODE_PATH has to name. Fetches the packages if they are missing; CalledProcessError if it cannot."""
+    """The value for NODE_PATH. Fetches the packages if they are missing; CalledProcessError if that fails."""
     lock_file = source / "package-lock.json"
     folder = CACHE / f"node-{hashlib.sha256(lock_file.read_bytes()).hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Ports that stay one test's own, from before its server starts until after it has started again.
+"""Ports that belong to one test, from before its server starts until after its last restart.
 
-A port the kernel chose (`bind` to 0) lies among the ports of outgoing connections: while a server is down between two
-starts, any client of a neighbouring test may get it as its own end. These lie below, and every worker of pytest-xdist
-has a share of its own.
+A port that the kernel chooses (`bind` to 0) is in the range of outgoing connections: while a server is down between two
+starts, any client of a neighbouring test may get it as its own end. These ports are below that range, and every worker of
+pytest-xdist has its own share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORKERS = 16
 
 
 def _share(worker: int) -> Iterator[int]:
-    """Cycles through a worker's ports from a start of its own, so that a second run beside this one starts elsewhere."""
+    """Cycles through a worker's ports from a random start, so that a second run on this machine starts elsewhere."""
     size = (_END - _FIRST) // _WORKERS
     first = _FIRST + worker % _WORKERS * size
     return itertools.islice(itertools.cycle(range(first, first + size)), random.SystemRandom().randrange(size), None)
@@ -29,7 +29,7 @@ _ports = _share(int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("g
 
 
 def free_port() -> int:
-    """A TCP port on which nothing listens, and that this process gives to nobody else before it has given its 624 others."""
+    """A TCP port on which nothing listens. This process returns its 624 other ports before it returns the same one again."""
     return next(port for port in _ports if _is_free(port))
 
 

@@ -1,5 +1,5 @@
-"""promtool, which reads and tries Prometheus' rules: the machine's, else the one of Debian's package, unpacked into `.cache`
-and not installed. `promtool()` fetches it if need be."""
+"""promtool, which parses and tests Prometheus' rules: the machine's own, else the one in Debian's package, unpacked into
+`.cache` and not installed. `promtool()` fetches it if necessary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 300
 
 
 def promtool() -> str:
-    """The command's path. Raises OSError or SubprocessError where it cannot be had."""
+    """The command's path. Raises OSError or SubprocessError if it cannot be fetched."""
     found = shutil.which("promtool")
     if found is not None:
         return found

@@ -46,7 +46,7 @@ class Hangup(Exception):
 
 
 Forward = Callable[[Request], Awaitable[Answer]]
-#: What happens to one request: returns the answer for the client, or raises Hangup.
+#: Handles one request: returns the answer for the client, or raises Hangup.
 Action = Callable[[Request, Forward], Awaitable[Answer]]
 
 
@@ -55,7 +55,7 @@ class _Rule:
     action: Action
     method: str
     path: str
-    left: int | None  # calls until it applies, once; None: applies always
+    left: int | None  # calls until it applies, once; None: it always applies
 
     def applies(self, request: Request) -> bool:
         if self.method not in ("", request.method) or self.path not in request.path:
@@ -231,7 +231,7 @@ def delayed(seconds: float) -> Action:
 
 
 def held(released: threading.Event) -> Action:
-    """Forwards once the test sets `released`."""
+    """Holds the request until the test sets `released`, then forwards it."""
 
     async def act(request: Request, forward: Forward) -> Answer:
         while not released.is_set():

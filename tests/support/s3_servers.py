@@ -35,7 +35,7 @@ BUCKET = "tidelog-test"
 VERSITYGW = Path(__file__).resolve().parents[2] / ".cache" / "bin" / "versitygw"
 START_SECONDS = 60
 
-#: What makes the AWS SDKs of this process and of its children use the test servers' keys and nobody else's settings.
+#: Makes the AWS SDKs of this process and its children use the test servers' keys, and nobody else's settings.
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -83,7 +83,8 @@ class S3Server:
         self.client.create_bucket(Bucket=name)
 
     def stop(self) -> None:
-        """Ends the server and waits for its end (moto takes some seconds after SIGTERM, and holds nothing durable)."""
+        """Ends the server and waits for it. moto gets SIGKILL: it takes some seconds after SIGTERM, and holds nothing
+        durable."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL if self.directory is None else signal.SIGTERM)
         try:
@@ -108,7 +109,7 @@ def moto_server() -> Iterator[S3Server]:
 
 @contextmanager
 def versitygw_server(directory: Path, *, arguments: tuple[str, ...] = ()) -> Iterator[S3Server]:
-    """`directory` becomes the store of the buckets. Call `versitygw_missing` first."""
+    """`directory` holds the buckets. Call `versitygw_missing` first."""
     port = free_port()
     directory.mkdir(parents=True, exist_ok=True)
     command = [str(VERSITYGW), "--keep-alive", "-q", *arguments, "-p", f"127.0.0.1:{port}", "posix", str(directory)]
@@ -117,7 +118,7 @@ def versitygw_server(directory: Path, *, arguments: tuple[str, ...] = ()) -> Ite
 
 
 def versitygw_missing() -> str | None:
-    """Why versitygw cannot run here, or None. Builds it if it was not built yet."""
+    """Why versitygw cannot run here, or None. Builds it if necessary."""
     from tests.support.install_versitygw import install
 
     return install(VERSITYGW)

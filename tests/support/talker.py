@@ -57,7 +57,7 @@ class Talker:
         self._complaints.close()
 
     def ask(self, *, seconds: float = ANSWER_SECONDS, **question: Any) -> Any:
-        """The result. Refused if there was an error, the process ended, or no answer came within `seconds`."""
+        """Returns the result. Refused if the answer is an error, the process ended, or no answer came within `seconds`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question).encode() + b"\n")

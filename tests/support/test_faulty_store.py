@@ -1,4 +1,4 @@
-"""The fault injector itself: which call it meets, before or after its effect."""
+"""The fault injector itself: which call a rule hits, before or after its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""In continuous integration a test that is left out is a failure, however it is left out, unless the list says why."""
+"""In continuous integration a skipped or expected-to-fail test is a failure, however it is skipped, unless the list explains
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from tests.support.no_skips import ALLOWED
 from tests.support.node import ROOT
 
-#: A way of leaving a test out, and what the plugin says of it.
+#: A way to skip a test, and what the plugin reports for it.
 WAYS = (
     ("def test_a():\n    pytest.skip('no terraform')\n", "test_0.py::test_a: Skipped: no terraform"),
     ("@pytest.mark.skipif(True, reason='glibc')\ndef test_a(): pass\n", "test_1.py::test_a: Skipped: glibc"),

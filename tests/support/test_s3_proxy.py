@@ -1,4 +1,4 @@
-"""The proxy itself: it passes requests through, and kills before or after the server has acted."""
+"""The proxy itself: it passes requests through, and kills before or after the server acts."""
 
 from __future__ import annotations
 

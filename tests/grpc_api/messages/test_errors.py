@@ -1,4 +1,4 @@
-"""Errors on the wire of gRPC: each has a name, a status that fits its advice, and comes back as what it was."""
+"""Errors on gRPC's wire: each has a name and a status that fits its advice, and decodes to the same error."""
 
 from __future__ import annotations
 

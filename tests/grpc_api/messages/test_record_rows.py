@@ -1,4 +1,4 @@
-"""Decoded records on the wire are what protobuf makes of the same records."""
+"""Decoded records on the wire equal what protobuf encodes for the same records."""
 
 from __future__ import annotations
 

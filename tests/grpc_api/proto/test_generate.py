@@ -1,4 +1,4 @@
-"""The generated protobuf code is that of the .proto files."""
+"""The generated protobuf code matches the .proto files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel that programs embed has what other languages and type checkers need."""
+"""The wheel contains what other languages and type checkers need."""
 
 from __future__ import annotations
 

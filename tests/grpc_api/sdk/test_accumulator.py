@@ -1,4 +1,4 @@
-"""When records of a producer become a batch, and in which order batches leave."""
+"""When a producer's records become a batch, and in which order batches are sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage_tiers.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 VALUE = b"x" * 1000
-#: What a record may take, and what it does.
+#: The size that a record may take, and the size that it takes.
 SIZE = record_bytes(None, VALUE, NO_HEADERS)
 WRITTEN = 1009
 

@@ -1,4 +1,4 @@
-"""The client for programs without a loop, on a node in a thread of its own, from several threads."""
+"""The blocking client, used from several threads, on a node in a thread of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNTIL_END = ReaderOptions(until_end=True)
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Of a node that runs in another thread's loop."""
+    """The address of a node that runs in another thread's loop."""
     known: list[str] = []
     ready, over = threading.Event(), threading.Event()
 
@@ -168,7 +168,7 @@ def test_clients_come_and_go_in_one_thread(address: str) -> None:
 
 
 def test_a_program_whose_last_client_has_gone_says_nothing(address: str) -> None:
-    """In a process of its own: here the node's channels and server keep gRPC's poller."""
+    """Runs in a process of its own: in this one the node's channels and server keep gRPC's poller alive."""
     program = (
         "import sys\n"
         "from grpc_api.sdk.blocking import BlockingClient\n"

@@ -1,4 +1,4 @@
-"""Reading what a node left in a store, with no node running: a memory store that outlives it."""
+"""Reading what a node left in a store, with no node running: the memory store outlives it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COUNT = 300
 
 
 class Left:
-    """A store, and the records of topic `t` that are in it."""
+    """A store, and the records of topic `t` in it."""
 
     def __init__(self, store: BlockingObjectStore, cluster_id: str) -> None:
         self.store = store

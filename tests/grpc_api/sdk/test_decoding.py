@@ -1,4 +1,4 @@
-"""Messages are what the plain decoder says, whatever the records are."""
+"""Decoded messages equal those of the plain decoder, whatever the records are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK when the node goes away, forgets, or refuses: nothing twice, nothing lost in silence, nobody waits for ever."""
+"""The SDK when the node goes away, forgets, or refuses: no record is repeated or silently lost, and no call waits for ever."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def send_all(producer: Producer, count: int, start: int = 0) -> list[async
 
 
 class Answers:
-    """Stands before a core's `append`, and changes what it answers."""
+    """Wraps a core's `append`, and changes its answers."""
 
     def __init__(self, node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         self.plan: list[LogError | str] = []
@@ -51,7 +51,7 @@ class Answers:
                 return [step] * len(appends)
             answers: Any = original(appends, **fields)
             if step == "lose":
-                # Appended, but the answer does not arrive: the channel ends before it.
+                # The batch is appended, but its answer never comes: the channel ends before it.
                 for answer in answers:
                     answer.committed = asyncio.get_running_loop().create_future()
             return answers
@@ -79,7 +79,7 @@ async def test_a_lost_answer_is_asked_for_again_and_the_record_is_there_once(
 async def test_a_write_that_meets_the_end_of_its_channel_is_written_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC calls it INTERNAL, in words of its own, when the batch of a write fails before the call's end is known."""
+    """gRPC reports INTERNAL, with its own text, when the batch of a write fails before the call's end is known."""
     await client.create_topic("t")
     original = StreamStreamCall.write
     broken: list[Any] = []
@@ -168,7 +168,7 @@ async def test_a_record_whose_time_is_up_says_whether_it_may_be_there(
         await until(lambda: answers.calls == 1)
         with pytest.raises(RequestTimedOut, match="may or may not be there"):
             await flew
-        # Under a new identity: the next one is neither taken for a repetition nor out of order.
+        # The producer has a new identity: the next record counts neither as a duplicate nor as out of order.
         assert (await (await producer.send("t", b"next"))).offset == 1
 
 
@@ -195,7 +195,7 @@ async def test_a_full_buffer_holds_senders_until_there_is_room(
             await producer.send("t", b"x" * 900)
             most = max(most, producer._accumulator.held_bytes)
         assert most <= 10_000
-        huge = await producer.send("t", b"x" * 50_000)  # larger than the whole buffer: alone
+        huge = await producer.send("t", b"x" * 50_000)  # larger than the whole buffer: sent alone
         assert (await huge).offset == 100
 
 

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: Java's murmur2 with a key, sticky without."""
+"""The partition of a record: Java's murmur2 with a key, sticky without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that is given another port says so at once, and one that is given the right one goes on."""
+"""A client given the wrong port fails at once with a precise error; one given the right port connects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 
 @pytest.fixture
 async def listener() -> AsyncIterator[Callable[[bytes | None], object]]:
-    """Starts a listener that answers some bytes and ends the connection; None: it says nothing."""
+    """Starts a listener that answers these bytes and closes the connection; with None it stays silent."""
     servers: list[asyncio.Server] = []
 
     async def listen(answer: bytes | None) -> str:

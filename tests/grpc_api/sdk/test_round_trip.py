@@ -1,4 +1,4 @@
-"""What is sent is what is read: through a node in this process, producer and reader of the SDK."""
+"""Records that are sent are read back, through a node in this process, with the SDK's producer and reader."""
 
 from __future__ import annotations
 

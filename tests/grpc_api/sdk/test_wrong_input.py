@@ -1,4 +1,4 @@
-"""Mistakes of programs: each is its own call's error, says what is wrong, and costs no other record anything."""
+"""Mistakes of programs: each fails its own call with a precise error, and affects no other record."""
 
 from __future__ import annotations
 

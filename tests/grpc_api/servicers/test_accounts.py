@@ -1,4 +1,4 @@
-"""Who may hold how much, and who has to go."""
+"""How much each connection may hold, and which one is closed when memory is short."""
 
 from __future__ import annotations
 

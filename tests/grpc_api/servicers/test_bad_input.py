@@ -1,4 +1,4 @@
-"""Wrong calls over a real channel: a precise status with its detail, and nothing left behind."""
+"""Wrong calls over a real channel: each gets a precise status with details, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ async def test_a_call_whose_deadline_passes_before_the_node_comes_to_it_does_not
     caller.start()
     await until(connected.is_set)
     held.set()
-    caller.join(10)  # and with it the node's event loop, on purpose, until the caller has given up
+    caller.join(10)  # blocks the node's event loop, on purpose, until the caller has given up
     assert ended == [CODES.DEADLINE_EXCEEDED]
     assert await topic_names(channel) == ["t"]
 

@@ -1,4 +1,5 @@
-"""What callers make a node hold is counted until it is sent or freed, and bounded; who stands still holds nobody up."""
+"""The memory that callers make a node hold is counted until it is sent or freed, and bounded; a stalled caller blocks no
+other."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def fetch(max_bytes: int = 4 * MIB, **fields: Any) -> log_pb2.FetchRequest:
 
 @asynccontextmanager
 async def stopped_caller(address: str, kind: str, count: int) -> AsyncIterator[None]:
-    """A process that began so many calls, read one answer, and stands still."""
+    """A process that began `count` calls, read one answer, and stopped itself."""
     command = ["-m", "tests.grpc_api.stopped_caller", address, kind, str(count)]
     process = await asyncio.create_subprocess_exec(sys.executable, *command)
     try:
@@ -138,7 +139,7 @@ def traced() -> Iterator[None]:
 
 @pytest.mark.usefixtures("traced")
 async def test_a_stream_that_waits_keeps_nothing_of_what_it_has_sent(node: Served, channel: Any) -> None:
-    """Whether it waits for records or for room: what is sent is not counted any more."""
+    """This holds whether it waits for records or for memory: sent answers no longer count."""
     await fill(node, 1)
     answers = node.server.bounds.answers
     calls = [LogStub(channel).FetchStream(fetch(MIB)) for _ in range(4)]
@@ -159,7 +160,7 @@ async def test_a_stream_that_waits_keeps_nothing_of_what_it_has_sent(node: Serve
 
 
 def _bytes_made_by(path: str) -> int:
-    """That are still in memory."""
+    """Bytes that the file allocated and that are still in memory."""
     made = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, path)])
     return sum(each.size for each in made.traces)
 
@@ -199,7 +200,7 @@ async def test_a_nodes_memory_stays_bounded_whoever_does_not_read(tmp_path: Path
                     await asyncio.sleep(0.5)
                 answer = await LogStub(channel).Fetch(fetch(MIB))
                 assert answer.partitions[0].records
-            # What a call costs beside its answer comes on top.
+            # Each call costs memory besides its answer.
             assert seen - before < limits.ANSWERS_BYTES + count * 256_000 + 64 * MIB
 
 
@@ -281,7 +282,7 @@ async def test_the_more_streams_follow_the_longer_each_may_be_silent() -> None:
 
 
 async def test_a_silent_look_makes_nothing_anew_of_the_partitions_a_stream_follows() -> None:
-    """Objects that are new and stay are what the collector looks at while everybody waits."""
+    """New objects that survive make garbage collections longer, which every caller waits for."""
     wanted = [FetchPartition(TopicPartition("t", each), 0, 1) for each in range(100)]
     follower = _Follower(Fetch(wanted, 100, 1, 1, Isolation(0)))
     silence = [Fetched(None, 0, 0, 0)] * 100
@@ -363,7 +364,7 @@ async def test_streams_that_wake_together_take_turns_of_the_loop(
 async def test_a_topic_that_is_named_a_thousand_times_is_described_some_at_a_time(
     node: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them is a row, and so is each of their partitions."""
+    """Each naming is a row, and so is each partition."""
     await node.node.create("wide", partitions=100)
     hurried = itertools.count()
     shared = Lane(lambda: float(next(hurried)))

@@ -1,4 +1,4 @@
-"""Which connections are known, where nobody waits for the look at who has gone, or no descriptor is left for it."""
+"""The set of known connections, when nobody waits for the look at closed ones, or no descriptor is left for that look."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Callers:
         return number
 
     def connect(self) -> str:
-        """As gRPC names it."""
+        """Returns the name that gRPC gives the connection."""
         self._far.append(socket.create_connection(self._listener.getsockname()))
         near, (host, number) = self._listener.accept()
         name = f"ipv4:{host}:{number}"

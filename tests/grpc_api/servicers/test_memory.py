@@ -1,4 +1,4 @@
-"""Who waits for memory: in which order it is given, and that nobody keeps what it gave up."""
+"""Callers that wait for memory: the order in which they get it, and that a cancelled one keeps none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records one by one over a real channel: what is sent is read, by whichever client, and what is refused is alone."""
+"""Records one by one over a real channel: every client reads what was sent, and a refusal affects one record alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def read_all(stub: Any, **fields: Any) -> list[pb.ReadRecord]:
 
 
 async def refused(call: Any) -> tuple[str, str]:
-    """Kafka's name and the sentence."""
+    """Kafka's error name and the message of a call that fails."""
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await (call if not hasattr(call, "read") else call.read())
     detail = detail_in(failed.value.trailing_metadata())
@@ -200,7 +200,7 @@ async def test_a_batch_larger_than_a_message_comes_in_parts(
 
 
 def test_aborted_records_and_markers_are_left_out_and_passed() -> None:
-    """No client can abort before there are transactions: what a log would hold is decoded."""
+    """Clients cannot abort before transactions exist, so the test decodes what such a log would hold."""
     producer: Any = {"producer_id": 900, "producer_epoch": 0}
     records = build_batch([NewRecord(None, b"aborted")], base_sequence=0, transactional=True, **producer)
     records += build_control_batch(ControlKind.ABORT, base_offset=1, coordinator_epoch=0, timestamp=0, **producer)

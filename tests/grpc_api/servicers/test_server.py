@@ -1,4 +1,4 @@
-"""The servicers over a real channel; the core behind them is a listener to what they ask of it."""
+"""The servicers over a real channel; the core behind them records what they ask of it."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_after_stop_the_port_is_free(core: SealingCore) -> None:
 
 async def test_a_connection_beyond_the_bound_is_told_so_until_another_has_gone(core: SealingCore) -> None:
     server = await serve_grpc(core, "127.0.0.1", 0, connections=2)
-    # Else the channels of one process share a connection.
+    # Otherwise the channels of one process share a connection.
     apart = (("grpc.use_local_subchannel_pool", 1),)
     channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=apart) for _ in range(3)]
     first, second, third = (TopicsStub(channel) for channel in channels)

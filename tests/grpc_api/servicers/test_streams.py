@@ -1,4 +1,4 @@
-"""Streams over a real channel, on a node in this process: what they promise, and what wrong input meets."""
+"""Streams over a real channel, on a node in this process: what they promise, and how they answer wrong input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def produce(sequence: int, *batches: bytes, acks: Any = pb.ACKS_ALL, topic: str 
 
 
 async def failure_of(call: Any) -> tuple[grpc.StatusCode, str, str]:
-    """Status, Kafka's name and sentence of a call that fails."""
+    """Status, Kafka's error name and message of a call that fails."""
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -281,7 +281,7 @@ async def test_a_slow_reader_is_not_read_for(node: Served, stub: Any, monkeypatc
     await call.read()
     await asyncio.sleep(0)
     seen = -1
-    while seen != fetches:  # until it stands still
+    while seen != fetches:  # until the count stays the same
         seen = fetches
         await asyncio.sleep(0.3)
     assert fetches < 30, "HTTP/2's window must have stopped the server"
@@ -294,7 +294,7 @@ async def test_a_slow_reader_is_not_read_for(node: Served, stub: Any, monkeypatc
 async def test_a_stream_holds_no_file_while_its_caller_takes_its_time(
     node: Served, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has to say is copied; the disk may have the segment's room back meanwhile."""
+    """Its answers are copies, so the disk may free the segment meanwhile."""
     parts, write = fetch_stream._Follower.parts, CallContext.write_counted
     read_from: dict[Any, int] = {}
     given_back: list[int] = []

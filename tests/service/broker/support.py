@@ -1,4 +1,4 @@
-"""A whole node in this process: real directory, real metadata log, the tier on a memory store behind a socket pair."""
+"""A whole node in this process: a real directory, a real metadata log, and the tier on a memory store behind a socket pair."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.support.faulty_store import FaultyStore
 from tests.support.local_tier import LocalLauncher
 
-#: Small segments, and nothing kept locally that the bucket holds.
+#: Small segments; the local disk keeps nothing that the bucket holds.
 TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}
 
 
 class Driven:
-    """Any core, and short words for what tests ask of it."""
+    """Any core, with short methods for what tests do with it."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -75,7 +75,7 @@ class Driven:
         return list(answers)
 
     async def read(self, topic: str, offset: int, partition: int = 0, wait_ms: int = 5000) -> list[Record]:
-        """The records of one fetch from `offset` on."""
+        """The records of one fetch at `offset`, those below it left out."""
         wanted = FetchPartition(TopicPartition(topic, partition), offset, 1 << 20)
         (answer,) = await self.fetch(wanted, wait_ms=wait_ms)
         if answer.error is not None:
@@ -83,7 +83,7 @@ class Driven:
         return [record for record in records(answer) if record.offset >= offset]
 
     async def read_all(self, topic: str, partition: int = 0, start: int = 0) -> list[Record]:
-        """From `start` to the high watermark."""
+        """All records from `start` to the high watermark."""
         end = await self.end(topic, partition)
         found: list[Record] = []
         while start < end:
@@ -111,7 +111,7 @@ class Running(Driven):
 
     @property
     def tier(self) -> Tier:
-        """Of a node that has a store."""
+        """The node's tier; the node must have a store."""
         assert self.node.tier is not None
         return self.node.tier
 
@@ -119,13 +119,13 @@ class Running(Driven):
         await self.log.seal(topic, wait=True, timeout_ms=20_000)
 
     async def evicted(self, topic: str, partition: int = 0) -> None:
-        """Returns once nothing of the partition's past is on the local disk."""
+        """Returns once none of the partition's records is on the local disk."""
         hot = self.node.broker.partitions.get(TopicPartition(topic, partition)).log.hot
         await until(lambda: hot.local_start_offset == hot.end_offset)
 
 
 async def manifest_of(led: Partition) -> Manifest:
-    """The newest manifest that the node has seen of a partition."""
+    """The newest manifest of a partition that the node has seen."""
     assert led.log.tier is not None and led.log.cold is not None
     return await led.log.cold.manifest()
 
@@ -142,7 +142,7 @@ def batch(*values: bytes, **fields: object) -> bytes:
 
 
 def records(answer: Fetched) -> list[Record]:
-    """The whole batches of an answer, decoded; its files are released."""
+    """Decodes the whole batches of an answer and releases its files."""
     import os
 
     data = b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in answer.slices)
@@ -166,7 +166,7 @@ async def running(
     store_url: str = "memory://node",
     **more: object,
 ) -> AsyncIterator[Running]:
-    """`broker` are broker configs, `more` further settings. The store outlives the node."""
+    """Runs a node. `broker` holds broker configs, `more` further settings. The store outlives the node."""
     clock = clock or SystemClock()
     store = store or FaultyStore(MemoryStore(clock))
 

@@ -1,4 +1,4 @@
-"""What threads validate and write holds nobody else up, and keeps its order."""
+"""Batches that threads validate or write block no other batch, and each partition keeps its order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Gate:
-    """Holds the threads that pack batches of one record, until it is opened."""
+    """Holds the threads that repack batches of one record until it is opened."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -125,7 +125,7 @@ async def test_a_client_that_leaves_takes_no_other_batch_along(node: Running, ga
 
 
 async def test_what_waits_does_not_change_when_its_buffer_is_used_again(node: Running, gate: Gate) -> None:
-    """A connection receives its next request where the batch stood."""
+    """A connection receives its next request into the same buffer."""
     sent = bytearray(batch(b"1"))
     waiting = node.log.append([Append(T0, memoryview(sent))])
     assert isinstance(waiting, asyncio.Future)
@@ -178,7 +178,7 @@ async def test_a_refusal_is_a_result_with_the_log_start(node: Running) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 async def test_a_batch_that_inflates_to_much_is_examined_beside_the_loop(node: Running, codec: Codec) -> None:
-    """Two kilobytes of it can take the loop for 60 ms, and a request may hold a thousand such batches."""
+    """Such a batch of 2 kB can take the loop for 60 ms, and a request may hold a thousand of them."""
     plain = TopicPartition("plain", 0)
     large = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=codec)
     small = build_batch([NewRecord(b"k", bytes(100))], codec=codec)
@@ -192,7 +192,7 @@ async def test_a_batch_that_inflates_to_much_is_examined_beside_the_loop(node: R
 
 
 async def test_records_at_fault_are_looked_for_beside_the_loop_and_few_are_named(node: Running) -> None:
-    """A request of 12 MB, of which each record is named, is answered in 200 MB."""
+    """Naming every record in the answer to a 12 MB request would make that answer 200 MB long."""
     late = [NewRecord(b"k", b"v", (), 1 << 50)] * (MAX_NAMED + 50)
     refusing = node.log.append([Append(TopicPartition("plain", 0), memoryview(build_batch(late)))])
     assert isinstance(refusing, asyncio.Future)
@@ -248,13 +248,13 @@ LARGER = os.urandom(WRITTEN_BY_THREAD)
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing costs so much that threads do it."""
+    """Makes writing look expensive, so that threads do it."""
     monkeypatch.setattr(WriteCost, "for_thread", lambda _: True)
 
 
 @pytest.fixture
 def held(slow: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """Holds the threads that write, until it is opened."""
+    """Holds the threads that write until it is opened."""
     gate, write = Gate(), BatchWrite._write
 
     def waits(self: BatchWrite) -> None:
@@ -319,7 +319,7 @@ async def test_what_happens_to_the_partition_meanwhile(node: Running, held: Gate
     waiting, behind = send(node, LARGER, topic="plain"), send(node, b"2", topic="plain")
     partition = node.node.broker.partitions.get(PLAIN)
     await until(lambda: held.waiting == 1)
-    threading.Timer(0.02, held.open.set).start()  # whoever needs the file waits for the thread
+    threading.Timer(0.02, held.open.set).start()  # a caller that needs the file waits for the thread
     if change == "a seal":
         await node.append("t", b"x")
         partition.log.hot.roll()
@@ -354,7 +354,7 @@ async def test_a_disk_that_refuses_a_thread_refuses_the_batch_alone(
 async def test_beyond_a_bound_the_loop_writes_by_itself(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer that sends on without an answer is slowed, not refused."""
+    """A producer that keeps sending without awaiting answers is slowed, not refused."""
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
@@ -381,7 +381,7 @@ async def test_a_node_that_closes_finishes_what_threads_write(tmp_path: Path, he
 async def test_a_queue_that_is_never_empty_goes_back_to_the_loop(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One producer with several requests in flight: no batch of it finds its partition free."""
+    """One producer with several requests in flight never finds its partition idle."""
     sent = [send(node, LARGER, topic="plain") for _ in range(5)]
     await until(lambda: held.waiting == 1)
     monkeypatch.setattr(WriteCost, "for_thread", lambda _: False)
@@ -402,7 +402,7 @@ def test_threads_write_from_where_writing_is_slow_until_it_is_fast() -> None:
         return cost.is_slow
 
     assert not after(between, 1000)
-    cost.took(size, 10.0)  # one that waited for the processor says little
+    cost.took(size, 10.0)  # one outlier may only have waited for the processor
     assert cost.s_per_gb < 2 * SLOW_S_PER_GB
     assert not after(0, 100)
     assert after(2 * SLOW_S_PER_GB * size / 1e9, 100)

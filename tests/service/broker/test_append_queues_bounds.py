@@ -1,4 +1,5 @@
-"""What waits for threads is bounded whatever it waits behind, leaves nothing in memory, and gives the loop back."""
+"""Work that waits for threads is bounded, whatever it waits behind; it leaves nothing in memory, and the loop keeps its
+turns."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 @pytest.fixture
 def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """Holds the threads that validate, until it is opened."""
+    """Holds the threads that validate until it is opened."""
     gate, validated = Gate(), Partition.validate
 
     def waits(self: Partition, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
@@ -68,7 +69,7 @@ def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 @pytest.fixture
 def writing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """Threads write, and are held until it is opened."""
+    """Makes threads write, and holds them until it is opened."""
     gate, write = Gate(), BatchWrite._write
 
     def waits(self: BatchWrite) -> None:
@@ -167,7 +168,7 @@ async def test_what_was_appended_leaves_nothing_for_the_collector(node: Running,
 async def test_what_batches_grow_to_before_their_turn_is_bounded(
     node: Running, writing: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two kilobytes may be packed anew to as much as max.message.bytes, faster than the disk takes it."""
+    """A batch of 2 kB may be repacked to as much as max.message.bytes, faster than the disk writes it."""
     monkeypatch.setattr(MODULE + "VALIDATED_BYTES", 0)
     grown: list[int] = []
     validated = Partition.validate

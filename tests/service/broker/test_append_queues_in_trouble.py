@@ -1,4 +1,5 @@
-"""Whatever befalls one batch that threads have to do with, those behind it go on, and half a batch is no part of the log."""
+"""A failure of one batch that threads validate or write does not stop the batches behind it, and half a batch never enters
+the log."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ __all__ = ["gate", "held", "node", "slow"]
 
 
 def halted(condition: Callable[[], bool]) -> None:
-    """Holds the event loop until threads have come so far."""
+    """Blocks the event loop until threads have made `condition` true."""
     end = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < end
@@ -51,7 +52,8 @@ def queues_of(node: Running) -> AppendQueues:
 
 
 async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
-    """Two are validated before the loop looks: what it is told of the second one's validation says nothing of its writing."""
+    """Two batches are validated before the loop looks: the report that the second one is valid does not mean that it is
+    written."""
     ready = queues_of(node)._ready
     first, second = send(node, b"1", b"2"), send(node, LARGER)
     halted(lambda: len(ready) == 1)
@@ -92,7 +94,7 @@ async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_eit
 async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop cannot write it by itself: it would overtake."""
+    """The loop cannot write the refused batch directly: it would overtake the others."""
     goes_on, validate = threading.Event(), Partition.validate
 
     def waits(self: Partition, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
@@ -122,7 +124,7 @@ FAILING: dict[str, tuple[object, str]] = {
 async def test_a_defect_refuses_its_batch_and_holds_nobody_up(
     node: Running, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """As many as there are threads, so that none is left if they die of it."""
+    """There are as many defects as threads, so that none would be left if a defect ended its thread."""
     owner, name = FAILING[where]
     method, left = getattr(owner, name), [2]
 
@@ -158,7 +160,7 @@ async def test_without_a_thread_to_be_had_the_loop_writes(
 async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_bound(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop was told of its validation when that was of no use."""
+    """The loop heard of its validation while another batch was still ahead of it."""
     queues, bomb = queues_of(node), build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)

@@ -1,4 +1,4 @@
-"""Partitions follow the metadata, also where the disk refuses one of them."""
+"""Partitions follow the metadata, even where the disk refuses one of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnmovableFiles(OsFiles):
 
 
 class SlowFiles(OsFiles):
-    """Stands still in the fsync of a directory whose name is `held`, in whatever thread that happens."""
+    """Blocks the fsync of a directory named `held` until `may_go`, in whichever thread it happens."""
 
     def __init__(self) -> None:
         self.held = ""
@@ -130,7 +130,7 @@ async def test_a_node_that_cannot_apply_its_metadata_stops(tmp_path: Path) -> No
 
 
 async def test_what_an_earlier_topic_had_reached_is_forgotten_before_another_takes_its_name(tmp_path: Path) -> None:
-    """Also where the disk refuses to forget it at first: a log start that came back would hide new records."""
+    """This holds even if the disk first refuses to forget it: a log start that came back would hide new records."""
     in_the_way = tmp_path / "data" / (LOG_STARTS + ".tmp")
     async with running(tmp_path / "data") as node:
         await node.create("t")
@@ -149,7 +149,7 @@ async def test_what_an_earlier_topic_had_reached_is_forgotten_before_another_tak
 
 
 class CountedFiles(OsFiles):
-    """Counts how often each name is given."""
+    """Counts the renames to each file name."""
 
     def __init__(self) -> None:
         self.named: Counter[str] = Counter()
@@ -182,7 +182,7 @@ async def test_a_wide_topic_that_is_created_again_costs_one_write_of_each_checkp
 
 
 class SlowlyMovedFiles(OsFiles):
-    """Notes, for each directory that is moved, how often the event loop had its turn before."""
+    """Counts the directories renamed in each turn of the event loop."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -216,7 +216,7 @@ async def test_a_wide_topic_is_deleted_a_few_directories_a_turn(tmp_path: Path) 
 
 
 async def test_a_partition_whose_saved_manifest_cannot_be_read_takes_nothing_until_it_can(tmp_path: Path) -> None:
-    """Its log is open by then, and what the bucket holds of it is not known."""
+    """Its log is already open, but what the bucket holds of it is unknown."""
     saved = tmp_path / "data" / "t-0" / SAVED_MANIFEST
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=TIERED)

@@ -1,4 +1,4 @@
-"""The time that records expire by, while somebody sets the wall clock."""
+"""The time by which records expire, while the wall clock is being changed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_a_step_ahead_lets_nothing_expire() -> None:
     seen = watch()
     assert seen.look(T0 + YEAR + 1000, T0 + 1000) == Stepped(YEAR)
     assert seen.step_ms == YEAR
-    assert seen.expiry_ms(T0 + YEAR + 2000, T0 + 2000) == T0 + 2000  # what has passed goes on to count
-    assert seen.look(T0 + YEAR + 2000, T0 + 2000) is None  # said once
+    assert seen.expiry_ms(T0 + YEAR + 2000, T0 + 2000) == T0 + 2000  # elapsed time still counts
+    assert seen.look(T0 + YEAR + 2000, T0 + 2000) is None  # reported once
 
 
 def test_also_before_anybody_has_looked() -> None:

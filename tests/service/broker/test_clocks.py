@@ -1,4 +1,4 @@
-"""A wall clock that somebody sets while the node runs: nothing stands still, and nothing expires."""
+"""A wall clock that is changed while the node runs: no work stops, and nothing expires early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T0 = TopicPartition("t", 0)
 
 
 class SetClock(SystemClock):
-    """The wall clock is `step_ms` ahead."""
+    """Its wall clock is `step_ms` ahead of the real one."""
 
     step_ms = 0
 
@@ -149,7 +149,7 @@ async def test_a_step_that_another_machine_confirms_is_taken_over_at_once(tmp_pa
     store = FaultyStore(MemoryStore(clock))
     async with running(tmp_path / "data", store, broker=broker, clock=clock, store_url=ELSEWHERE) as node:
         await expiring(node, clock)
-        clock.step_ms = YEAR_MS  # this store's too
+        clock.step_ms = YEAR_MS  # the store's clock steps with it
         await until(lambda: node.node.work.expiry.step_ms > 0)
         await node.node.work.expiry.compare()
         assert node.node.work.expiry.step_ms == 0

@@ -1,6 +1,6 @@
-"""Every honoured config of a topic changes what the node does, live: set on a topic that has records, seen at the next ones.
+"""Every honoured topic config takes effect live: a change to a topic that has records applies to the records that follow.
 
-What acts on single batches is in test_record_configs.py; the rules themselves are tested where they are implemented.
+Configs that act on single batches are in test_record_configs.py; the rules themselves are tested where they are implemented.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def alter(node: Running, topic: str | None = "t", **values: str | None) -> None:
-    """A topic's configs, or with None those of all brokers."""
+    """Alters the configs of a topic, or with None the defaults of all brokers."""
     resource = Resource(ResourceKind.BROKER, "") if topic is None else Resource(ResourceKind.TOPIC, topic)
     changes = [
         ConfigAlteration(name.replace("_", "."), AlterOp.DELETE if value is None else AlterOp.SET, value)
@@ -45,7 +45,7 @@ def hot(node: Running) -> HotLog:
 
 
 async def add(node: Running, count: int = 1, *, at: int | None = None) -> None:
-    """Records of now, or of `at` (ms)."""
+    """Appends records stamped now, or `at` (ms)."""
     for _ in range(count):
         when = int(time.time() * 1000) if at is None else at
         await node.append_batch("t", build_batch([NewRecord(b"k", VALUE, (), when)]))
@@ -56,7 +56,7 @@ def segments(node: Running) -> int:
 
 
 async def index_entries(node: Running) -> int:
-    """Of all segments, closed and on disk."""
+    """The number of entries in the offset indexes of all segments, which are closed and flushed first."""
     hot(node).roll()
     await node.node.work.flusher.flush(node.node.broker.partitions.get(TopicPartition("t", 0)))
     return sum(
@@ -102,7 +102,7 @@ async def forgets_what_is_old(node: Running) -> bool:
 
 
 async def is_offloaded(node: Running) -> bool:
-    """By itself."""
+    """Whether the node offloads a new record without a request."""
     await add(node)
     led = node.node.broker.partitions.get(TopicPartition("t", 0))
     clock, now = node.node.ground.host.clock, node.node.work.expiry.now
@@ -113,7 +113,7 @@ async def is_offloaded(node: Running) -> bool:
     return True
 
 
-#: What to set, what it does, and the broker's name of a topic's key where it is another than `log.` and the same.
+#: What to set, what it does, and the broker's name of the key where it is not `log.` and the topic's key.
 ACTS: list[tuple[dict[str, str], Callable[[Running], Awaitable[bool]], dict[str, str]]] = [
     ({"segment_ms": "60000"}, rolls_by_age, {"segment_ms": "log_roll_ms"}),
     (
@@ -183,7 +183,7 @@ async def test_a_topic_is_offloaded_in_time_paused_and_taken_back(node: Running)
     assert not await is_offloaded(node)
     with pytest.raises(InvalidRequest, match=r"t has remote.log.copy.disable=true: nothing is offloaded"):
         await node.seal("t")
-    await until(lambda: hot(node).local_start_offset == hot(node).end_offset - 1)  # what is nowhere else stays
+    await until(lambda: hot(node).local_start_offset == hot(node).end_offset - 1)  # the untiered record stays
     assert len(await node.read_all("t")) == hot(node).end_offset
     await alter(node, remote_log_copy_disable=None)
     assert await is_offloaded(node)
@@ -223,7 +223,7 @@ async def test_a_partition_remembers_so_many_producers(node: Running, caplog: py
     await alter(node, None, tidelog_partition_max_producer_ids="2")
 
     async def send(producer: int) -> int:
-        """The log's end once the producer has sent its first batch, for the first time or again."""
+        """The log end offset after the producer has sent its first batch, for the first time or again."""
         made = [NewRecord(b"k", VALUE, (), int(time.time() * 1000))]
         await node.append_batch("t", build_batch(made, producer_id=producer, producer_epoch=0, base_sequence=0))
         return hot(node).end_offset
@@ -236,7 +236,7 @@ async def test_a_partition_remembers_so_many_producers(node: Running, caplog: py
     assert "producers.forgotten" in caplog.text
 
 
-# --- of brokers, at the start -----------------------------------------------------------------------------------------
+# --- brokers' configs at start ----------------------------------------------------------------------------------------
 
 
 async def test_topics_are_made_as_the_broker_was_told(tmp_path: Path) -> None:

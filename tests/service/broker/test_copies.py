@@ -1,5 +1,5 @@
-"""Copies of a data directory beside a node that goes on with the original: nothing that the copy acknowledged is discarded for
-what the original commits later, and what it never knew of is not given out a second time."""
+"""A copy of a data directory runs beside the node that keeps the original. The original's later commits discard nothing that
+the copy acknowledged, and the copy hands out nothing a second time that it never knew of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def led(node: Running, topic: str) -> Partition:
 
 
 async def begun(node: Running) -> None:
-    """One record of `t` is in the bucket."""
+    """Puts one record of `t` in the bucket."""
     await node.create("t", configs=KEPT)
     await node.append("t", b"before")
     await node.seal("t")
@@ -36,20 +36,20 @@ async def set_tiered(node: Running, value: str) -> None:
 
 
 async def looks_home(node: Running) -> None:
-    """The next look at whether the directory is at home, now."""
+    """Runs the next check of the directory's home now."""
     (home,) = [worker for worker in node.node.workers() if worker.name == "home"]
     await home.tick()
 
 
 async def offloads(node: Running) -> None:
-    """The node does what it would do by itself some day, and ends as another one has claimed what it commits to."""
+    """Makes the node offload now; it ends because another node has claimed what it commits to."""
     await node.log.seal("t", wait=False, timeout_ms=0)
     await until(lambda: isinstance(node.node.ground.ending.fatal, FencedWriter))
     node.node.ground.ending.fatal = None
 
 
 async def in_the_bucket(copy: Running, *values: bytes) -> None:
-    """Of `t` the copy serves these, also once all of it is in the bucket."""
+    """The copy serves exactly these values of `t`, also once all of it is in the bucket."""
     await copy.seal("t")
     assert [record.value for record in await copy.read_all("t")] == list(values)
 
@@ -64,7 +64,7 @@ async def test_what_is_not_tiered_when_a_copy_begins_is_claimed_as_well(tmp_path
             await until(lambda: copy.node.home.away is None)
             await copy.append("t", b"of the copy")
             await copy.append("t", b"of the copy, too")
-            # The original's word about the topic's configs is held up: its offloads need not wait for it.
+            # The original's write of the topic's configs is held up; its offloads do not depend on that write.
             gate = node.store.hold(1, "get", "topic.json")
             await node.append("t", b"of the original")
             await set_tiered(node, "true")
@@ -135,7 +135,7 @@ async def test_a_copy_that_ran_without_its_store_is_a_copy_still(tmp_path: Path)
 
 
 async def test_an_older_partition_that_could_not_be_opened_at_first_is_compared(tmp_path: Path) -> None:
-    """Its owner puts it back with what nobody may read, and mends that while the node runs."""
+    """Its owner restores it unreadable, and repairs that while the node runs."""
     directory, older = tmp_path / "data" / "t-0", tmp_path / "older"
     async with running(tmp_path / "data") as node:
         await begun(node)
@@ -165,7 +165,7 @@ async def test_an_older_partition_that_could_not_be_opened_at_first_is_compared(
 
 
 async def test_no_producer_of_a_copy_gets_the_id_of_one_of_the_original(tmp_path: Path) -> None:
-    """Its first batch would be taken for a repetition: acknowledged, and not there."""
+    """Its first batch would pass for a duplicate: acknowledged, but not in the log."""
     async with running(tmp_path / "data") as node:
         await begun(node)
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -216,7 +216,7 @@ async def made_a_topic_anew(node: Running) -> None:
 async def test_a_copy_that_has_missed_something_claims_nothing_and_the_original_goes_on(
     tmp_path: Path, did: Callable[[Running], Awaitable[None]], said: str
 ) -> None:
-    """It would make that a second time: the topic under another id, so that the one in the bucket counts as deleted."""
+    """It would create the same thing twice: the topic under another id, so that the one in the bucket counts as deleted."""
     async with running(tmp_path / "data") as node:
         await begun(node)
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -238,7 +238,7 @@ async def test_a_copy_that_has_missed_something_claims_nothing_and_the_original_
 
 
 async def keys_of(node: Running) -> AsyncIterator[str]:
-    """Of what a cluster is: probes come and go."""
+    """The keys that make up a cluster; probes come and go."""
     async for info in node.store.list(""):
         if "/topics/" in info.key or info.key.endswith("/cluster.json"):
             yield info.key
@@ -248,7 +248,7 @@ async def keys_of(node: Running) -> AsyncIterator[str]:
 async def test_an_older_metadata_log_put_back_in_its_place_is_told_from_the_one_that_was_there(
     tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its damage report says, and as `cp` does: the file stays the same one."""
+    """The file is restored in place, as the damage report says and as `cp` does: its inode stays the same."""
     monkeypatch.setattr("service.directory.home.NOTE_S", 0.0)
     async with running(tmp_path / "data") as node:
         await begun(node)
@@ -294,7 +294,7 @@ async def test_an_older_partition_that_was_led_without_the_store_is_compared_wit
 async def test_what_an_older_metadata_log_does_not_know_stays_for_who_takes_the_cluster_over_instead(
     tmp_path: Path,
 ) -> None:
-    """Its damage report names both ways: the second one must not find less for the first."""
+    """Its damage report names both ways out: trying the first one must not leave less for the second."""
     async with running(tmp_path / "data") as node:
         await begun(node)
         path, cluster_id = Path(node.node.ground.metadata.path), node.node.cluster_id

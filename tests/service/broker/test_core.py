@@ -1,6 +1,7 @@
-"""What the broker's core does beyond its contract (`tests/conformance/test_contract.py`): over restarts, by the clock, inside.
+"""What the broker's core does beyond its contract (`tests/conformance/test_contract.py`): across restarts, on timers, and
+inside.
 
-One node in this process, hot disk and a memory store behind it.
+One node in this process, with a hot disk and a memory store behind it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ async def test_an_append_that_must_be_flushed_is_visible_only_afterwards(node: R
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 async def test_a_refused_batch_keeps_no_memory(node: Running, codec: Codec) -> None:
-    """However seldom the garbage collector comes."""
+    """This holds however rarely the garbage collector runs."""
     await node.create("t")
     bomb = memoryview(build_batch([NewRecord(None, bytes(100 << 20))], codec=codec))
     gc.collect()

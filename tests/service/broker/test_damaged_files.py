@@ -1,4 +1,5 @@
-"""One damaged file keeps no node down: it is made anew from what else is known, or that partition alone is held back."""
+"""One damaged file keeps no node from starting: the node rebuilds the file from what else it knows, or holds back that
+partition alone."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ async def test_a_damaged_topic_id_that_nothing_tells_holds_that_partition_back_a
             await node.node.broker.assignment.retry()
             await node.node.broker.partitions.checkpoint()
         assert '"t-0"' in node.node.ground.readiness.body().partition("refusing_partitions")[2]
-        # What the error says to do:
+        # Do as the error says.
         told = re.search(r"the two lines `(version: 0)` and `(topic_id: \S+)`", caplog.text)
         assert told is not None
         metadata.write_text(f"{told[1]}\n{told[2]}\n")
@@ -110,7 +111,7 @@ async def test_an_emptied_metadata_log_sets_no_partition_aside(tmp_path: Path, w
         async with running(tmp_path / "data", node.store):
             pass
     assert (tmp_path / "data" / "t-0" / MANIFEST_FILE).exists() and (tmp_path / "data" / "u-0").is_dir()
-    # What the error says to do:
+    # Do as the error says.
     shutil.rmtree(metadata, ignore_errors=True)
     shutil.copytree(kept, metadata)
     async with running(tmp_path / "data", node.store) as node:
@@ -137,7 +138,7 @@ async def test_a_topic_of_which_no_partition_can_be_opened_is_not_said_to_be_mad
 
 
 async def test_a_topic_that_never_had_a_record_has_not_shrunk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The node died between writing down that the topic exists and making its directory."""
+    """The node died after it recorded the topic and before it made the topic's directory."""
     async with running(tmp_path / "data") as node:
         await node.create("t")
         await node.create("u", configs=LOCAL)

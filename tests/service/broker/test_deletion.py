@@ -1,4 +1,4 @@
-"""A topic is deleted, and created again under its name, while the broker works on the old one: the new one is untouched."""
+"""A topic is deleted and created again under its name while the broker works on the old one: the new one stays untouched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def tiered(node: Running) -> Partition:
-    """Forty records in the bucket, nothing of them on the disk, the segments' names as a new topic would choose them."""
+    """Puts forty records in the bucket and none on the disk; a new topic would choose the same segment names."""
     await node.create("t", configs=TIERED)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
@@ -36,7 +36,7 @@ async def tiered(node: Running) -> Partition:
 
 
 async def created_again(node: Running, gate: Gate) -> Partition:
-    """Once the old topic's commit stands still in the store: another topic of its name, with records."""
+    """Waits until the old topic's commit blocks in the store, then makes another topic of its name, with records."""
     await gate.reached.wait()
     await node.core.topics.delete(["t"])
     await node.create("t", configs={**TIERED, "remote.storage.enable": "false"})
@@ -82,7 +82,7 @@ async def test_retention_of_a_topic_that_goes_meanwhile(node: Running) -> None:
 
 
 async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> None:
-    """Its directory is gone when the commit's manifest should be saved in it."""
+    """The topic's directory is gone when retention would save the committed manifest in it."""
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")

@@ -1,4 +1,4 @@
-"""The disk watermark: slowed between the marks, refused above, free below."""
+"""The disk watermarks: produce runs freely below the first, slows between the two, and is refused above the second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each leader epoch ended (KIP-101), when nothing of those epochs is on the local disk any more."""
+"""Where each leader epoch ended (KIP-101), once the local disk holds no record of those epochs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = 30
 
 
 async def write_epochs(directory: Path) -> Running:
-    """One start after another, each with its own epoch, everything in the bucket and nothing left here; the last node."""
+    """Starts the node once per epoch, moves every record to the bucket and off the disk, and returns the last node."""
     store = None
     for number in range(EPOCHS):
         async with running(directory, store) as node:
@@ -67,12 +67,12 @@ async def test_epochs_are_known_when_the_bucket_is_all_there_is(tmp_path: Path) 
         assert await ends_of(node) == await expected(node)
 
 
-# --- a history that is missing or cut is no disagreement --------------------------------------------------------------
+# --- a missing or truncated history is no divergence ------------------------------------------------------------------
 KEPT = {**TIERED, "local.retention.bytes": "-1", "local.retention.ms": "-1"}
 
 
 async def thirty_of_which_twenty_are_in_the_bucket(directory: Path, evicting: bool) -> Running:
-    """Two starts, an epoch each; the last ten records are on the local disk alone."""
+    """Starts the node twice, an epoch each; only the local disk holds the last ten records."""
     async with running(directory) as node:
         await node.create("t", configs=TIERED if evicting else KEPT)
         for i in range(10):
@@ -99,7 +99,7 @@ def emptied(path: Path) -> None:
 
 
 def older(path: Path) -> None:
-    """As of before the epochs that this log has now: its end is cut."""
+    """Restores the file from before the newest epochs: its end is cut."""
     lines = path.read_text().splitlines()
     path.write_text(f"0\n1\n{lines[2]}\n")
 
@@ -109,7 +109,7 @@ def older(path: Path) -> None:
 async def test_records_stay_where_the_epoch_history_is_lost(
     tmp_path: Path, what_happens: Callable[[Path], None], evicting: bool
 ) -> None:
-    """The history is put together from the newest sidecar and the local batches; the local log is not given up."""
+    """The history is rebuilt from the newest sidecar and the local batches; the local log is kept."""
     node = await thirty_of_which_twenty_are_in_the_bucket(tmp_path / "data", evicting)
     before = (tmp_path / "data" / "t-0" / EPOCHS_FILE).read_bytes()
     what_happens(tmp_path / "data" / "t-0" / EPOCHS_FILE)
@@ -131,7 +131,7 @@ async def test_records_stay_where_the_epoch_history_is_lost(
 
 @pytest.mark.parametrize("store_answers", [True, False])
 async def test_a_history_that_is_cut_waits_for_the_sidecar(tmp_path: Path, store_answers: bool) -> None:
-    """Not knowing is not disagreeing: nothing is discarded, and nobody leads, before the sidecar was asked."""
+    """An unknown epoch is no divergence: before the sidecar answers, the node discards nothing and does not lead."""
     node = await thirty_of_which_twenty_are_in_the_bucket(tmp_path / "data", True)
     damaged(tmp_path / "data" / "t-0" / EPOCHS_FILE)
     if store_answers:

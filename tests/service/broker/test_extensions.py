@@ -1,4 +1,4 @@
-"""Until when DeleteRecords may not say that the bucket hides what it deleted."""
+"""How long DeleteRecords must not report that the bucket hides the deleted records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_an_offload_whose_outcome_is_open_counts_until_a_later_one_has_end
             raise outcome
         with pytest.raises(TierUnavailable, match="retry"):
             await extensions.hiding(led, 7)
-        # The one that follows carries the log start; the one before may still land without it.
+        # This next offload carries the log start; the previous one may still land without it.
         with extensions.under_way(led, replace(JOB, log_start=7)):
             hiding = asyncio.ensure_future(extensions.hiding(led, 7))
             await asyncio.sleep(0)

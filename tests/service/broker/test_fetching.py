@@ -1,4 +1,4 @@
-"""Fetches that wait: who answers what, when, and that each one ends."""
+"""Fetches that wait: what answers them, when, and that each one ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_disk_that_cannot_be_read_costs_its_partition_alone(
     broken, good = await node.fetch(whole(T0), whole(T1), wait_ms=20_000)
     assert isinstance(broken.error, StorageError) and "repair or replace the disk" in str(broken.error)
     assert [record.value for record in records(good)] == [b"a"]
-    monkeypatch.undo()  # it is mended
+    monkeypatch.undo()  # the disk is repaired
     assert [record.value for record in await node.read_all("t")] == [b"a"]
 
 
@@ -94,7 +94,7 @@ async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running, monke
 
 
 async def test_a_reader_behind_the_newest_segment_does_not_wait_for_min_bytes(node: Running) -> None:
-    """What one segment gives may be less, and no more will come of it."""
+    """One segment may hold less than min_bytes, and a closed one never grows."""
     await node.create("t", configs={"internal.segment.bytes": "2000", "remote.storage.enable": "false"})
     for _ in range(20):
         await node.append("t", b"a" * 300)
@@ -113,7 +113,7 @@ async def test_a_cold_range_is_answered_without_waiting_for_min_bytes(node: Runn
 
 
 async def test_a_last_fetched_epoch_tells_where_histories_part(tmp_path: Path) -> None:
-    """KIP-595. As in Kafka, an epoch of which nothing is known is an offset out of range."""
+    """KIP-595. As in Kafka, an unknown epoch is an offset out of range."""
     async with running(tmp_path / "data") as node:
         await node.create("t")
         await node.append("t", b"a")
@@ -134,7 +134,7 @@ async def test_a_last_fetched_epoch_tells_where_histories_part(tmp_path: Path) -
 
 
 async def test_an_epoch_that_was_never_written_in_diverges(tmp_path: Path) -> None:
-    """A log that has records of an epoch which ours has none of is another history, however short it is."""
+    """A log with records of an epoch in which this log has none is another history, however short it is."""
     store = None
     for value in (b"a", None, b"b"):
         async with running(tmp_path / "data", store) as node:
@@ -162,7 +162,7 @@ async def test_nobody_waits_for_more_than_an_answer_may_hold(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("ends", ["cancelled", "answered"])
 async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Path, ends: str) -> None:
-    """Each full collection holds the loop, and comes the more seldom the more there is."""
+    """Each full collection blocks the loop, and collections come more rarely the more objects there are."""
     async with running(tmp_path / "data") as node:
         await node.create("t", partitions=10)
         wanted = [whole(TopicPartition("t", index)) for index in range(10)]
@@ -192,7 +192,7 @@ async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Pa
 async def test_of_many_cold_partitions_the_first_are_brought_first(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many as have room in memory: those that are brought later do not drive them out before they are answered."""
+    """Only as many as fit in memory are hydrated at once, so that later ones do not evict them before they are answered."""
     monkeypatch.setattr(fetching, "MAX_MISSES", 2)
     await cold(node, 5)
     wanted = Fetch([FetchPartition(TopicPartition("t", n), 0, 1 << 20) for n in range(5)], 0, 1, 1 << 20)

@@ -1,4 +1,5 @@
-"""`cluster.json` and `topic.json` that a bucket lost, or shows older: noticed, and written again by a repair alone."""
+"""A bucket that lost `cluster.json` or `topic.json`, or shows an older one: the node notices, and only a repair rewrites the
+file."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ SHOWN = pytest.mark.parametrize("shown", ["gone", "older", "damaged"])
 
 
 class Left(NamedTuple):
-    """What a node of two starts has left, all of whose records are in the bucket, and what its files were after the first."""
+    """What a node leaves after two starts, all its records in the bucket; `first` holds its files after the first start."""
 
     store: FaultyStore
     ids: Ids
@@ -140,7 +141,7 @@ async def test_a_cluster_file_is_not_written_below_what_another_node_has_committ
 async def test_a_running_node_notices_that_its_cluster_file_went_backwards(
     tmp_path: Path, shown: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At the look that comes once a day or grace; from then on nothing is deleted, evicted or offloaded."""
+    """The daily check (or one per grace, if that is shorter) notices; from then on nothing is deleted, evicted or offloaded."""
     async with running(tmp_path, broker=AT_ONCE) as node:
         await until(lambda: access_of(node).writer is not None)
         first = (await node.store.get(keys.cluster_key(node.node.cluster_id))).data
@@ -221,7 +222,7 @@ async def blocked_and_repaired(node: Running, newest: TopicState) -> None:
 
 
 async def test_a_revision_that_the_disk_refused_is_saved_by_a_later_round(tmp_path: Path) -> None:
-    """A start compares with the saved one: without it, nobody would notice that the file has gone backwards."""
+    """A start compares with the saved revision: without it, nobody would notice that the file went backwards."""
     files = TroubledFiles()
     metadata = MetadataLog.open(str(tmp_path), files)
     topic_id = TopicId(bytes(range(16)))

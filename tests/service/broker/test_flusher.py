@@ -1,4 +1,4 @@
-"""Flushing while the disk fails: what was not synced is never said to be, and nobody waits for ever."""
+"""Flushing while the disk fails: unsynced records are never reported as synced, and no caller waits for ever."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T0 = TopicPartition("t", 0)
 
 
 class FailingFiles(OsFiles):
-    """Fails the calls of `failing`."""
+    """Fails the calls named in `failing`."""
 
     def __init__(self) -> None:
         self.failing: set[str] = set()
@@ -85,7 +85,7 @@ async def test_a_flush_that_cannot_begin_ends_for_whoever_waits(tmp_path: Path) 
 
 
 class HeldFsync(OsFiles):
-    """The next fsync of a log stands still, in its thread, until `may_go`."""
+    """Blocks the next fsync of a log, in its thread, until `may_go`."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -101,7 +101,7 @@ class HeldFsync(OsFiles):
 
 
 async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) -> None:
-    """As the bucket's log may be shorter, nothing of what was to be flushed need ever be there again."""
+    """The bucket's log may be shorter, so the offsets to flush may never exist again."""
     files = HeldFsync()
     async with running(tmp_path / "data", files=files) as node:
         await node.create("t")
@@ -124,7 +124,8 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
 
 
 async def test_what_passes_refuses_no_write_until_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No descriptor for a moment: the flush is refused, said once, tried again, and acknowledges then what waited for it."""
+    """A brief lack of file descriptors: the flush fails, is logged once, is retried, and then acknowledges the waiting
+    append."""
     files = FailingFiles()
     caplog.set_level(logging.INFO)
     async with running(tmp_path / "data", files=files) as node:

@@ -1,4 +1,4 @@
-"""Looking offsets up by time while ranges move from one tier to the other, and records that nobody may see yet."""
+"""Offset lookups by time, while segments move between tiers and while records are not yet committed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def at(timestamp: int) -> bytes:
 
 async def test_what_is_evicted_during_a_look_up_is_still_found(node: Running) -> None:
     await node.create("t", configs=TIERED)
-    # The first range speaks of a late timestamp that log start hides: it must be looked into, and holds nothing.
+    # The first segment's index names a late timestamp that the log start hides: the lookup must read it, and finds nothing.
     for timestamp in (9000, *range(1001, 1010)):
         await node.append_batch("t", at(timestamp))
     await node.seal("t")

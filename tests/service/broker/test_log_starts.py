@@ -1,4 +1,4 @@
-"""Log start on disk and in the bucket: durable before anything is removed for it, whatever fails in between."""
+"""The log start on disk and in the bucket: it is durable before anything is removed for it, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T0 = TopicPartition("t", 0)
 
 
 class HeldFiles(OsFiles):
-    """Counts how often each name is given; the first time that it is `held`, that stands still until `may_go`."""
+    """Counts the renames to each file name; the first rename to `held` blocks until `may_go`."""
 
     def __init__(self) -> None:
         self.named: Counter[str] = Counter()
@@ -70,7 +70,7 @@ async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_asked
 
 
 async def test_who_deletes_records_of_many_partitions_waits_for_few_writes(tmp_path: Path) -> None:
-    """And nobody else waits: the disk may be slow."""
+    """Nobody else waits meanwhile: the disk may be slow."""
     files = HeldFiles()
     async with running(tmp_path / "data", files=files) as node:
         await node.create("t", 30)
@@ -131,7 +131,7 @@ async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) 
 
 
 async def test_the_manifest_drops_segments_that_lie_in_a_page(node: Running) -> None:
-    """More segments than a manifest holds: the oldest stand in a page, of which retention takes some."""
+    """With more segments than a manifest holds, the oldest are in a manifest page, and retention takes some of that page."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
@@ -155,7 +155,7 @@ async def test_the_manifest_drops_segments_that_lie_in_a_page(node: Running) -> 
 
 
 async def test_retention_asks_for_pages_only_when_the_oldest_segment_has_expired(node: Running) -> None:
-    """Sized so that the oldest of many segments stays, then so that a few go: one question for all pages then."""
+    """First the limit keeps the oldest of many segments, then a few go: that takes one request for all pages."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
@@ -167,7 +167,7 @@ async def test_retention_asks_for_pages_only_when_the_oldest_segment_has_expired
     total = led.log.tier.bytes
 
     async def read(retention_bytes: int) -> dict[str, int]:
-        """The questions about pages."""
+        """The requests about pages that a retention round makes, counted by name."""
         limit = ConfigAlteration("retention.bytes", AlterOp.SET, str(retention_bytes))
         await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [limit])
         before = client.stats.asked.copy()

@@ -1,4 +1,4 @@
-"""Fetches that wait look again within a share of each turn of the loop."""
+"""Waiting fetches look again within a share of each turn of the loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.service.broker.support import batch, running
 
 
 class Looking:
-    """Time stands still but for looks, which take as long as they are said to; `made` are theirs in order."""
+    """A clock that only looks move, each by its given duration; `made` lists the looks in order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Looking:
         return look
 
     async def turn(self) -> list[str]:
-        """What is looked at in one turn of the loop."""
+        """The looks made in one turn of the loop."""
         self.made.clear()
         await asyncio.sleep(0)
         return list(self.made)

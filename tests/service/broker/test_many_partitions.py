@@ -1,4 +1,4 @@
-"""A fetch of many partitions answers as one of few does, waits as it does, and leaves nothing behind."""
+"""A fetch of many partitions answers and waits as a fetch of few does, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_it_waits_for_what_comes_and_for_no_longer_than_it_may(tmp_path: P
 
 @pytest.mark.parametrize("count", [3, COUNT])
 async def test_one_object_waits_in_all_partitions_of_a_fetch(tmp_path: Path, count: int) -> None:
-    """Thousands of fetches that begin together would else leave the collector an object for each of their partitions."""
+    """Otherwise thousands of concurrent fetches would leave the collector one object per partition each."""
     async with running(tmp_path) as node:
         await node.create("t", count)
         waiting = fetch(node, asked(60_000, count))
@@ -85,7 +85,7 @@ async def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
-    """Has something done at each slice of a fetch, by number from 1, after which the fetch has to rest."""
+    """Calls a function at each slice of a fetch, numbered from 1, and makes the fetch rest after each slice."""
 
     def at_each(act: Callable[[int], None]) -> None:
         rest, slices = ManyFetch._rest, 0

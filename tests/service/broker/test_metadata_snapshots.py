@@ -1,4 +1,4 @@
-"""The metadata's snapshot in the bucket, written while tier processes come and go."""
+"""The metadata snapshot in the bucket, written while tier processes come and go."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_tier_process_that_ends_meanwhile_takes_no_snapshot_with_it(
 
 
 class Asked:
-    """Counts the snapshots that are sent, and what their answer is."""
+    """Counts the snapshots that are sent, and fails them with `failure` if it is set."""
 
     def __init__(self, node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         client = node.tier.client
@@ -62,7 +62,7 @@ class Asked:
 
 
 async def written_anew(node: Running, ticks: int = 3) -> None:
-    """As often as it is due by the interval."""
+    """Runs `ticks` rounds, each of them due."""
     snapshots = node.tier.snapshots
     assert snapshots is not None
     for _ in range(ticks):

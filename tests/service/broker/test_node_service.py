@@ -1,4 +1,4 @@
-"""What a node says of its disk, of the producers that wrote to it, and of its quorum."""
+"""What a node reports about its disk, the producers that wrote to it, and its quorum."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_the_directory_holds_what_is_local(node: Running, tmp_path: Path) 
 
 
 async def test_a_replica_is_looked_at_when_it_is_taken(node: Running) -> None:
-    """Thousands of them take ten milliseconds in one go."""
+    """Looking at thousands of replicas takes 10 ms if it is done in one go."""
     await node.create("t")
     (directory,) = node.node.broker.core.node.log_directories()
     await node.append("t", b"value")

@@ -1,5 +1,5 @@
-"""An older copy of one partition's directory is put back, and ends above the last checkpoint of what was flushed: nothing on
-the disk says that records are missing, but it is another directory. With a store it is compared before it takes anything."""
+"""An older copy of one partition's directory is restored, and it ends above the last recovery point: nothing on the disk
+shows that records are missing, but it is another directory. With a store, the node compares it before it accepts appends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def other_files(directory: Path, copy: Path) -> None:
 
 
 async def an_older_copy(root: Path, put_back: Callable[[Path, Path], None]) -> Running:
-    """20 records are in the bucket, the copy holds 10; the process died, and the last checkpoint was at 5."""
+    """The bucket holds 20 records and the copy 10; the process died, and the last checkpoint was at 5."""
     data = root / "data"
     async with running(data) as node:
         await node.create("t", configs=TIERED)

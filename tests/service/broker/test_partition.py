@@ -1,4 +1,4 @@
-"""One partition: what it refuses, and what its refusals cost."""
+"""One partition: what it refuses, and what each refusal costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frames(error: BaseException) -> int:
 
 
 async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running) -> None:
-    """Each frame would keep the batch that was refused."""
+    """Each frame would keep the refused batch in memory."""
     await node.create("t")
     led = node.node.broker.partitions.get(T0)
     led.fail(StorageError("the disk failed"))
@@ -42,7 +42,7 @@ async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running)
 
 
 async def test_what_fails_after_its_deletion_stays_deleted(node: Running) -> None:
-    """A flush under way fails because the files are gone: who asks learns that the topic is."""
+    """A flush under way fails because the files are gone: callers still learn that the topic was deleted."""
     await node.create("t")
     led = node.node.broker.partitions.get(T0)
     led.delete()

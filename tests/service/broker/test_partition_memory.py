@@ -1,4 +1,4 @@
-"""What a partition holds of its history in memory: a sum of it always, its segments while it is read cold."""
+"""What a partition keeps of its history in memory: always a summary, and its segments only while it is read cold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WANTED_BYTES = 2048
 
 @pytest.fixture
 def traced() -> Iterator[Callable[[], int]]:
-    """Bytes that Python holds at the moment, garbage excluded."""
+    """A function that returns the bytes that Python holds now, garbage excluded."""
 
     def held() -> int:
         gc.collect()

@@ -1,4 +1,4 @@
-"""The high watermark: never past the log end, the slowest in-sync follower, or an append that waits for its flush."""
+"""The high watermark: never past the log end, the slowest in-sync follower, or an append that still needs its flush."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition's life: every event in every phase, on the table and on a partition with a log."""
+"""A partition's life cycle: every event in every phase, in the table and on a partition with a log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.storage_tiers.hot.support import open_log
 
 SERVICE = Path(__file__).parents[3] / "service"
 KEY = TopicPartition("t", 0)
-#: What callers are told for each cause.
+#: The error that callers get for each cause.
 KINDS: dict[Cause, type[LogError]] = {
     Cause.RECOVERY: LeaderNotAvailable,
     Cause.FAILURE: StorageError,
@@ -70,7 +70,7 @@ def after(life: Life, event: PartitionEvent, why: str = "why") -> Life:
 
 
 def ways() -> dict[Phase, tuple[PartitionEvent, ...]]:
-    """The shortest way to every phase that there is a way to."""
+    """The shortest sequence of events to every reachable phase."""
     found: dict[Phase, tuple[PartitionEvent, ...]] = {Phase.OPENING: ()}
     seen = deque([Phase.OPENING])
     while seen:
@@ -90,8 +90,8 @@ def test_the_tables_name_every_phase_and_every_event() -> None:
 
 
 class Facts(NamedTuple):
-    """What is true of a partition that is not deleted. `log`: "unknown" (to be asked for), "copy" (perhaps an older one), or
-    "known" to be what the bucket holds."""
+    """The facts about a partition that is not deleted. `log` is "unknown" (the bucket must be asked), "copy" (perhaps an
+    older copy), or "known" to match the bucket."""
 
     log: str
     failed: bool = False
@@ -110,7 +110,7 @@ FACTS: dict[Phase, Facts] = {
 
 
 def facts_after(facts: Facts, event: PartitionEvent) -> Facts | None:
-    """Each event changes one fact; None where it cannot happen."""
+    """The facts after `event`, which changes at most one of them; None where the event cannot happen."""
     match event:
         case PartitionEvent.COMPARE:
             return Facts("copy") if facts.opening else None
@@ -143,7 +143,7 @@ def test_callers_are_refused_for_what_is_true_of_it(phase: Phase) -> None:
 
 
 def test_whoever_waits_is_told_what_ends_its_wait() -> None:
-    """Of an acknowledgement: that there will be none. Of records: that they may be read now, or never."""
+    """An acknowledgement ends when it will never come; a fetch wakes when it can be answered, with records or an error."""
     ends = {event for event, effect in EFFECTS.items() if effect.ends_acknowledgements}
     assert ends == {PartitionEvent.DISCARD, PartitionEvent.FAIL, PartitionEvent.DELETE}
     wakes = {event for event, effect in EFFECTS.items() if effect.wakes_readers}
@@ -230,7 +230,7 @@ def refused(work: Callable[[], object]) -> type[LogError] | None:
 
 
 def answers(led: Partition) -> dict[str, type[LogError] | None]:
-    """What callers get, asked as they ask."""
+    """The error, or None, that each kind of request gets."""
     return {
         "write": refused(lambda: led.append(memoryview(batch(b"a")))),
         "begin": refused(
@@ -298,7 +298,7 @@ async def test_an_epoch_ends_where_the_next_one_begins_also_before_the_first_rec
     assert led.log.hot.epoch_end_offset(7) == (7, 1)
     led.recover(RECOVERING)
     led.begin_epoch(8)
-    assert led.log.hot.epoch_end_offset(8) == (-1, -1)  # where it begins is not known before it leads
+    assert led.log.hot.epoch_end_offset(8) == (-1, -1)  # it begins where this leader will, which is not known yet
     led.lead()
     assert led.log.hot.epoch_end_offset(8) == (8, 1)
     with pytest.raises(ValueError, match="leader epoch 3 is below 8"):
@@ -307,7 +307,7 @@ async def test_an_epoch_ends_where_the_next_one_begins_also_before_the_first_rec
 
 
 def test_one_method_assigns_the_phase() -> None:
-    """What callers are refused would not fit the phase if anybody else did."""
+    """If anything else assigned it, callers could be refused for a cause that does not fit the phase."""
     assigned: list[str] = []
     for path in SERVICE.rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Producer ids come from the blocks that were reserved, and from nowhere else."""
+"""Producer ids come only from the blocks that the node has reserved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COUNT = 3
 
 
 class Blocks:
-    """Reserves [0, 3), [100, 103) and so on: what lies between belongs to other nodes."""
+    """Reserves [0, 3), [100, 103) and so on; the ids in between belong to other nodes."""
 
     def __init__(self) -> None:
         self.reserved = 0

@@ -1,4 +1,4 @@
-"""What follows the metadata does work for what changed, however many topics there are."""
+"""Work that follows a metadata change is proportional to the change, however many topics there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic configs that act on what producers send: codec, timestamps, size, and what is said of each record refused."""
+"""Topic configs that act on what producers send: codec, timestamps, size, and the error reported for each refused record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, running
 
 CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-#: Each compresses better at the first level than at the second.
+#: The first level compresses better than the second.
 LEVELS = {"gzip": ("9", "1"), "lz4": ("17", "9"), "zstd": ("22", "-100")}
 TEXT = b"".join(b"%d tides of %d, " % (i * 7919 % 1009, i % 31) for i in range(4000))
 
@@ -38,7 +38,7 @@ def sent(*records: NewRecord, codec: Codec = Codec.NONE, **fields: object) -> by
 
 
 def stored(node: Running, topic: str) -> list[tuple[BatchHeader, bytes]]:
-    """The batches of the topic's first segment, as they lie on disk."""
+    """The batches of the topic's first segment, as stored on disk."""
     (path,) = (Path(node.node.ground.data.path) / f"{topic}-0").glob("*.log")
     data, found = path.read_bytes(), []
     while data:

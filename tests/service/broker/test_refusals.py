@@ -1,4 +1,5 @@
-"""What was refused leaves nothing: an error in an answer must not keep, in a cycle, the frames that it came through."""
+"""A refusal leaves nothing in memory: an error in an answer must not keep, in a reference cycle, the frames that it passed
+through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that dies in the middle of a repair: its next start and the next repair find everything, once."""
+"""A node that dies in the middle of a repair: its next start and the next repair find every record exactly once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from storage_tiers.errors import LogError, StoreBehind
 from tests.service.broker.support import Running, manifest_of, running, until
 from tests.service.broker.test_store_lineage import AT_ONCE, T0, grown, led, put_back
 
-#: What a repair asks the store before and after its commit, of this partition.
+#: The numbers of the store requests that a repair of this partition makes before and after its commit.
 CUTS = range(1, 15)
 
 
 async def cut_repair(node: Running, cut: int, *, lost_answer: bool) -> bool:
-    """Whether the cut struck. From it on the store gives no answer to this node."""
+    """Repairs with the store failing from request number `cut` on. Returns whether the failure hit the repair."""
     (node.store.lose_answer if lost_answer else node.store.fail)(cut)
     try:
         await node.core.cold.repair(T0, apply=True)
@@ -44,7 +44,7 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
 
 
 async def test_after_a_repair_a_manifest_that_does_not_contain_the_one_seen_is_none(tmp_path: Path) -> None:
-    """The line that a repair has begun is taken over once; from then on it is compared as any other."""
+    """The history that a repair starts is accepted once; after that it is compared as any other."""
     async with grown(tmp_path) as (node, _):
         await put_back(node, led(node).ids.manifest_key, None)
         assert (await node.core.cold.repair(T0, apply=True)).commit

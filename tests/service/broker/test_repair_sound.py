@@ -1,4 +1,4 @@
-"""Objects that were lost under a sound manifest, through a node that goes on meanwhile."""
+"""Objects lost under a sound manifest, repaired through a node that keeps running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) ->
 
 
 async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) -> None:
-    """The bucket held it a moment ago; the repair is about to let go of it there."""
+    """The bucket held it a moment ago, but the repair is about to drop it there."""
     async with grown(tmp_path) as (node, _):
         manifest, end = manifest_of(node), led(node).log.hot.end_offset
         await node.store.delete([manifest.segments[-1].key])
@@ -59,7 +59,7 @@ async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) 
 
 @pytest.mark.parametrize("damage", ["evicted", "a manifest that cannot be read"])
 async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage: str) -> None:
-    """Neither a manifest nor a saved manifest is there, nor an object."""
+    """The manifest, the saved manifest and every object are missing."""
     async with grown(tmp_path) as (node, _):
         key, store = led(node).ids.manifest_key, node.store
         if damage == "evicted":
@@ -69,7 +69,7 @@ async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage
         assert await manifest_bytes(node)
         await store.delete([info.key async for info in store.list(led(node).ids.segments_prefix)])
         await put_back(node, key, None)
-        # Else the node could offload the whole local log again before it is asked, and nothing would be missing.
+        # Otherwise the node could offload the whole local log again before the repair, and nothing would be missing.
         await configure(node, {"remote.log.copy.disable": "true"})
     saved = tmp_path / "t-0/tiered-manifest.json"
     saved.write_bytes(saved.read_bytes()[:-20]) if damage != "evicted" else saved.unlink()
@@ -96,7 +96,8 @@ async def test_of_partitions_without_commits_nothing_is_missed(tmp_path: Path) -
 
 
 async def test_what_is_not_committed_yet_is_no_evidence(tmp_path: Path) -> None:
-    """It may be taken back: a repair that let it stand in for a lost range would promise what nobody has."""
+    """An uncommitted record may be taken back: a repair that used it for a lost segment would promise records that nobody
+    has."""
     async with grown(tmp_path) as (node, _):
         hot = led(node).log.hot
         await until(lambda: led(node).log.tiered_end == hot.end_offset)

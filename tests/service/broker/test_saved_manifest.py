@@ -1,4 +1,4 @@
-"""The saved copy of a manifest: the newest one seen, whole, and of this directory's own topic."""
+"""The saved copy of a manifest: always the newest one seen, whole, and of the topic that this directory belongs to."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, manifest_of, running, until
 
 T0 = TopicPartition("t", 0)
-#: Seconds in which what must not happen has the chance to.
+#: Seconds in which a forbidden event would have time to happen.
 CHANCE_S = 0.2
 
 
 class HeldFiles(OsFiles):
-    """The next manifest that is saved stands still before it gets its name, in its thread, until `may_go`. With `early`, before
-    its file is made."""
+    """Blocks the next save of a manifest, in its thread, until `may_go`: before the rename, or with `early` before the file
+    is made."""
 
     def __init__(self) -> None:
         self.armed = self.early = False
@@ -66,7 +66,7 @@ async def node(tmp_path: Path, files: HeldFiles) -> AsyncIterator[Running]:
 
 
 async def offloaded(node: Running) -> tuple[Partition, Manifest]:
-    """A partition with nothing to do any more, and its manifest."""
+    """A partition with no work left, and its manifest."""
     await node.create("t", configs=TIERED)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
@@ -77,7 +77,7 @@ async def offloaded(node: Running) -> tuple[Partition, Manifest]:
 
 
 def later(manifest: Manifest, commits: int) -> Manifest:
-    """What the manifest may say so many commits later."""
+    """A manifest as it may look after `commits` more commits."""
     numbers = range(manifest.commit + 1, manifest.commit + commits + 1)
     recent = (*manifest.recent, *(CommitId(number, f"{number:032x}") for number in numbers))[-RECENT_COMMITS:]
     return replace(manifest, commit=manifest.commit + commits, recent=recent)
@@ -119,7 +119,7 @@ async def test_a_manifest_counts_only_once_it_is_saved(node: Running, files: Hel
 async def test_a_manifest_whose_saving_nobody_waits_for_is_saved_before_the_node_ends(
     node: Running, files: HeldFiles
 ) -> None:
-    """Saved later, it would replace what the next start on the directory has saved."""
+    """If it were saved later, it would replace what the next start on the directory has saved."""
     led, manifest = await offloaded(node)
     files.armed = True
     accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
@@ -164,7 +164,7 @@ async def test_what_was_saved_counts_also_when_its_caller_has_left(node: Running
 
 @contextmanager
 def busy_threads() -> Iterator[None]:
-    """What the loop's own threads are given waits until the end."""
+    """Keeps the loop's default executor busy until the block ends."""
     freed = threading.Event()
     threads = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(threads)

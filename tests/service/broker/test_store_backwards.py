@@ -1,4 +1,5 @@
-"""A store whose `cluster.json` is gone or older than what this directory has written: it is left alone, and the node leads."""
+"""A store whose `cluster.json` is gone, or older than what this directory has written: the node leads, and writes nothing
+there."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from storage_tiers.types import TopicPartition
 from storage_tiers.uuids import uuid_text
 from tests.service.broker.support import Running, filled, running, until
 
-#: What deletes, evicts or writes by the clock.
+#: The workers that delete, evict or write on a timer.
 ROUNDS = ("tiering", "retention", "sweeping", "topic files", "sweeping of deleted topics")
 CHANGES = ("put", "delete")
 
 
 def changed(node: Running, cluster: str) -> list[tuple[str, str]]:
-    """What was written to the store, the probe's own key apart."""
+    """The requests that changed the store, except for the probe's own key."""
     probing = f"{cluster}/probe-"
     return [call for call in node.store.calls if call[0] in CHANGES and not call[1].startswith(probing)]
 
@@ -98,7 +99,7 @@ def test_what_cluster_json_may_show(number: int | None, start: bytes, error: typ
         (4, 3, FencedWriter),
         (TAKE_OVER_GAP + 5, TAKE_OVER_GAP + 2, FencedWriter),
         (TAKE_OVER_GAP + 5, 6, FencedWriter),
-        (TAKE_OVER_GAP + 5, 5, StoreBehind),  # as it was before this directory's own take-over
+        (TAKE_OVER_GAP + 5, 5, StoreBehind),  # the state before this directory's own take-over
         (TAKE_OVER_GAP + 5, 1, StoreBehind),
     ],
 )

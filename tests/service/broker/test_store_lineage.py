@@ -1,4 +1,5 @@
-"""A store that shows less of a partition than the node has seen: nothing is deleted or evicted there, and it is said (I10)."""
+"""A store that shows less of a partition than the node has seen: the node deletes and evicts nothing there, and reports it
+(I10)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.service.broker.support import Running, filled, running, until
 
 T0 = TopicPartition("t", 0)
-#: Nothing waits: what may go, goes within the round.
+#: A grace so short that one round can delete everything that may go.
 AT_ONCE = {"tidelog.tier.delete.grace.ms": "1000"}
 
 
@@ -47,7 +48,7 @@ async def segments(node: Running) -> set[str]:
 
 
 async def sweep_past_the_grace(node: Running) -> None:
-    """Every round that deletes, once what it may delete is old enough."""
+    """Runs every deleting round once, after the objects have outlived the grace."""
     clock = node.node.ground.host.clock
     began = clock.unix_ms()
     await until(lambda: clock.unix_ms() > began + 1100)
@@ -58,7 +59,7 @@ async def sweep_past_the_grace(node: Running) -> None:
 
 @asynccontextmanager
 async def grown(directory: Path) -> AsyncIterator[tuple[Running, list[bytes]]]:
-    """A node whose topic was sealed three times, with its manifest after each."""
+    """A node whose topic was sealed three times, and the manifest's bytes after each seal."""
     async with running(directory, broker=AT_ONCE) as node:
         await filled(node, 20, {"local.retention.bytes": "-1", "local.retention.ms": "-1"})
         versions: list[bytes] = []
@@ -70,7 +71,7 @@ async def grown(directory: Path) -> AsyncIterator[tuple[Running, list[bytes]]]:
 
 
 async def is_blocked(node: Running, key: str) -> None:
-    """Nothing is deleted, evicted or committed; it is said; records are taken and served."""
+    """Nothing is deleted, evicted or committed; the node reports it; records are still accepted and served."""
     lineage = node.node.work.tiering.lineage
     await until(lambda: led(node) in lineage)
     assert "t-0" in json.loads(node.node.ground.readiness.body())["store_behind"]
@@ -107,7 +108,7 @@ async def configure(node: Running, configs: dict[str, str]) -> None:
 
 
 async def goes_on(node: Running, end: int) -> None:
-    """All that was held back is done: offloads, retention, eviction; every record is there once."""
+    """All blocked work resumes: offloads, retention, eviction; every record is there once."""
     await until(lambda: led(node) not in node.node.work.tiering.lineage)
     assert json.loads(node.node.ground.readiness.body())["store_behind"] == {}
     await configure(node, {"retention.bytes": "-1"})
@@ -132,7 +133,7 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord
 async def test_a_manifest_that_went_back_between_two_starts(
     tmp_path: Path, version: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The finding: the store ends at 21, the saved manifest at 23; eviction by the saved one leaves [21, 23) nowhere."""
+    """The store ends at 21 and the saved manifest at 23; eviction by the saved one would lose [21, 23)."""
     caplog.set_level(logging.INFO)
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, manifest_of(node).end
@@ -149,7 +150,7 @@ async def test_a_manifest_that_went_back_between_two_starts(
 @pytest.mark.parametrize("version", [None, 0], ids=["gone", "older"])
 @pytest.mark.parametrize("by", ["sweeping", "retention", "offloading", "deleting"])
 async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, version: int | None, by: str) -> None:
-    """Whoever asks first notices."""
+    """The first request that sees the manifest notices."""
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, manifest_of(node).end
         await put_back(node, key, None if version is None else versions[version])
@@ -211,7 +212,7 @@ async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) 
 async def test_nothing_expires_that_fell_behind_while_it_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks the store meanwhile notices first."""
+    """Another request to the store notices first."""
     async with grown(tmp_path) as (node, versions):
         key, retention, end = led(node).ids.manifest_key, node.node.broker.retention, manifest_of(node).end
         plan, planned = retention._plan, list[int]()
@@ -253,7 +254,7 @@ async def test_who_seals_what_is_behind_is_told_why_nothing_is_offloaded(tmp_pat
 
 
 async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None:
-    """Or `/readyz` and the metric would name it until the node is restarted."""
+    """Otherwise `/readyz` and the metric would name it until the node restarts."""
     async with grown(tmp_path) as (node, _):
         lineage = node.node.work.tiering.lineage
         await put_back(node, led(node).ids.manifest_key, None)
@@ -265,7 +266,7 @@ async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None
 
 
 async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) -> None:
-    """It ends below the saved manifest, and the store shows an older one: neither may be taken for the truth."""
+    """It ends below the saved manifest, and the store shows an older one: neither may count as the truth."""
     async with grown(tmp_path) as (node, versions):
         key, end = led(node).ids.manifest_key, manifest_of(node).end
     for file in (tmp_path / "t-0").iterdir():
@@ -285,7 +286,7 @@ async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) 
 
 
 async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
-    """What the bucket showed an hour ago may be gone: what is local is then the last copy."""
+    """What the bucket showed an hour ago may be gone, and then the local records are the last copy."""
     async with grown(tmp_path / "data") as (node, _):
         key, hot = led(node).ids.manifest_key, led(node).log.hot
         await until(lambda: led(node).log.tiered_end == hot.end_offset)
@@ -305,7 +306,7 @@ async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
 async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back(
     tmp_path: Path, version: int | None, saved: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The manifest that knew better is lost on this disk, too: what the local log begins with tells."""
+    """This disk has lost the newer manifest too: the start of the local log shows the gap."""
     async with grown(tmp_path) as (node, versions):
         await configure(node, {"local.retention.ms": "1"})
         await node.evicted("t")
@@ -329,7 +330,7 @@ async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_sto
 
 
 async def test_nothing_is_swept_where_offsets_are_missing_between_bucket_and_log(tmp_path: Path) -> None:
-    """An older manifest is back, and the manifest that knew better is lost: the local log tells."""
+    """The store shows an older manifest and the newer one is lost: the local log shows the gap."""
     async with grown(tmp_path / "data") as (node, versions):
         change = ConfigAlteration("local.retention.ms", AlterOp.SET, "1")
         await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])

@@ -1,4 +1,4 @@
-"""What is deleted from the bucket, what it costs, and that nobody's trouble is everybody's."""
+"""What sweeping deletes from the bucket, what that costs, and that one partition's failure stops no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.service.broker.support import TIERED, Running, manifest_of, running, 
 from tests.support.faulty_store import FaultyStore
 
 GRACE = {"tidelog.tier.delete.grace.ms": "1"}
-#: No round begins by itself during a test.
+#: A grace so long that no round starts on its own during a test.
 CALM = {"tidelog.tier.delete.grace.ms": "3600000"}
 
 
@@ -49,7 +49,7 @@ def is_there(node: Running, key: str) -> Callable[[], bool]:
 
 
 async def round_of(node: Running) -> list[tuple[str, str]]:
-    """One whole round with its listing, and the requests that it made."""
+    """Runs one whole round with its listing, and returns the requests that it made."""
     node.node.broker.sweeping._listed_at = None
     requests(node)
     await node.node.broker.sweeping.tick()
@@ -59,7 +59,7 @@ async def round_of(node: Running) -> list[tuple[str, str]]:
 async def test_an_idle_cluster_costs_one_listing_and_nothing_between(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=CALM) as node:
         await tiered(node, "a", "b", "c")
-        for _ in range(3):  # what is new is looked at until a round has listed all that was written before
+        for _ in range(3):  # new objects are examined until one round has listed everything older
             await round_of(node)
         made = await round_of(node)
         assert [operation for operation, _ in made] == ["unfinished_uploads", "list"]
@@ -100,7 +100,7 @@ async def test_what_is_too_young_is_judged_in_a_later_round(tmp_path: Path) -> N
 
 
 async def test_a_partition_that_fails_holds_no_other_one_up(tmp_path: Path) -> None:
-    """Its manifest cannot be read; what others have left behind goes, and its own once it answers."""
+    """Its manifest cannot be read: the orphans of the others go, and its own once the store answers."""
     async with running(tmp_path / "data", broker=CALM) as node:
         node.node.broker.sweeping._grace_ms = lambda: 1
         first, *others = await tiered(node, "a", "b", "c")
@@ -149,7 +149,7 @@ async def test_a_listing_that_was_cut_short_goes_on_where_it_was(
 async def test_what_is_written_behind_a_listing_is_looked_at_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listing has passed its place, and ends with something newer."""
+    """The listing has already passed the key, and ends with a newer object."""
     monkeypatch.setattr("storage_tiers.cold.process.operations.LISTED_KEYS", 3)
     async with running(tmp_path / "data", broker=CALM) as node:
         first, last = await tiered(node, "a", "z")
@@ -207,7 +207,7 @@ async def test_removed_ranges_go_without_a_listing(tmp_path: Path) -> None:
 
 
 async def test_backlogged_partitions_take_turns(tmp_path: Path) -> None:
-    """Four with many ranges to offload, then a fifth with one: it waits for a range of each at most."""
+    """Four partitions have many segments to offload, a fifth then has one: it waits for at most one segment of each."""
     async with running(tmp_path / "data") as node:
         busy = ["a", "b", "c", "d"]
         gates = [node.store.hold(number, "put", "segments/") for number in range(1, 5)]
@@ -216,7 +216,7 @@ async def test_backlogged_partitions_take_turns(tmp_path: Path) -> None:
             for i in range(200):
                 await node.append(topic, b"%03d" % i * 50)
         for gate in gates:
-            await gate.reached.wait()  # all that may be worked on at once
+            await gate.reached.wait()  # every offload slot is taken
         await node.create("late", configs=TIERED)
         for i in range(20):
             await node.append("late", b"%03d" % i * 50)

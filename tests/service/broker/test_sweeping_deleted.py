@@ -1,4 +1,4 @@
-"""What it costs to delete the objects of a deleted topic, and what is not deleted."""
+"""What deleting the objects of a deleted topic costs, and what it spares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTITIONS = 20
 
 
 async def deleted(node: Running) -> str:
-    """A wide topic with objects of each partition, which is then deleted. Returns what its keys begin with."""
+    """Makes a wide topic with objects of each partition, and deletes it. Returns the prefix of its keys."""
     await node.create("t", PARTITIONS, TIERED)
     for number in range(PARTITIONS):
         await node.append("t", b"record", partition=number)
@@ -34,7 +34,7 @@ def names(node: Running, prefix: str) -> list[str]:
 
 
 async def swept(node: Running) -> Counter[str]:
-    """The requests that a round made."""
+    """Counts the requests that a round made."""
     node.store.calls.clear()
     await node.node.work.topic_files.sweep()
     return Counter(operation for operation, _ in node.store.calls)
@@ -55,7 +55,7 @@ async def test_a_wide_topic_costs_one_listing(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_of_the_topics_partitions_stays(tmp_path: Path) -> None:
-    """Another id of its name, the topic's file, and keys of which nobody knows what they are."""
+    """The objects of another topic id of that name, the topic's file, and unknown keys stay."""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, CALM) as node:
         prefix = await deleted(node)

@@ -1,4 +1,4 @@
-"""When ranges move and local segments go: with the store away, with commits that stand still, with topics that change."""
+"""When segments are offloaded and evicted: with the store away, with blocked commits, with topics that change."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_below_log_start_the_disk_is_freed_while_offloads_stand_still(node
         for i in range(20):
             await node.append(f"t{number}", b"%03d" % i * 50)
     for gate in gates:
-        await gate.reached.wait()  # all that may be worked on at once
+        await gate.reached.wait()  # every offload slot is taken
     led = node.node.broker.partitions.get(TopicPartition("t4", 0))
     assert await node.log.delete_records(led.partition, 10) == 10
     await until(lambda: led.log.hot.local_start_offset > 0)
@@ -124,7 +124,7 @@ async def test_below_log_start_the_disk_is_freed_while_offloads_stand_still(node
         gate.open()
 
 
-# --- commits that stand still -----------------------------------------------------------------------------------------
+# --- blocked commits --------------------------------------------------------------------------------------------------
 async def test_what_is_deleted_while_it_is_offloaded_is_hidden_in_the_bucket_too(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/")
     led = await filled(node)
@@ -172,7 +172,7 @@ async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/")
     led = await filled(node)
     await gate.reached.wait()
-    node.node.work.tiering.kick(led)  # to be looked at again when the work under way ends
+    node.node.work.tiering.kick(led)  # asks for another look once the work under way ends
     await node.node.work.tiering.close()
     await asyncio.sleep(0)
     assert led not in node.node.work.tiering._offloading
@@ -180,7 +180,7 @@ async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
     gate.open()
 
 
-# --- what cannot be -----------------------------------------------------------------------------------------------------
+# --- what must not happen -----------------------------------------------------------------------------------------------
 async def test_a_range_without_batches_is_an_error_and_stops_nobody(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +290,7 @@ async def test_what_a_local_segment_lost_is_served_from_the_bucket(tmp_path: Pat
 
 
 async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None:
-    """A closed segment that can be read no more is found by the rounds that look at every partition."""
+    """The rounds that visit every partition come upon a closed segment that can no longer be read."""
     often = {"segment.ms": "500", "retention.ms": "-1"}
     async with running(tmp_path / "data") as node:
         await filled(node, {**TIERED, **often, "remote.storage.enable": "false", "retention.bytes": "100000"})
@@ -313,7 +313,7 @@ async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None
 
 
 class SlowFiles(OsFiles):
-    """Stands still in the fsync of a directory whose name is `held`, in whatever thread that happens."""
+    """Blocks the next fsync of a directory named `held` until `may_go`, in whichever thread it happens."""
 
     def __init__(self) -> None:
         self.held = ""
@@ -329,7 +329,7 @@ class SlowFiles(OsFiles):
 
 
 class SlowlySyncedFiles(OsFiles):
-    """Segments stay unsynced until an offload has begun, or for a while if none does. `synced` is by path, in bytes."""
+    """Segments stay unsynced until an offload begins, or for 0.3 s if none does. `synced` is by path, in bytes."""
 
     def __init__(self) -> None:
         self.offloading = threading.Event()
@@ -345,7 +345,7 @@ class SlowlySyncedFiles(OsFiles):
 
 
 class DiskAskingStore(FaultyStore):
-    """Notes of every segment that is offloaded how many of its bytes were on disk then, and how many are offloaded."""
+    """Records for every offloaded segment how many bytes of its file were synced by then, and how many it needed."""
 
     def __init__(self, files: SlowlySyncedFiles) -> None:
         super().__init__(MemoryStore(SystemClock()))
@@ -363,7 +363,7 @@ class DiskAskingStore(FaultyStore):
 
 
 async def test_what_is_offloaded_is_on_disk_first(tmp_path: Path) -> None:
-    """Or the bucket could hold what a power loss takes back, and its offsets would be given again."""
+    """Otherwise a power loss could take back records that the bucket holds, and their offsets would be assigned again."""
     files = SlowlySyncedFiles()
     store = DiskAskingStore(files)
     async with running(tmp_path / "data", store, files=files) as node:
@@ -394,7 +394,8 @@ async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> No
 async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is neither offloaded nor evicted; what lies before it is; deleting the records, as the error says, lets it go on."""
+    """The damaged segment is neither offloaded nor evicted, those before it are; deleting its records, as the error advises,
+    unblocks it."""
     async with running(tmp_path / "data") as node:
         led = await filled(node, {**TIERED, "remote.log.copy.disable": "true"})
         hot = led.log.hot
@@ -420,7 +421,7 @@ async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
 
 
 async def producers(node: Running, count: int) -> None:
-    """Each writes one batch."""
+    """Appends one batch from each of `count` producers."""
     for number in range(count):
         await node.append_batch("t", batch(b"x", producer_id=1000 + number, producer_epoch=0, base_sequence=0))
 

@@ -1,4 +1,4 @@
-"""Who waits for something of a partition is answered, whatever becomes of the partition meanwhile."""
+"""Every caller that waits for a partition is answered, whatever happens to the partition meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def unacknowledged(node: Running) -> asyncio.Future[None]:
-    """The waiter of a record that is appended, but not flushed as its topic asks: no flush begins."""
+    """The waiter of an appended record whose flush, which its topic requires, never begins."""
     node.node.broker.partitions.get(T0)._on_flush_needed = lambda _: None
     (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"not flushed")))]))
     assert not isinstance(answer, LogError)
@@ -41,7 +41,7 @@ async def unacknowledged(node: Running) -> asyncio.Future[None]:
 
 
 async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
-    """The bucket's last record is of leader epoch 7; its newest sidecar tells of `epochs`."""
+    """Makes the bucket's last record one of leader epoch 7, and its newest sidecar say `epochs`."""
     manifest, cold = await manifest_of(led), led.log.cold
     assert cold is not None
     state = replace(await cold.newest_state(manifest), epochs=tuple(epochs))
@@ -55,7 +55,7 @@ async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
 
 
 async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(node: Running) -> None:
-    """It is in no log any more: an acknowledgement would be a lie, and what is sent again gets its offset."""
+    """The record is in no log any more: an acknowledgement would be false, and the retry gets its offset."""
     await node.create("t", configs={**TIERED, "flush.messages": "1"})
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
@@ -90,7 +90,7 @@ async def test_an_append_is_acknowledged_whatever_becomes_of_the_flush_that_it_w
     first, _ = await settled(node.log.append(appends))
     assert not isinstance(first, LogError) and first.committed is not None
     await until(lambda: hot.is_flushing)
-    flusher._again.clear()  # the second append asked for another flush, which would hide the loss of this one
+    flusher._again.clear()  # the second append requested another flush, which would hide the loss of this one
     if meanwhile == "a truncation":
         hot.truncate_to(41)
     else:
@@ -124,7 +124,7 @@ async def test_an_append_whose_topic_is_deleted_is_refused(node: Running) -> Non
 
 @pytest.mark.parametrize("created_again", [False, True])
 async def test_a_cold_read_of_a_topic_that_goes_meanwhile_says_so(node: Running, created_again: bool) -> None:
-    """It hydrates by the old topic's manifest to its end, and takes nothing of the new topic's for its own."""
+    """The read hydrates to the end by the old topic's manifest, and takes nothing of the new topic's for its own."""
     await node.create("t", configs=TIERED)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
@@ -139,7 +139,7 @@ async def test_a_cold_read_of_a_topic_that_goes_meanwhile_says_so(node: Running,
         await node.create("t", configs={**TIERED, "remote.storage.enable": "false"})
         await node.append("t", b"new")
     objects = [info.key async for info in node.store.store.list("") if info.key.endswith(".log")]
-    await node.store.store.delete(objects)  # as sweeping does, once the grace is over
+    await node.store.store.delete(objects)  # as sweeping does after the grace
     gate.open()
     (answer,) = await asyncio.wait_for(fetching, 20)
     assert isinstance(answer.error, UnknownTopicOrPartition)

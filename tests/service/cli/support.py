@@ -1,4 +1,4 @@
-"""Running the command in this process and in one of its own."""
+"""Runs the command line in this process, and in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Ran:
-    """`stdout` are the bytes of `out`, of which those that are no UTF-8 are replaced."""
+    """The result of one run. `stdout` holds the bytes that `out` is decoded from; `out` replaces those that are not UTF-8."""
 
     code: int
     out: str
@@ -35,14 +35,14 @@ class Ran:
 
 
 def tidelog(*words: str | Path, stdin: str | bytes | None = None) -> Ran:
-    """One command in this process. What it does not expect is raised here."""
+    """Runs one command in this process. An exception that the command does not handle is raised here."""
     result = CliRunner().invoke(app, [str(word) for word in words], input=stdin, catch_exceptions=False)
     stdout = result.stdout_bytes
     return Ran(result.exit_code, stdout.decode(errors="replace"), result.stderr, stdout)
 
 
 def tidelog_process(*words: str | Path, stdin: bytes = b"", timeout: float = 60) -> Ran:
-    """The same as a user runs it."""
+    """Runs one command in a process of its own, as a user does. TimeoutExpired after `timeout` seconds."""
     done = subprocess.run(
         [sys.executable, "-m", "service.cli.main", *map(str, words)],
         input=stdin,

@@ -15,7 +15,7 @@ from tests.support.clients import local_bytes, until
 from tests.support.node import Node
 
 RECORDS = 300
-#: Nothing of a closed segment stays on the disk.
+#: No closed segment stays on the disk.
 SETTINGS = {"log.local.retention.bytes": 1, "log.local.retention.ms": 500}
 
 
@@ -34,7 +34,7 @@ def lines(first: int, count: int) -> bytes:
 
 
 def offload(node: Node, topic: str, first: int) -> None:
-    """So many records, all of them in the bucket and none on the disk."""
+    """Produces `RECORDS` records; returns once the bucket holds them all and the disk none."""
     assert at(node, "produce", topic, stdin=lines(first, RECORDS)).code == 0
     assert at(node, "topic", "seal", topic, "--wait").code == 0
     until(lambda: local_bytes(node, topic, 1) == 0, "the disk is freed")
@@ -109,7 +109,7 @@ def test_what_is_lost_for_good_is_named_and_nothing_changes(node: Node) -> None:
 
 
 def test_what_is_lost_for_good_is_given_up_by_name(node: Node) -> None:
-    """As the message says: with the words that it names, and no others."""
+    """The operator follows the message: the words that it names are accepted, and no others."""
     assert at(node, "topic", "create", "t").code == 0
     offload(node, "t", 0)
     (first,) = segments(node, "t")
@@ -135,7 +135,7 @@ def test_what_is_lost_for_good_is_given_up_by_name(node: Node) -> None:
 
 
 def test_a_healthy_cluster_has_nothing_to_repair(node: Node) -> None:
-    """Also of partitions of which nothing was ever offloaded, and of topics that are not tiered."""
+    """This includes partitions without any offload, and topics that are not tiered."""
     for words in (["empty"], ["local", "-c", "remote.storage.enable=false"], ["full"]):
         assert at(node, "topic", "create", *words).code == 0
     assert at(node, "produce", "local", stdin=lines(0, 3)).code == 0

@@ -1,4 +1,4 @@
-"""What Tab offers: topics of a real node, names of configs; and nothing, without a word, where the node is not there."""
+"""What Tab offers: topics of a real node and names of configs; without a node it offers nothing and prints no error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Neither variables nor profiles of who runs the tests. The file of profiles, which is not there."""
+    """Isolates the test from the user's variables and profiles. Returns the path of the profiles file, which does not exist."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for name in ("TIDELOG_BOOTSTRAP_SERVER", "TIDELOG_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -35,7 +35,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(line: str, **environment: str) -> list[str]:
-    """As bash asks for it, the last word being the one that is typed."""
+    """What bash is offered for the last word of `line`."""
     words = {"_TIDELOG_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     ran = CliRunner().invoke(app, [], env={**words, **environment}, prog_name="tidelog")
     assert (ran.exit_code, ran.stderr) == (0, ""), ran.stderr
@@ -86,7 +86,7 @@ def test_names_of_configs_and_commands_need_no_node(line: str, names: list[str])
 
 def test_where_nobody_answers_nothing_is_offered_and_nothing_said(alone: Path) -> None:
     assert offered(f"tidelog consume -b 127.0.0.1:{free_port()} f") == []
-    with create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, and nobody answers
+    with create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, but nothing answers
         assert offered(f"tidelog consume -b 127.0.0.1:{silent.getsockname()[1]} f") == []
     assert offered("tidelog consume -b nonsense f") == []
     assert offered("tidelog consume --profile absent f") == []

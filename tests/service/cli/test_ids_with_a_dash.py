@@ -1,4 +1,5 @@
-"""A cluster whose id begins with `-`, as ids drawn elsewhere may: every command takes it, as its help says."""
+"""A cluster id that begins with `-`, as ids generated elsewhere may: every command accepts it in the way that its help
+describes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ID = uuid_text(RAW)
 
 
 async def fill(directory: Path) -> None:
-    """A cluster of that name with a topic, all of it in the store."""
+    """Makes a cluster with that id and one topic, whose records are all in the store."""
     store = await open_store(StoreLocation.parse(str(directory / "store")), OsFiles(), SystemClock())
     async with running(directory / "first", FaultyStore(store)) as node:
         await node.create("orders", configs=TIERED)

@@ -1,4 +1,4 @@
-"""What answers at an address that a command is given: a node's Kafka listener, or something else that is named."""
+"""What answers at an address given to a command: a node's Kafka listener, or something else, which the command names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[str]:
-    """The address of one that gives this answer to the first request; None: it says nothing."""
+    """The address of a listener that gives this answer to its first request; with None it stays silent."""
     taken: list[socket] = []
 
     def serve() -> None:
@@ -134,7 +134,7 @@ def test_a_listener_of_tls_is_taken_for_one(tmp_path: Path) -> None:
 
 
 def test_who_says_nothing_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that stands still may answer in the end."""
+    """A node that hangs may still answer later."""
     monkeypatch.setattr("service.cli.listener.PATIENCE_S", 0.2)
     with answering(None) as address:
         assert require_reachable(address) == address
@@ -146,5 +146,5 @@ def test_a_connection_that_is_ended_is_said() -> None:
 
 
 def test_the_request_is_one_that_kafka_answers() -> None:
-    """ApiVersions (18), version 0; two line ends as its correlation id."""
+    """ApiVersions (18), version 0; its correlation id is two line ends."""
     assert REQUEST == b"\0\0\0\x15\0\x12\0\0\r\n\r\n\0\x0btidelog-cli"

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, versions, exit codes, what a missing server says."""
+"""The command line as a whole: help, versions, exit codes, and errors when the server cannot be reached."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_without_the_server_the_command_says_what_it_needs() -> None:
 
 
 def test_help_swallows_nothing() -> None:
-    """What stands in brackets would be taken for markup."""
+    """Text in brackets could pass for markup and vanish."""
     ran = tidelog_process("serve", "--help")
     said = " ".join(ran.out.replace("│", " ").split())
     for words in ("(default: 127.0.0.1:9093)", "(default: data/node)", "and a table named broker"):

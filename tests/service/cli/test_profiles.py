@@ -1,4 +1,4 @@
-"""Which node a command talks to: its address by option, by environment, by profile; and what a wrong profile is told."""
+"""Which node a command talks to: by option, by environment, by profile; and the errors that a wrong profile gives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("cli-profiles")
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """It is started in a shell that exports what the client commands read."""
+    """A node started from a shell that exports the variables of the client commands."""
     exported = {"TIDELOG_BOOTSTRAP_SERVER": "elsewhere:9092", "TIDELOG_PROFILE": "prod"}
     with Node(tmp_path_factory.mktemp("node"), environment=exported) as running:
         assert tidelog("topic", "create", "t", "-b", running.kafka).code == 0
@@ -25,7 +25,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the file of profiles is looked for; it is not there yet."""
+    """The path where the command looks for the profiles file; the file does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("TIDELOG_BOOTSTRAP_SERVER", raising=False)
     monkeypatch.delenv("TIDELOG_PROFILE", raising=False)

@@ -1,4 +1,4 @@
-"""What tests of configs share: an image, nodes with and without a store, changes and descriptions."""
+"""What the config tests share: an image, resolvers with and without a store, changes and descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of configs: incremental ones, replacements, and each refusal in Kafka's words."""
+"""Changing configs: incremental changes, replacements, and each refusal in Kafka's words."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
 
 
 def test_a_list_grows_no_longer_than_a_value_may_be() -> None:
-    """A request of four megabytes may append to a list as often as somebody likes."""
+    """A request of 4 MB could append to a list any number of times."""
     name = "leader.replication.throttled.replicas"
     image = altered(EMPTY, Z, (name, SET, ",".join(f"{partition}:1" for partition in range(3_000))))
     for op in (APPEND, SUBTRACT):
@@ -267,7 +267,7 @@ def test_replacing_is_refused_in_kafkas_words(
 
 
 def test_an_unknown_broker_config_is_refused_with_the_nearest_name() -> None:
-    # Kafka stores it silently, as if it were a secret.
+    # Kafka accepts it silently and stores it as a secret.
     with pytest.raises(
         InvalidConfig, match=r"Unknown broker config name: retention.ms \(did you mean log.retention.ms"
     ):

@@ -1,4 +1,4 @@
-"""docs/configs.md says what the registry says, and nothing else."""
+"""docs/configs.md matches the registry exactly."""
 
 from __future__ import annotations
 

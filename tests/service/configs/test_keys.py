@@ -1,4 +1,4 @@
-"""The registry has all of Kafka 4.2.1's configs, with its kinds, defaults and rules."""
+"""The registry has all of Kafka 4.2.1's configs, with Kafka's types, defaults and rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage_tiers.errors import InvalidConfig
 from storage_tiers.hot.settings import LogSettings
 from tests.service.metadata.records import new_topic
 
-#: What Apache Kafka 4.2.1 answered to DescribeConfigs of a fresh topic and of a broker that was told almost nothing.
+#: The answer of Apache Kafka 4.2.1 to DescribeConfigs, for a fresh topic and for a broker with almost no settings.
 RECORDED = list(
     csv.DictReader(
         (Path(__file__).parent / "kafka_4_2_1.tsv").open(encoding="utf-8"), delimiter="\t", quoting=csv.QUOTE_NONE
@@ -31,9 +31,9 @@ NODE = Resolver({}, node_id=1, has_store=False)
 TOPIC = Resource(ResourceKind.TOPIC, "fresh")
 BROKER = Resource(ResourceKind.BROKER, "1")
 
-#: Rows that cannot be equal: the node says these of itself, or (super.users) Kafka's broker does not define the key.
+#: Rows that cannot match: the value is the node's own, or (super.users) Kafka's broker does not define the key.
 NOT_COMPARED = {"node.id", "broker.id", "process.roles", "super.users"}
-#: Kafka may move a listener while it runs; this node may not.
+#: Kafka can change its listeners while it runs; this node cannot.
 OURS_READ_ONLY = {"listeners", "listener.security.protocol.map"}
 
 
@@ -90,11 +90,11 @@ def test_every_rule_has_kafkas_bounds(row: dict[str, str]) -> None:
 
 
 def bounds(rule: str) -> tuple[list[str], list[str]]:
-    """What Kafka's own text of a rule allows at its edges, and what it refuses just beyond."""
+    """Values that a rule, in Kafka's own text, allows at its edges, and values just beyond that it refuses."""
     if rule == "non-empty string":
         return ["x"], [""]
     if rule in ("non-null string", "non-empty list"):
-        return ["x"], []  # null cannot be said, and an empty list stands for none
+        return ["x"], []  # no text stands for null, and an empty list means none
     if rule.startswith("[partitionId]"):
         return ["0:1,1:2", "*"], ["0", "0:x"]
     ends = re.fullmatch(r"\[(-?\d+),\.\.\.,?(-?\d*)\](?: or (-?\d+))?", rule)

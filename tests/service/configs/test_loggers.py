@@ -1,4 +1,4 @@
-"""Levels of loggers as configs; wording as Apache Kafka 4.2.1 answered."""
+"""Logger levels as configs; the error texts are those of Apache Kafka 4.2.1."""
 
 from __future__ import annotations
 

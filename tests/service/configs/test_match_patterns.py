@@ -1,4 +1,4 @@
-"""What a subscription may match clients with: nothing that could stop the node."""
+"""The patterns by which a subscription may match clients: none of them can stall the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precedence, description and change of configs; wording as Apache Kafka 4.2.1 answered."""
+"""Precedence, description and change of configs; the error texts are those of Apache Kafka 4.2.1."""
 
 from __future__ import annotations
 

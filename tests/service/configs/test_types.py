@@ -1,4 +1,4 @@
-"""Parsing and wording, as Apache Kafka 4.2.1 answered."""
+"""Parsing of config values; the error texts are those of Apache Kafka 4.2.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configs as attributes: the generated module is current, and says of each key what the registry says."""
+"""Configs as attributes: the generated module is current, and agrees with the registry on each key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An empty data directory: what is left of a node's, or a new one's. The store knows which, and is asked first."""
+"""An empty data directory may be what is left of a node's, or a new one: the node asks the store which before it begins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def clusters(node: Node) -> list[str]:
-    """As the store's folders name them."""
+    """The ids of the clusters that have folders in the store."""
     return sorted(path.name for path in node.store_path.iterdir() if (path / "cluster.json").exists())
 
 
@@ -129,7 +129,7 @@ def test_a_node_whose_records_went_to_a_store_does_not_start_without_one(tmp_pat
         node.spawn()
         assert node.wait() == 1
         assert "tidelog: records of evicted-0 are in an object store and no longer in " in node.output()
-        node.store = store  # as it advises
+        node.store = store  # do as the error advises
         node.start()
         assert len(consume(node, "evicted", 1, 10)) == 10
         admin = AdminClient({"bootstrap.servers": node.kafka})
@@ -143,7 +143,7 @@ def test_a_node_whose_records_went_to_a_store_does_not_start_without_one(tmp_pat
 
 @pytest.mark.parametrize("topics", [1, 0], ids=["beside partitions", "alone"])
 def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Node, topics: int) -> None:
-    """With `--new-cluster` left in a unit file: its metadata log is lost, and nobody asked for another cluster."""
+    """Its metadata log is lost, a unit file still passes `--new-cluster`, and nobody wants another cluster."""
     if topics:
         create(node, "orders", topics, TIERED)
         produce(node, "orders", 10)
@@ -167,7 +167,8 @@ def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Nod
 
 
 def test_a_first_start_that_was_cut_off_is_made_again(node: Node) -> None:
-    """It had written its identity, and not yet the first entry of its metadata log; the store had not been claimed."""
+    """The first start died after it wrote its identity, before the first entry of its metadata log and before it claimed the
+    store."""
     node.stop()
     shutil.rmtree(node.store_path)
     for file in (node.data_dir / METADATA_DIRECTORY).iterdir():

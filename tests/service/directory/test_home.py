@@ -1,4 +1,4 @@
-"""A data directory that is not where it was: copied, restored, moved. It takes nothing before the store was asked."""
+"""A data directory that was copied, restored or moved: the node accepts no records before it has compared with the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def written(node: Running) -> None:
 
 
 def replaced_by_a_copy(directory: Path) -> None:
-    """As a restore does: the same bytes under the same path."""
+    """Replaces the directory as a restore does: the same bytes under the same path."""
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     shutil.rmtree(directory)
@@ -72,7 +72,7 @@ async def test_a_copy_serves_reads_and_refuses_appends_until_the_store_is_claime
     node.store.down = True
     async with running(directory, node.store, REFUSE) as copy:
         readiness = copy.node.ground.readiness
-        readiness.recovered = True  # what the application does once the servers listen
+        readiness.recovered = True  # as the application does once the servers listen
         with pytest.raises(LeaderNotAvailable, match="copied, restored or moved"):
             await copy.append("t", b"a")
         with pytest.raises(LeaderNotAvailable):
@@ -91,11 +91,11 @@ async def test_a_copy_serves_reads_and_refuses_appends_until_the_store_is_claime
         assert appended.base_offset == len(VALUES)
     node.store.down = True
     async with running(directory, node.store, REFUSE) as again:
-        await again.append("t", b"b")  # it is at home there now
+        await again.append("t", b"b")  # this path is its home now
 
 
 async def test_a_copy_refuses_appends_until_its_manifest_is_claimed(tmp_path: Path) -> None:
-    """The original commits until then; what the copy had taken would be discarded for that."""
+    """Until then the original can commit, and its commits would discard what the copy had accepted."""
     directory = tmp_path / "data"
     async with running(directory) as node:
         await written(node)
@@ -117,14 +117,14 @@ async def test_a_copy_refuses_appends_until_its_manifest_is_claimed(tmp_path: Pa
         assert writer is not None and seen is not None
         assert shown.incarnation == writer.incarnation
         assert (seen.commit, (await manifest_of(led)).commit) == (shown.commit, shown.commit)
-        # Once is enough.
+        # One claim is enough.
         copy.node.home.away = "is a copy still"
         await copy.node.work.tiering._compare(led)
         assert decode((await node.store.get(key)).data).commit == shown.commit
 
 
 async def test_a_copy_whose_disk_fails_counts_as_moved_until_it_was_compared(tmp_path: Path) -> None:
-    """Else the next start would lead on it at once, older than the bucket or not."""
+    """Otherwise the next start would lead at once, even on a log older than the bucket."""
     directory = tmp_path / "data"
     async with running(directory) as node:
         await written(node)
@@ -149,7 +149,7 @@ async def test_a_copy_whose_disk_fails_counts_as_moved_until_it_was_compared(tmp
 
 
 async def test_an_older_copy_assigns_no_offset_twice(tmp_path: Path) -> None:
-    """Of the same incarnation, ending above all its checkpoints: nothing but its place tells."""
+    """The copy is of the same incarnation and ends above all its checkpoints: only its changed location gives it away."""
     directory, older = tmp_path / "data", tmp_path / "older"
     async with running(directory) as node:
         await written(node)
@@ -184,7 +184,7 @@ async def test_with_unclaimed_serve_a_copy_serves_after_the_wait(tmp_path: Path)
         await copy.append("t", b"a")
         await copy.create("u")
         await copy.append("u", b"a")
-        assert copy.node.home.away is not None  # the next start asks again
+        assert copy.node.home.away is not None  # the next start must ask again
 
 
 async def test_a_node_without_a_store_leads_at_once(tmp_path: Path) -> None:
@@ -246,13 +246,13 @@ def test_a_birth_time_belongs_to_the_file_and_stays(tmp_path: Path) -> None:
 
 
 async def test_a_copy_beside_a_running_original_loses_nothing_that_it_acknowledges(tmp_path: Path) -> None:
-    """It takes records once every manifest bears its incarnation: the original can commit no more, and stops."""
+    """The copy accepts records once every manifest carries its incarnation: the original can commit no more, and stops."""
     directory, copied = tmp_path / "data", tmp_path / "copy"
     async with running(directory) as node:
         await written(node)
         await node.create("new", configs=TIERED)
         await node.seal("t")
-        # The copy writes both topics' files again: the original must have nothing left to write there.
+        # The copy rewrites both topics' files: the original must have nothing left to write to them.
         await node.node.work.topic_files.publish_now("new")
         shutil.copytree(directory, copied)
         async with running(copied, node.store) as copy:

@@ -1,4 +1,4 @@
-"""The store of every feature, built once."""
+"""A store that uses every feature of the formats, built once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What happens to a store as a whole: things that vanish, that come back older, that are of somebody else. Each is found."""
+"""Damage to a store as a whole: objects that vanish, that revert to older versions, that belong to something else. fsck
+finds each."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ TOPIC = keys.topic_file_key(CLUSTER, "flights")
 
 @pytest.fixture
 def store(full: FullStore) -> Iterator[BlockingMemoryStore]:
-    """The store of every feature, put back afterwards."""
+    """The store that uses every feature, restored after each test."""
     kept = {info.key: full.store.get(info.key).data for info in full.store.list("")}
     yield full.store
     full.store.delete([info.key for info in full.store.list("")])
@@ -49,7 +50,7 @@ def store(full: FullStore) -> Iterator[BlockingMemoryStore]:
 
 
 def found(store: BlockingMemoryStore, **scope: object) -> set[tuple[FindingKind, str]]:
-    """Damage, with every object younger than the grace: nothing is found for being an orphan."""
+    """The damage found, with every object younger than the grace, so that no orphan counts."""
     report = check_bucket(store, FsckScope(**scope), now_ms=NOW_MS)  # type: ignore[arg-type]
     return {(finding.kind, finding.key) for finding in report.findings if finding.damage}
 
@@ -104,7 +105,7 @@ def test_a_manifest_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None
 
 @pytest.mark.parametrize("behind", [2, 3, 4])
 def test_a_manifest_older_than_its_segments(store: BlockingMemoryStore, behind: int) -> None:
-    """As a bucket restored to yesterday has it: the manifest is whole by itself, newer segments lie beside it."""
+    """As in a bucket restored to yesterday: the manifest is whole, but newer segments exist beside it."""
 
     def older(manifest: Manifest) -> Manifest:
         left = manifest.segments[:-behind]
@@ -195,7 +196,7 @@ def test_a_page_is_missing(store: BlockingMemoryStore) -> None:
 
 
 def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
-    """Every checksum fits: the batch's own, the checks', the segment's."""
+    """All checksums match: the batch's own, the sidecar's checks, the segment's."""
     for damage in (_garbage_payload, _wrong_count_inside):
         batches = [build_batch([plain(offset)], base_offset=offset, leader_epoch=1) for offset in range(10)]
         batches[4] = damage(batches[4])
@@ -232,13 +233,13 @@ def _signed(batch: bytearray) -> bytes:
 
 def _garbage_payload(batch: bytes) -> bytes:
     changed = bytearray(batch)
-    changed[ATTRIBUTES + 1] |= 4  # zstd, it says
+    changed[ATTRIBUTES + 1] |= 4  # claims zstd
     return _signed(changed)
 
 
 def _wrong_count_inside(batch: bytes) -> bytes:
     changed = bytearray(batch)
-    changed[HEADER_BYTES] ^= 8  # the first record's length
+    changed[HEADER_BYTES] ^= 8  # damages the first record's length
     return _signed(changed)
 
 
@@ -274,7 +275,7 @@ def test_fewer_partitions_than_manifests(store: BlockingMemoryStore) -> None:
 
 
 def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> None:
-    """It was there: the manifest went back."""
+    """The cursor is right: the manifest went back."""
     key = keys.cursor_key(CLUSTER, "audit", "flights", FLIGHTS, 1)
     store.put(key, document(stored(store, key) | {"commit": 200}))
     assert found(store) == {(FindingKind.ABOVE_OWNER, key)}
@@ -330,13 +331,13 @@ def test_a_topic_that_does_not_exist(store: BlockingMemoryStore, tmp_path: Path)
 def test_a_node_that_goes_on_meanwhile_is_no_damage(
     full: FullStore, store: BlockingMemoryStore, tmp_path: Path
 ) -> None:
-    """Offloads and commits between the listing and the manifests' reading."""
+    """The node offloads and commits between fsck's listing and its reading of the manifests."""
     ids = ids_of(0)
     tier, local = tier_of(full.memory, full.clock, ids=ids, incarnation=5), Local(tmp_path, snapshot=no_producers)
     asyncio.run(tier.extend(local.job(0, 10)))
 
     class Racing:
-        """Extends the partition after its topic was listed."""
+        """Extends the partition once, while fsck reads its topic's file."""
 
         def __init__(self) -> None:
             self.raced = False
@@ -359,7 +360,7 @@ def test_a_node_that_goes_on_meanwhile_is_no_damage(
 # --- a node's own copy ------------------------------------------------------------------------------------------------
 @pytest.fixture
 def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
-    """A node's directory that keeps the manifest of partition 1 as it is now, and nothing else."""
+    """A node's directory that holds the current manifest of partition 1 and nothing else of it."""
     directory = tmp_path / "data"
     (directory / "flights-1").mkdir(parents=True)
     (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER}\nnode.id=1\ndirectory.id={'A' * 22}\n")
@@ -397,7 +398,7 @@ def test_a_saved_manifest_newer_than_the_stores(store: BlockingMemoryStore, data
 
 
 def test_a_saved_manifest_of_long_ago_whose_segments_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
-    """Its commit is older than what `recent` keeps: then each segment of it must be live or removed since."""
+    """Its commit is older than any in `recent`: each of its segments must then be live or removed since."""
     now = manifest_of(store)
     ids = tuple(CommitId(commit, f"{commit:032x}") for commit in range(now.commit + 9, now.commit + 41))
     later = dataclasses.replace(now, commit=now.commit + 40, recent=ids)

@@ -1,7 +1,8 @@
-"""Every field of every document, set to wrong values one after the other, every checksum above it made to fit: found.
+"""Every field of every document, set to one wrong value after another while every checksum above it is made to match: fsck
+finds it.
 
-The table is generated from what the store of every feature holds, so a field that the formats gain has its rows by itself.
-What cannot be told from the bucket stands in UNTOLD with its reason; anything else that `fsck` calls sound fails here.
+The cases come from the store that uses every feature, so a new field of the formats gets its cases automatically. UNTOLD
+lists what the bucket cannot show, with the reason; anything else that fsck passes as sound fails here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.storage_tiers.cold.full_store import CLUSTER, EARLIER, GONE, NOW_MS, 
 
 Path = tuple[str | int, ...]
 HUGE = 1 << 62
-#: In place of a checksum: the one that fits.
+#: Stands for the checksum that matches the content.
 SEALED = object()
 LISTS = ("segments", "removed", "tombstoned", "pins", "pages", "earlier", "recent")
 
@@ -37,7 +38,7 @@ _NEWER = "a newer writer's document, which this reader understands"
 _OLDER = "a document that readers of format 1 would understand, which nothing else says"
 _DELETED = "of a deleted partition nothing is left to compare it with"
 
-#: Field -> (the mutations of it that are no damage or cannot be told, why).
+#: Field -> (its mutations that are no damage or cannot be detected, why).
 UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "cluster.format": ({"one more", "huge"}, _NEWER),
     **{
@@ -97,7 +98,7 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
 
 
 class Place(NamedTuple):
-    """A document, and a page's manifest where it is a page."""
+    """One document in the store; `ids` is set for a manifest page, whose manifest must be rewritten with it."""
 
     kind: str
     key: str
@@ -120,7 +121,7 @@ def stored(store: BlockingMemoryStore, key: str) -> Any:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Of everything that is no container, of every list, and of every object inside a list."""
+    """The paths of every scalar, of every list, and of everything inside lists."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from leaves(item, (*path, name))
@@ -133,12 +134,13 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def name_of(kind: str, path: Path) -> str:
-    """Numbers of list items left out: `manifest.segments[].sections.index[1]` keeps those of pairs and spans."""
+    """The field's name without the numbers of list items; `manifest.segments[].sections.index[1]` keeps those of pairs and
+    spans."""
     text = kind
     for at, step in enumerate(path):
         if isinstance(step, str):
             text += f".{step}"
-        elif path[at - 1] in LISTS and (path[at - 1] != "removed" or at < 3):  # a removed item has a pair of that name
+        elif path[at - 1] in LISTS and (path[at - 1] != "removed" or at < 3):  # its items hold a pair so named
             text += "[]"
         else:
             text += f"[{step}]"
@@ -188,7 +190,7 @@ def get_at(whole: Any, path: Path) -> Any:
 
 
 def written(fields: Any) -> bytes:
-    """Sealed anew, unless the seal itself was changed."""
+    """The document's bytes, with a new checksum unless the checksum itself was mutated."""
     data = document({name: value for name, value in fields.items() if name != CHECKSUM})
     seal = json.loads(data)[CHECKSUM]
     if CHECKSUM not in fields:
@@ -198,7 +200,7 @@ def written(fields: Any) -> bytes:
 
 
 class Mutated:
-    """Writes documents with every checksum above them, and puts back what was there."""
+    """Writes documents and recomputes every checksum above them; `undo` restores what was there."""
 
     def __init__(self, store: BlockingMemoryStore) -> None:
         self.store = store
@@ -235,7 +237,7 @@ def all_places(store: BlockingMemoryStore) -> Iterator[Place]:
 
 
 def rows(store: BlockingMemoryStore) -> dict[str, list[tuple[Place, Path]]]:
-    """By field's name, the places where it stands: the first two and the last of each document."""
+    """Where each field occurs, by its name: at most the first two and the last occurrence in each document."""
     found: dict[str, list[tuple[Place, Path]]] = {}
     for place in all_places(store):
         of_place: dict[str, list[tuple[Place, Path]]] = {}

@@ -1,4 +1,4 @@
-"""Each kind of damage is named by key; a sound bucket is sound; young orphans are listed, not damage."""
+"""fsck names each kind of damage by its key; a sound bucket passes; young orphans are listed without counting as damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LATER_MS = NOW_MS + 10 * DAY
 
 @pytest.fixture
 async def store(tmp_path: Path) -> BlockingMemoryStore:
-    """Three segments of ten batches each, and the files of their cluster and topic."""
+    """Three segments of ten batches each, with the files of their cluster and topic."""
     clock = EagerClock(NOW_MS)
     memory = MemoryStore(clock)
     tier, local = tier_of(memory, clock), Local(tmp_path, snapshot=no_producers)

@@ -1,4 +1,4 @@
-"""Every number of every sidecar, set to wrong values one after the other, under checksums and manifests that fit: found."""
+"""Every number of every sidecar, set to one wrong value after another under matching checksums and manifests: fsck finds it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ROWS: Mapping[str, tuple[struct.Struct, tuple[str, ...]]] = {
         ("id", "epoch", "last_sequence", "last_offset", "delta", "timestamp", "coordinator_epoch", "open_from"),
     ),
 }
-#: Bytes before a section's rows.
+#: Bytes that precede a section's rows.
 PREFACE = {"producer": 10}
 
-#: Field -> (how many of its wrong values cannot be told, why).
+#: Field -> (its wrong values that cannot be detected, why).
 UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "header.format": ({"one more", "huge"}, "a newer writer's sidecar, which this reader understands"),
     "header.least_reader": ({"one less"}, "a sidecar that readers of format 1 would understand"),
@@ -55,7 +55,7 @@ def sections_of(store: BlockingMemoryStore, segment: Mapping[str, Any]) -> dict[
 def rebuilt(
     segment: Mapping[str, Any], sections: Mapping[str, bytes], head: tuple[int, ...] | None = None
 ) -> tuple[bytes, dict[str, list[int]]]:
-    """A sidecar of these sections, with its table."""
+    """A sidecar of these sections, and its table of sections."""
     at = HEAD.size + 4 + 28 * len(sections)
     table: dict[str, list[int]] = {}
     for name, content in sections.items():
@@ -76,7 +76,7 @@ def rebuilt(
 
 
 def write(mutated: Mutated, base: int, data: bytes, table: Mapping[str, list[int]]) -> None:
-    """The sidecar of the segment at `base`, and its table in the page and the manifest that name it."""
+    """Writes the sidecar of the segment at `base`, and its table into the page and the manifest that name it."""
     store, ids = mutated.store, ids_of(1)
     manifest = stored(store, ids.manifest_key)
     for ref in manifest["pages"]:

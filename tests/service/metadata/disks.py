@@ -1,4 +1,4 @@
-"""Disks for the metadata log's tests: the real one, counted, and made to fail on request."""
+"""Disks for the tests of the metadata log: the real file system, counted, that fails on request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from storage_tiers.files import Buffer, OsFiles
 
 
 class TroubledFiles(OsFiles):
-    """The real file system, except that `fail[operation]` of the next calls raise, and `hold` stops fsync meanwhile.
+    """The real file system, except that the next `fail[operation]` calls of an operation raise, and that fsync waits while
+    `hold` is clear.
 
-    A refused write leaves half of its bytes behind, as a disk that fills up does.
+    A refused write leaves half of its bytes behind, as a disk does when it fills up.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Records in few words, for tests."""
+"""Short constructors of metadata records, for tests."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def broker(node_id: int, epoch: int = 1, rack: str | None = None) -> pb.Metadata
 
 
 def image_with_brokers(racks: Sequence[str | None]) -> MetadataImage:
-    """Brokers 1, 2, ... in these racks."""
+    """An image with brokers 1, 2, ... in these racks."""
     return MetadataImage().apply_batch(broker(node_id, rack=rack) for node_id, rack in enumerate(racks, 1))

@@ -1,4 +1,4 @@
-"""Metadata records make images, each of which stays as it is; records that fit none are refused."""
+"""Metadata records build immutable images; an image refuses records that do not fit it."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 
 
 
 def history(steps: list[tuple[int, int, int]]) -> MetadataImage:
-    """Applies every step that fits."""
+    """Applies every step that fits, and skips the others."""
     image = MetadataImage()
     for serial, (kind, one, two) in enumerate(steps):
         name = f"t{one}"

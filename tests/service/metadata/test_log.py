@@ -1,4 +1,4 @@
-"""The metadata log: proposals are durable before they are seen, and there again after a start."""
+"""The metadata log: a proposal is durable before anyone sees it, and survives a restart."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_listeners_see_each_image_before_the_proposer_resumes(tmp_path: Pa
 
 
 async def test_listeners_are_told_all_that_changed_since_they_were_called_last(tmp_path: Path) -> None:
-    """Proposals share an fsync, and their listeners a call."""
+    """Concurrent proposals share one fsync, and each listener gets one call for them."""
     told: list[tuple[MetadataImage, Changes]] = []
     async with opened(tmp_path) as log:
         log.subscribe(lambda image, changes: told.append((image, changes)))

@@ -1,4 +1,4 @@
-"""The planner against Apache Kafka 4.2.1's own answers: errors and messages here were given by it, request by request."""
+"""The planner against Apache Kafka 4.2.1: each expected error and message is Kafka's own answer to the same request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All events that the code can say, read from its source: names, levels and fields."""
+"""Every log event in the source: its name, levels and fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("grpc_api", "kafka_gateway", "service", "storage_tiers")
 LEVELS = {"debug": "DEBUG", "info": "INFO", "provoked": "INFO", "warning": "WARN", "error": "ERROR"}
-#: Variables that hold one of these functions; which, the lines before the call decide.
+#: Variables that hold an event function; the assignments before the call show which.
 CHOSEN = ("say", "say_over")
 
 
@@ -52,7 +52,7 @@ def _calls(tree: ast.Module, where: str) -> Iterator[EventCall]:
 
 
 def _level(called: ast.expr) -> str:
-    """Of `events.info` and its like."""
+    """The level if `called` is `events.info` or one like it, else ""."""
     if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "events":
         return LEVELS.get(called.attr, "")
     return ""
@@ -64,7 +64,7 @@ def _levels_in(value: ast.expr) -> set[str]:
 
 def _fields(call: ast.Call) -> frozenset[str]:
     names = {keyword.arg for keyword in call.keywords if keyword.arg is not None} - {"by"}
-    # A partition is said as topic and number; a defect's traceback is the form's.
+    # A partition is logged as topic and number; the event form adds a defect's traceback itself.
     if "partition" in names:
         names.add("topic")
     return frozenset(names - {"defect"})

@@ -1,4 +1,4 @@
-"""Metrics that Java's clients push, from the subscription to the line in the log."""
+"""Metrics that Java's clients push (KIP-714), from the subscription to the line in the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.node import Node
 
 
 def message(*fields: tuple[int, bytes | int]) -> bytes:
-    """A protobuf message of numbered fields; small ones only."""
+    """A protobuf message of these numbered fields, which must be small."""
     out = bytearray()
     for number, value in fields:
         if isinstance(value, int):
@@ -96,7 +96,7 @@ def test_a_push_of_many_metrics_takes_several_lines(caplog: pytest.LogCaptureFix
 
 
 def subscribe(node: Node, match: str) -> None:
-    """To everything of the clients that match, every tenth of a second, with Kafka's own tool."""
+    """Subscribes with Kafka's own tool to every metric of the clients that match, every 100 ms."""
     tool, bootstrap = "org.apache.kafka.tools.ClientMetricsCommand", ("--bootstrap-server", node.kafka)
     wanted = ("--name", "all", "--metrics", "*", "--interval", "100", "--match", match)
     kafka_jars.run_tool(tool, *bootstrap, "--alter", *wanted)
@@ -110,7 +110,7 @@ def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
         load = ("--topic", "t", "--num-records", "200", "--record-size", "100", "--throughput", "200")
 
         def has_said_its_last() -> bool:
-            """A producer that ends before it was told what to push says nothing: on a busy machine, the next one does."""
+            """A producer that ends before it learns of the subscription pushes nothing; on a busy machine a later one does."""
             kafka_jars.run_tool("org.apache.kafka.tools.ProducerPerformance", *load, *properties)
             return any(push["terminating"] for push in pushes(node))
 
@@ -121,7 +121,7 @@ def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
 
 
 def test_librdkafka_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
-    """Matched by its software's name, which only its connection knows."""
+    """The subscription matches by software name, which only the connection knows."""
     with Node(tmp_path, settings={"metric.reporters": NAME}) as node:
         subscribe(node, "client_software_name=confluent-kafka-python")
         producer = Producer({"bootstrap.servers": node.kafka, "client.id": "rd", "enable.metrics.push": True})
@@ -133,6 +133,6 @@ def test_librdkafka_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
 
 
 def pushes(node: Node) -> list[Any]:
-    """What the log says of pushes; its quotes may be escaped, as a field of an event."""
+    """The pushes in the node's log; their quotes are escaped where they are a field of an event."""
     text = node.output().replace('\\"', '"')
     return [json.loads(found) for found in re.findall(r'client metrics (\{.*"not_shown": \d+\})', text)]

@@ -1,4 +1,4 @@
-"""What a node says in its log: each event seen with a workload that is known, and what goes on failing said once."""
+"""What a node logs: known work produces each event, and a failure that persists is logged once."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.service.broker.support import TIERED, running, until
 from tests.support.clients import until as wait_until
 from tests.support.node import Node
 
-#: One node and one topic, whose life the tests follow in their order.
+#: All tests share one node and one topic, and follow them in order.
 pytestmark = pytest.mark.xdist_group("events")
 
 TOPIC = "said"
 RECORDS = 30
-#: A segment for each few records, none kept.
+#: Few records fill a segment, and the disk keeps none.
 CONFIGS = {"segment.bytes": "1048576", "local.retention.ms": "100"}
 
 
 class Log:
-    """The events that a node has said, as objects."""
+    """The events that a node has logged, as objects."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -1,4 +1,4 @@
-"""The table of events in docs/operations.md says what the code says: every name, its levels, its fields."""
+"""The table of events in docs/operations.md matches the code: every name, its levels, its fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.service.observability.event_calls import ROOT, event_calls
 
 PAGE = ROOT / "docs" / "operations.md"
 ROW = re.compile(r"\| `([a-z_]+(?:\.[a-z_]+)?)` \| ([A-Z, a-z]+) \| (.*?) \| (.+) \|")
-#: What the forms themselves write.
+#: Fields that the log formats write themselves.
 TAKEN = {"time", "level", "logger", "event", "traceback", "left_out"}
 
 

@@ -1,4 +1,4 @@
-"""How samples are written, which form a scraper gets, and that a scrape does not hold the event loop."""
+"""How samples are written, which format a scraper gets, and that a scrape does not block the event loop."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_idle_shares_look_back_over_the_window() -> None:
     window = IdleWindow(0.0)
     assert window.idle(0.0, 0.0, 0.0) == (1.0, 1.0)
     assert window.idle(10.0, 5.0, 2.0) == pytest.approx((0.5, 0.8))
-    # Whoever asks a moment later sees the same window.
+    # A scraper that asks a moment later sees the same window.
     assert window.idle(10.1, 5.0, 2.0)[0] == pytest.approx(1 - 5 / 10.1)
     assert window.idle(10.0 + WINDOW_S, 5.0, 2.0) == pytest.approx((1.0, 1.0))
 

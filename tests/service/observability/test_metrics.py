@@ -1,4 +1,4 @@
-"""Every metric has a piece of work that changes it by what is known beforehand."""
+"""For every metric, a piece of work changes it by an amount known beforehand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.service.observability.world import WORKS, Change, Is, Rose, Samples, 
 from tests.support.clients import TIERED, create, produce, seal, until
 from tests.support.node import Node
 
-#: What only a node in a process of its own can show: `test_the_tier_process_is_seen`.
+#: Metrics that only a node in its own process has; `test_the_tier_process_is_seen` covers them.
 IN_A_PROCESS = {
     "tidelog_tier_process_resident_bytes",
     "tidelog_tier_process_peak_resident_bytes",
@@ -50,7 +50,7 @@ async def test_work_changes_metrics_by_what_is_known(name: str, tmp_path: Path) 
 
 
 async def test_what_is_shown_is_what_it_is_called(tmp_path: Path) -> None:
-    """Numbers that are mostly the same, where they differ."""
+    """Compares numbers that are usually equal, in a case where they differ."""
     async with observed(tmp_path / "data", {}) as world:
         await world.create("t", 3)
         broker = world.inner.broker
@@ -79,7 +79,7 @@ def _fits(before: float, after: float | None, change: Change) -> bool:
 
 
 def _check_counters(before: Samples, after: Samples) -> None:
-    """None falls but those of a topic that is gone."""
+    """No counter falls, except those of a deleted topic."""
     fallen = [
         sample
         for sample, value in before.items()

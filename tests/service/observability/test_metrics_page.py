@@ -1,4 +1,4 @@
-"""The reference page names every metric, and every metric of Kafka's is served or left out for a reason."""
+"""The reference page names every metric, and the node serves each of Kafka's metrics or names a reason why not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from service.observability.generate_docs import PAGE, renewed
 from service.observability.metrics import METRICS
 from service.observability.unsupported_metrics import UNSUPPORTED
 
-#: Recorded over JMX from a broker of that version, by type and name, with those that it has only with remote storage on,
-#: and two that dashboards still ask for.
+#: Recorded over JMX from a broker of that version, by type and name; includes those it has only with remote storage on,
+#: and two that dashboards still query.
 KAFKA = (Path(__file__).parent / "kafka-4.2.1-mbeans.txt").read_text().split()
 
 

@@ -1,4 +1,4 @@
-"""What a node says to an operator whose client asks for what is not there: TLS, HTTP, consumer groups, compaction."""
+"""What a node tells the operator whose client asks for an unsupported feature: TLS, HTTP, consumer groups, compaction."""
 
 from __future__ import annotations
 

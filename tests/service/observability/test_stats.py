@@ -1,4 +1,4 @@
-"""`/stats`: what fetches were answered with is counted once, by the tier it came from."""
+"""`/stats`: each fetched byte is counted once, under the tier that it came from."""
 
 from __future__ import annotations
 

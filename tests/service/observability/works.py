@@ -1,4 +1,4 @@
-"""What nodes are made to do, and what changes by it: for every metric there is at least one row here (or in
+"""Pieces of work for a node, and what each changes: every metric has at least one row here (or in
 `test_metrics.IN_A_PROCESS`)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def partition(world: World, topic: str = "t", number: int = 0) -> Partition:
 
 
 async def cold(world: World, count: int = 40) -> None:
-    """A topic whose closed segments are in the bucket only."""
+    """Makes a topic whose closed segments are only in the bucket."""
     await world.create("t", configs=TIERED)
     for number in range(count):
         await world.node.append("t", b"%03d" % number * 50)
@@ -269,7 +269,7 @@ async def a_topic_is_created(world: World) -> AsyncIterator[None]:
     yield
 
 
-# As in Kafka the effective minimum is no more than the number of replicas.
+# As in Kafka, the effective minimum is at most the number of replicas.
 @work({MANAGER + "underminisrpartitioncount": 0, MANAGER + "atminisrpartitioncount": 1})
 async def a_topic_wants_two_in_sync(world: World) -> AsyncIterator[None]:
     yield

@@ -1,4 +1,4 @@
-"""What the tier adds, and the work that changes it: a bucket that answers, is slow, fails, and is away."""
+"""The tier's metrics, and the work that changes them: a bucket that answers, is slow, fails, or is away."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def segments_go_to_the_bucket(world: World) -> AsyncIterator[None]:
     await world.create("t", configs=TIERED)
     yield
     for number in range(7):
-        # With a batch's header and a record's frame: 999 bytes.
+        # With its batch header and record frame, 999 bytes.
         await world.node.append("t", b"%d" % number * 928)
     await world.node.seal("t")
     await world.node.evicted("t")
@@ -98,7 +98,7 @@ async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
     assert hydrator is not None
     await world.node.append("t", b"produced")
-    # Fetched for somebody who waited for it: what is read ahead makes up for that. The pace looks anew at such a time.
+    # A chunk that a reader waited for is paid back by the read-ahead; that is when the pace is decided again.
     hydrator.pace.delay(8 * MIB, world.inner.ground.host.clock.monotonic() + 2 * PERIOD_S, urgent=True)
     assert hydrator.want(manifest.segments[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)

@@ -1,4 +1,4 @@
-"""As `works`, of fetches, their sessions, and connections."""
+"""Pieces of work like those in `works`, for fetches, their sessions, and connections."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Is:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Within:
-    """Where the value lies afterwards, both ends included."""
+    """Bounds of the value afterwards, both inclusive."""
 
     least: float
     most: float
@@ -51,7 +51,7 @@ class Rose:
 
 
 ROSE = Rose()
-#: By how much it changes, or one of the above.
+#: The amount of the change, or one of the classes above.
 Change = float | Is | Within | Rose
 Samples = dict[str, float]
 
@@ -67,8 +67,8 @@ class World:
     create = property(lambda self: self.node.create)
 
     async def scrape(self) -> Samples:
-        """Every sample by its text; both forms of it can be read by Prometheus's own parsers, and say the same. What goes on
-        beside may count something for the first time between the two: then both are asked again."""
+        """Every sample, by its text. Prometheus's own parsers must read both formats and find the same number of samples.
+        Concurrent work may add a sample between the two scrapes; then both are repeated, at most ten times."""
         for _ in range(10):
             plain, same = await self._scraped()
             if plain is not None:
@@ -92,7 +92,7 @@ class World:
         return reader, writer
 
     async def ask(self, frame: bytes) -> bytes:
-        """One request on a connection of its own; the answer without its size."""
+        """Sends one request on a new connection, and returns the answer without its size."""
         reader, writer = await self.connect()
         writer.write(frame)
         (size,) = struct.unpack(">i", await reader.readexactly(4))
@@ -101,12 +101,12 @@ class World:
         return answer
 
     async def produce(self, topic: str, batches: Mapping[int, bytes]) -> list[int]:
-        """The error codes."""
+        """Returns the error code of each partition."""
         found = response("produce", PRODUCE, await self.ask(produce_frame(topic, batches)))
         return [int(each.error_code) for each in found.responses[0].partition_responses]
 
     async def fetch(self, topic: str, offset: int, **how: Any) -> int:
-        """The error code of a partition."""
+        """Returns the partition's error code; 0 if the answer names no partition."""
         found = response("fetch", FETCH, await self.ask(fetch_frame(topic, offset, **how)))
         return int(found.responses[0].partitions[0].error_code) if found.responses else 0
 
@@ -154,19 +154,19 @@ Act = Callable[[World], AsyncIterator[None]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """`act` yields where it is to be scraped, before and after; `broker` are the node's configs."""
+    """`act` yields twice, to be scraped before and after; `broker` holds the node's configs."""
 
     act: Act
     changes: Mapping[str, Change]
     broker: Mapping[str, str]
 
 
-#: Whatever was declared, by name.
+#: Every declared piece of work, by name.
 WORKS: dict[str, Work] = {}
 
 
 def work(changes: Mapping[str, Change], **broker: str) -> Callable[[Act], Act]:
-    """Declares a piece of work; dots of configs are written as underscores."""
+    """Declares a piece of work; in the names of `broker`, underscores stand for dots."""
 
     def declare(act: Act) -> Act:
         WORKS[act.__name__] = Work(act, changes, {key.replace("_", "."): value for key, value in broker.items()})

@@ -1,4 +1,4 @@
-"""No collection but a full one looks at many objects, however many come and stay."""
+"""Only a full collection examines many objects, however many are created and survive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from service.process.collecting import MOST_LOOKED_AT, collect_a_few_at_a_time
 
 @pytest.fixture
 def looked_at() -> Iterator[list[tuple[int, int]]]:
-    """Generation and number of objects of each collection since the policy came into force, which is undone."""
+    """The generation of each collection since the policy took effect, and how many objects it examined. The policy is undone
+    afterwards."""
     found: list[tuple[int, int]] = []
 
     def look(phase: str, info: dict[str, int]) -> None:
@@ -41,7 +42,7 @@ def test_frozen_objects_are_never_examined(looked_at: list[tuple[int, int]]) -> 
     there = gc.get_freeze_count()
     assert there > MOST_LOOKED_AT
     made = [[number] for number in range(MOST_LOOKED_AT)]
-    # Some of it is given up meanwhile, and goes by its reference count.
+    # Some frozen objects are freed meanwhile, by their reference count.
     assert there >= gc.get_freeze_count() > there - 1000
     assert max(count for _, count in looked_at) < MOST_LOOKED_AT + 1000
     assert made

@@ -1,4 +1,4 @@
-"""Who may take how many of the files that the process may open, and what is parked for logs."""
+"""How the process shares out the files that it may open, and the descriptors held in reserve for logs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_lower_configured_limits_apply() -> None:
 
 
 def test_a_file_is_opened_with_a_reserved_descriptor(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Really: the process may open no further file."""
+    """The shortage is real: the process may open no further file."""
     import resource
 
     caplog.set_level(logging.INFO)

@@ -1,4 +1,4 @@
-"""A heap that grew is trimmed; memory that is free goes back to the system."""
+"""A grown heap is trimmed, and its free memory returns to the system."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ async def test_memory_freed_later_is_returned_too() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 def test_free_memory_is_returned() -> None:
-    trim_heap()  # else the blocks go where others were, and nothing grows
+    trim_heap()  # otherwise freed blocks would be reused, and nothing would grow
     before = resident_bytes()
     blocks = [bytearray(b"x" * (100 << 10)) for _ in range(1000)]
     grown = resident_bytes()
-    kept = blocks[::100]  # on the heap between what is freed
+    kept = blocks[::100]  # stay on the heap between the freed blocks
     del blocks
     trim_heap()
     assert grown - before > 80 << 20

@@ -1,4 +1,4 @@
-"""The event loop's short time slice on the processor, and what it waits for one."""
+"""The event loop's short scheduler time slice, and the time that the loop waits for a processor."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_another_scheduling_policy_is_kept() -> None:
 
 
 def test_a_node_requests_a_short_slice_for_its_loop(tmp_path: Path) -> None:
-    in_a_process()  # or there is nothing to see
+    in_a_process()  # skips where the kernel grants no slices
     with Node(tmp_path, store="none") as node:
         assert slice_of(node.pid) == SHORTEST_SLICE_NS
         others = {int(thread) for thread in os.listdir(f"/proc/{node.pid}/task")} - {node.pid}
@@ -77,7 +77,7 @@ def test_a_node_requests_a_short_slice_for_its_loop(tmp_path: Path) -> None:
 
 
 def test_time_waiting_for_a_processor_is_counted() -> None:
-    """Two threads of which one holds the only processor that both may use."""
+    """Two threads share one processor, which another process keeps busy: each thread's wait is counted separately."""
     if not os.path.exists("/proc/self/schedstat"):
         pytest.skip("this system does not count how long threads wait for a processor (no schedstat)")
     program = """

@@ -1,4 +1,4 @@
-"""JSON lines of records: what `consume --json` prints `produce --json` takes back, nothing lost, through a real node."""
+"""JSON lines of records: `produce --json` accepts what `consume --json` prints, through a real node and without loss."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.node import Node
 pytestmark = pytest.mark.xdist_group("cli-json")
 
 PARTITIONS = 3
-#: From the first that librdkafka can send up to what a topic takes by default: an hour ahead.
+#: From the least that librdkafka sends to a time in the past: by default a topic refuses times over an hour ahead.
 TIMESTAMPS = st.integers(1, 1_700_000_000_000)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 CONTENT = st.none() | st.binary(max_size=20) | TEXT.map(str.encode)
-#: librdkafka for Python ends a header's key at a zero byte.
+#: librdkafka for Python cuts a header's key at a zero byte.
 HEADERS = st.lists(st.tuples(TEXT.filter(lambda key: "\0" not in key), CONTENT), max_size=3)
 RECORDS = st.builds(
     JsonRecord, st.none(), st.integers(0, PARTITIONS - 1), TIMESTAMPS, CONTENT, CONTENT, HEADERS.map(tuple)
@@ -43,7 +43,7 @@ def at(node: Node, *words: str, stdin: bytes = b"") -> Ran:
 
 
 def without_topic(ran: Ran) -> list[dict[str, Any]]:
-    """In an order of their own: partitions come as they like."""
+    """The JSON lines sorted by partition and offset, because partitions arrive in any order."""
     lines = ran.json_lines
     for line in lines:
         del line["topic"]
@@ -53,11 +53,12 @@ def without_topic(ran: Ran) -> list[dict[str, Any]]:
 _names = (f"round-trip-{number}" for number in itertools.count())
 
 
-# Without shrinking: each example makes two topics.
+# No shrinking: each example creates two topics.
 @settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(records=st.lists(RECORDS, min_size=1, max_size=30))
 def test_a_topic_is_copied_with_nothing_lost(node: Node, records: list[JsonRecord]) -> None:
-    """Written by a plain client, consumed as JSON, produced from that to a second topic: the same records."""
+    """A plain client produces, `consume --json` reads, `produce --json` writes to a second topic: both topics hold the same
+    records."""
     first, second = next(_names), next(_names)
     for name in (first, second):
         create(node, name, PARTITIONS, {"retention.ms": "-1"})

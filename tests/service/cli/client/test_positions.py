@@ -1,4 +1,4 @@
-"""Places in partitions as users write them: parsed, then found on a real node."""
+"""Positions in partitions as users write them: parsed, then resolved on a real node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("cli-positions")
 
 NOW_MS = 1_000_000_000_000
 HOUR_MS = 3_600_000
-#: Records of `t-0` and `t-1`, a minute apart, ending an hour before `LAST_MS`'s end.
+#: How many records `t-0` and `t-1` hold.
 COUNTS = (10, 4)
 
 
@@ -57,7 +57,7 @@ def test_what_is_none_is_refused(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """`t-0` holds 0 to 9 and `t-1` 0 to 3, with times in 2013, a minute apart; `u-0` holds "u0" to "u2"."""
+    """`t-0` holds 0 to 9 and `t-1` 0 to 3, their timestamps a minute apart in 2013; `u-0` holds "u0" to "u2"."""
     with Node(tmp_path_factory.mktemp("node")) as running:
         create(running, "t", 2, {"retention.ms": "-1"})
         create(running, "u", 1, {})
@@ -124,7 +124,7 @@ def test_several_topics(node: Node) -> None:
 
 
 def test_a_range_ends_where_the_log_did_when_it_began(node: Node) -> None:
-    """What lies beyond is not waited for, and a range of which the end is there ends before the log does."""
+    """Reading does not wait for offsets beyond that end, and stops before the log end where the range ends earlier."""
     assert consumed(node, "empty", "--to", "5") == []
     assert consumed(node, "t", "-p", "0", "--from", "8", "--to", "9") == of(0, 8, 9)
 

@@ -1,4 +1,4 @@
-"""Formats of records: each token, and equal to what kcat prints of the same records."""
+"""Record formats: each token, and agreement with what kcat prints for the same records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidelog produce` at a node that takes nothing, `tidelog consume` at one that gives nothing: both say so."""
+"""`tidelog produce` to a node that accepts nothing, and `tidelog consume` from one that returns nothing: both report it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_node_that_acknowledges_nothing_is_said_while_it_is_asked(
 ) -> None:
     monkeypatch.setattr(silence, "SILENCE_S", 0.5)
     monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_MS", 4_000)
-    # Any disk is fuller than that: the node refuses records, retriably.
+    # Every disk is fuller than that, so the node refuses records with a retriable error.
     full = {"tidelog.disk.watermark.slow": "0.0001", "tidelog.disk.watermark.refuse": "0.0002"}
     with Node(tmp_path, settings=full) as node:
         create(node, "t", 1, {})
@@ -33,7 +33,7 @@ def test_a_node_that_acknowledges_nothing_is_said_while_it_is_asked(
 
 
 class Said(Exception):
-    """What `consume` reports, which ends it here: by itself it goes on asking."""
+    """Carries the line that `consume` reports, and ends it: otherwise it would keep fetching."""
 
 
 def test_records_that_do_not_come_are_said_to_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_records_that_do_not_come_are_said_to_be_waited_for(tmp_path: Path, monk
         seal(node, "t")
         until(lambda: not (node.data_dir / "t-0" / f"{0:020d}.log").exists(), "its records left the disk")
         node.stop()
-        node.store += "-of-another"  # answers, and has none of them
+        node.store += "-of-another"  # the store answers, and holds none of the objects
         node.start()
         with pytest.raises(Said, match=r"no records for [0-9.]+ s, and t-0 not read to the end"):
             tidelog("consume", "t", "--exit-at-end", "-b", node.kafka)

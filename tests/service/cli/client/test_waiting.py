@@ -1,4 +1,4 @@
-"""A command that waits for the object store says so on standard error, and why."""
+"""A command that waits for the object store reports on standard error that it waits, and why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_nodes_own_word_is_what_is_said(changed: dict[str, object], said: st
 
 
 def take_away(directory: Path) -> None:
-    """A store in a directory that answers nothing: a file stands in its place."""
+    """Makes a directory store answer nothing, by putting a file in its place."""
     (directory / "store").rename(directory / "aside")
     (directory / "store").write_text("no directory")
 
@@ -75,7 +75,7 @@ def test_a_seal_that_is_soon_done_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--exit-at-end", None], ids=["to the end", "following"])
 def test_consume_says_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: str | None) -> None:
-    """Its records are in the bucket alone, and the bucket is away."""
+    """Only the bucket holds its records, and the bucket is away."""
     with Node(tmp_path) as node:
         create(node, "t", 1, TIERED)
         send(node, "t", 10)
@@ -105,7 +105,7 @@ def test_consume_says_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: 
 
 
 def test_a_follower_at_the_end_has_nothing_to_say(tmp_path: Path) -> None:
-    """That nobody produces is no trouble."""
+    """Waiting for producers is no fault."""
     with Node(tmp_path) as node:
         create(node, "t", 1, {})
         assert tidelog("produce", "t", "-b", node.kafka, stdin="1\n").code == 0
@@ -123,5 +123,5 @@ def test_a_follower_at_the_end_has_nothing_to_say(tmp_path: Path) -> None:
     assert said == ""
 
 
-#: The command with a short silence.
+#: The command, with a short silence before it reports.
 FOLLOW = "from service.cli.client import silence; silence.SILENCE_S = 1.5; from service.cli.main import app; app()"

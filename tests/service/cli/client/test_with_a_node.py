@@ -1,4 +1,4 @@
-"""The commands that talk to a node, with a real one behind them."""
+"""The commands that talk to a node, against a real one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def topic(node: Node, request: pytest.FixtureRequest) -> str:
-    """A topic of two partitions of this test's own."""
+    """A topic of two partitions for this test alone."""
     name = re.sub(r"[^A-Za-z0-9._-]", ".", request.node.name)[:200]
     ran = at(node, "topic", "create", name, "--partitions", "2")
     assert ran.code == 0, ran.err

@@ -1,4 +1,4 @@
-"""`cold ls` on stores that the tier itself has written."""
+"""`cold ls` on stores that the tier itself wrote."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def offload(store: ObjectStore, directory: Path, ids: Ids, ranges: list[tu
 
 @pytest.fixture
 async def url(tmp_path: Path) -> str:
-    """A directory store: `flights` with partitions 3 and 4 under its id and 3 under an earlier one, and `trains`."""
+    """A directory store: `flights` with partitions 3 and 4 under its topic id and 3 under an earlier id, and `trains`."""
     store = await DirectoryStore.create(str(tmp_path / "store"), OsFiles())
     segments = tmp_path / "segments"
     segments.mkdir()

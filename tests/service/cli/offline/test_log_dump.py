@@ -1,4 +1,4 @@
-"""`log dump` on files made by the packages that write them, and on the same files damaged."""
+"""`log dump` on files made by the packages that write them, intact and damaged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(offset: int) -> NewRecord:
 
 
 def plain_batches() -> list[bytes]:
-    """Offsets 0..9 in five batches of two, of producer 7, under epochs 1 and 2."""
+    """Offsets 0..9 in five batches of two, from producer 7, under epochs 1 and 2."""
     return [
         build_batch(
             [record(base), record(base + 1)],
@@ -50,7 +50,7 @@ def plain_batches() -> list[bytes]:
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Path:
-    """A partition directory with one segment and all that stands beside it."""
+    """A partition directory with one segment and the files that belong to it."""
     directory = tmp_path / "flights-0"
     directory.mkdir()
     offsets, times, producers = OffsetIndex(0), TimeIndex(0), ProducerStateManager()

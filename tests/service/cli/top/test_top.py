@@ -158,7 +158,7 @@ def rendered(seen: list[NodeView], width: int = 150) -> str:
 
 
 def test_the_screen_of_fixed_numbers() -> None:
-    """The file is the screen; it is read by people when it changes."""
+    """The snapshot file is the whole screen: review it when it changes."""
     seen = [
         NodeView("10.0.0.1:9094", NUMBERS),
         NodeView("10.0.0.2:9094", None, "cannot be reached: Connection refused"),
@@ -252,7 +252,7 @@ def test_it_survives_a_restart_also_on_another_port(node: Node) -> None:
         node.stop()
         (away,) = nodes.look()
         assert away.trouble is not None and "cannot be reached" in away.trouble
-        node.http = ""  # the next start takes a free one
+        node.http = ""  # the next start takes a free port
         node.start()
         nodes.look()
         (back,) = nodes.look()
@@ -262,7 +262,7 @@ def test_it_survives_a_restart_also_on_another_port(node: Node) -> None:
 
 
 def test_another_listener_is_called_none_of_http(node: Node) -> None:
-    """What it answers is not shown: it may hold anything, and a terminal would take it."""
+    """The answer is not shown: it may hold anything, and a terminal would interpret it."""
     for address in (node.grpc, node.kafka):
         ran = tidelog("top", "--once", "--interval", "0.2", "--http", address)
         assert ran.code == 2
