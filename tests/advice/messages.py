@@ -1,16 +1,16 @@
-"""Every advice that the product's messages give, found in the source.
+"""All advice in the product's messages, found in the source.
 
-Why it exists: an error text that says "delete it and start again" is code that a person runs, and nobody had run it. So that
-no advice is given untried, those of the whole product are found here, and `table.py` names the test that follows each.
+An error text that says "delete it and start again" is code that a person runs, so it needs a test. This module finds such
+texts in the whole product, and `table.py` names the tests that follow each of them.
 
-What counts: a text in the source of the product, constant or with placeholders, that tells its reader to do something. That
-is a matter of grammar, not of a list of places: a clause begins with one of `IMPERATIVES`. A clause begins where the text
-does, behind a stop, semicolon, colon, comma, dash or bracket, and behind "or", "and", "then", "stop here and" alike.
+What counts: a text in the product's source, constant or with placeholders, that tells its reader to do something. Grammar
+decides, not a list of places: some clause begins with one of `IMPERATIVES`. A clause begins at the start of the text, after
+a full stop, semicolon, colon, comma, dash or opening bracket, and after "or", "and", "then", "else" or "please".
 
-What does not count, for it is no message: docstrings, annotations, what describes options of the command line, configs,
-metrics and events (each has its page), and code that protoc writes.
+What does not count, because it is no message: docstrings, descriptions of command-line options, configs, metrics and events
+(each has its page), and code that protoc writes.
 
-Not promised: an advice in other words ("it has the form ...") or put together out of single words at run time.
+Not promised: advice in other words ("it has the form ...") or assembled from single words at run time is not found.
 """
 
 import ast

@@ -103,7 +103,7 @@ def seal(node: Node, topic: str, *, wait: bool = True, seconds: float = WAIT_S) 
 
 
 class Load:
-    """Producers of one topic, `idempotent` and `plain` ones. `more` lets them send; otherwise they wait.
+    """Producers of one topic; `idempotent` and `plain` say how many of each. `more` lets them send; otherwise they wait.
 
     All use acks=all and keep several requests in flight, so a plain one may repeat and reorder records. The names of
     producers, and so their keys, begin with `prefix`. The sizes of values, in bytes, come from `sizes`.

@@ -1,4 +1,4 @@
-"""Kills a node's broker, its tier process, or both at once. Processes are found only by their id."""
+"""Kills a node's broker, its tier process, or both at once: always by process id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that threads validate or write block no other batch, and each partition keeps its order."""
+"""Batches that threads validate or write do not block other partitions, and each partition keeps its order."""
 
 from __future__ import annotations
 

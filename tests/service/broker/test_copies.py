@@ -1,5 +1,5 @@
 """A copy of a data directory runs beside the node that keeps the original. The original's later commits discard nothing that
-the copy acknowledged, and the copy hands out nothing a second time that it never knew of."""
+the copy acknowledged, and the copy reuses nothing that the original handed out without its knowledge."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A node and its gateway in this process, scraped before and after some work; and how work and its changes are written.
+"""A node and its gateway in this process, scraped before and after a piece of work, and the notation for such work:
 
 @work({'kafka_..._total{topic="t"}': 3, "kafka_...": ROSE})
 async def three_records(world):
     await world.create("t")
-    yield                       # scraped: what comes before is not counted
+    yield                       # first scrape: nothing before it counts
     await world.produce("t", {0: BATCH})
-    yield                       # scraped again; what follows tidies up
+    yield                       # second scrape; cleaning up may follow
 """
 
 from __future__ import annotations
