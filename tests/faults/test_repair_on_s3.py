@@ -1,4 +1,4 @@
-"""`tidelog cold repair` as an operator runs it, on a bucket of a real S3 server that lost its manifest, a segment or `cluster.json`.
+"""`tidelog cold repair` as an operator runs it, on a real S3 server that lost a manifest, a segment or `cluster.json`.
 
 Segments are small, so that many of them fill a manifest page. The bucket alone holds the records: the bucket, the node's
 saved manifest and the command's arguments decide what comes back.

@@ -1,4 +1,4 @@
-"""Apache Kafka itself: one KRaft node on loopback, from the jars of `kafka_jars`. What tidelog is compared with.
+"""Apache Kafka itself: one KRaft node on loopback, from the jars of `kafka_jars`, to compare tidelog with.
 
     with ApacheKafka(directory) as kafka:             # formats an empty node in `directory`, starts it, waits until it answers
         Producer({"bootstrap.servers": kafka.address})
@@ -9,8 +9,8 @@ As a command it runs in the foreground until SIGINT or SIGTERM:
 
     python -m tests.support.apache_kafka DIRECTORY [--port 19092] [--heap 1g] [KEY=VALUE ...]
 
-Needs Java 17. What the broker prints goes to `output_path`; a failed start shows its end. The process is always ended by
-its id. The node listens in plain text and knows no user; it holds nothing but what was produced to it.
+Needs Java 17. The broker's output goes to `output_path`; a failed start shows its end. The process is always ended by its
+id. The node listens in plain text without authentication, and holds only what was produced to it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     gate = store.hold(1, "delete")            # the next delete waits before its effect: await gate.reached; gate.open()
     store.down = True                         # every call raises TierUnavailable
 
-Calls are counted per rule, from its installation on, among those of its operation (any, if empty) whose key contains its
-text. `store.calls` holds every call made as (operation, key), in order.
+Each rule counts the calls made since its installation whose operation is its own (any, if empty) and whose key contains
+its text. `store.calls` holds every call made as (operation, key), in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real node in a process of its own, for tests: started, awaited, stopped, killed, started again on its directory.
+"""A real node in its own process, which tests start, await, stop, kill and restart on its directory.
 
     with Node(tmp_path) as node:                      # data in tmp_path/data, store in tmp_path/store
         Producer({"bootstrap.servers": node.kafka})
@@ -6,7 +6,7 @@
         node.start()                                  # the same directory, the same ports
 
 A node is ready when its own `endpoints.json` is there and `/readyz` answers 200. What the process prints goes to
-`node.output_path`; a failed start shows its end. The process is always ended by its id, also when the test fails.
+`node.output_path`; a failed start shows its end. The process is always ended by its id, even when the test fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeFailed(AssertionError):
 
 
 class Node:
-    """`settings` are broker configs (`--set`), `flags` further words of the command line, `environment` is added to ours.
+    """`settings` are broker configs (`--set`), `flags` further command-line words; `environment` is added to this process's.
 
     `store` is a URL or None for `file://<directory>/store`. All of them may be changed between two starts.
     """

@@ -7,9 +7,9 @@
         proxy.always(tampered(100), path=".log")         # every answer about such a key has a flipped byte
         proxy.requests                                   # everything seen: number, method, path with its query
 
-It runs on a thread of its own, so tests with and without an event loop use it, and passes signed requests through
-untouched: the signature covers the Host that the client sent, and S3 servers do not compare it with their own address.
-Bodies are held whole in memory (a part has 8 MiB).
+It runs on a thread of its own, for tests with and without an event loop. It passes signed requests through untouched: the
+signature covers the Host that the client sent, and S3 servers do not compare it with their own address. It holds whole
+bodies in memory (a part has 8 MiB).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """S3 servers that tests start and stop: moto and versitygw, on a free port of the loopback interface.
 
-moto runs behind one lock around its WSGI app: its put checks the existing key and then stores, without a lock of its own,
-so that racing conditional writes of large bodies could both win. versitygw is a real S3 server over a plain directory;
-`install_versitygw.py` builds it once, and where it cannot be built the fixture skips with the reason.
+moto runs behind one lock around its WSGI app. Its put first checks the existing key and then stores: without the lock,
+racing conditional writes of large bodies could both win. versitygw is a real S3 server over a plain directory;
+`install_versitygw.py` builds it once, and where that fails the fixture skips with the reason.
 """
 
 from __future__ import annotations

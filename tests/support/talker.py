@@ -1,10 +1,10 @@
-"""A process in another language that is asked in lines of JSON: its start costs more than its work, so one serves many tests.
+"""A process in another language that answers lines of JSON. Its start costs more than its work, so one serves many tests.
 
     with Talker(["node", "driver.js"]) as talker:
         talker.ask(command="produce", topic="t", records=[...])
 
-It answers each line with one line: `{"result": ...}`, or `{"error": "..."}`, which is raised as Refused. Ended by closing
-its standard input, else killed by its id.
+It answers each line with one line: `{"result": ...}`, or `{"error": "..."}`, which is raised as Refused. Closing its
+standard input ends it; if it does not end, it is killed by its id.
 """
 
 from __future__ import annotations

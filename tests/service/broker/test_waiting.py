@@ -76,7 +76,7 @@ async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(no
 async def test_an_append_is_acknowledged_whatever_becomes_of_the_flush_that_it_waits_for(
     node: Running, meanwhile: str
 ) -> None:
-    """A truncation lets no flush be under way: one that had no thread yet is begun anew."""
+    """A truncation settles the flush under way: one that had no thread yet must start again."""
     kept = {"remote.storage.enable": "false", "retention.ms": "-1"}
     await node.create("t", configs={"internal.segment.bytes": "2000", "flush.messages": "1", **kept})
     for i in range(40):

@@ -1,4 +1,4 @@
-"""`tidelog cold repair` as an operator runs it, through a node whose bucket lost manifests."""
+"""`tidelog cold repair` as an operator runs it, through a node whose bucket lost objects."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def name_of(kind: str, path: Path) -> str:
     for at, step in enumerate(path):
         if isinstance(step, str):
             text += f".{step}"
-        elif path[at - 1] in LISTS and (path[at - 1] != "removed" or at < 3):  # its items hold a pair so named
+        elif path[at - 1] in LISTS and (path[at - 1] != "removed" or at < 3):  # its items have a `removed` pair too
             text += "[]"
         else:
             text += f"[{step}]"
