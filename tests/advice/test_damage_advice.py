@@ -1,5 +1,4 @@
-"""Errors that say to run `tidelog fsck`: it names the damage and changes nothing; once that is restored, every record is
-there."""
+"""Errors that advise `tidelog fsck`: it names the damage and changes nothing; once that is restored, all records are there."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def refused(tier: PartitionTier, advised: str) -> str:
 
 
 async def shows(world: World, tier: PartitionTier, live: list[RemoteSegment]) -> None:
-    """Asserts that the manifest names every committed segment, that their objects are there, and that the next extension
+    """Asserts that the manifest names every committed segment, that their objects exist, and that the next extension
     follows."""
     await tier.load()
     manifest = stored_manifest(world.store.blocking())

@@ -39,8 +39,7 @@ BEFORE = "before the run"
 # --- what is recorded -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`seam` is the position where the first of several gathered buffers ended, a likely place to tear; 0 for a single
-    buffer."""
+    """`seam` is where the first of several gathered buffers ended, a likely place to tear; 0 for a single buffer."""
 
     node: int
     position: int
@@ -99,8 +98,7 @@ Operation = Write | Truncate | Add | Remove | Rename | Fsync | Note
 
 
 class RecordingFiles:
-    """A `Files` over the real directory `root`, the only one that may be written. Whatever is already there counts as
-    durable."""
+    """A `Files` over the real directory `root`, the only one that may be written. What is already there counts as durable."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)

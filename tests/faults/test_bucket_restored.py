@@ -63,8 +63,7 @@ def behind(world: World) -> dict[str, str]:
 
 
 def rounds_of_everything_that_deletes(world: World, copy: Copy) -> None:
-    """Evicts, expires and sweeps a sound partition of the same node twice: what must not happen elsewhere would have had the
-    time."""
+    """Evicts, expires and sweeps a sound partition twice: whatever must not happen to others would have had the time."""
     create_topic(world.node, WITNESS)
     for _ in range(2):
         base = single_requests.produce(world.node.kafka, WITNESS, b"a", b"b")[1]

@@ -1,5 +1,4 @@
-"""A tier process that hangs: Kafka's clients get an error within their own time limits, and the next tier process answers
-them."""
+"""A tier process that hangs: Kafka's clients get an error within their time limits, and the next tier process answers them."""
 
 from __future__ import annotations
 

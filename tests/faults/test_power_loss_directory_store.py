@@ -1,6 +1,8 @@
 """The directory store under power loss: a run is cut after every operation. Whatever may be left shows each object whole,
-old or new, shows every acknowledged one, and no deleted one again. Then each fsync is dropped in turn, and the check must
-notice."""
+old or new, shows every acknowledged one, and no deleted one again.
+
+Then each fsync is dropped in turn, and the check must notice.
+"""
 
 from __future__ import annotations
 

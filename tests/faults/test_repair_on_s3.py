@@ -56,8 +56,7 @@ class Life:
         until(lambda: local_bytes(self.node, TOPIC) == 0, "local copies go")
 
     def holds(self, *, but: range = range(0)) -> None:
-        """Asserts that a consumer finds every record sent, in order, except the offsets given up, and that the bucket is
-        sound."""
+        """Asserts that a consumer finds every record, in order, except the offsets given up, and that the bucket is sound."""
         left = [offset for offset in range(self.sent) if offset not in but]
         assert consumed(self.node) == [(offset, value(offset)) for offset in left]
         ran = tidelog("fsck", *self.place)

@@ -203,8 +203,7 @@ class Round:
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
 def _but_probes(findings: list[str]) -> list[str]:
-    """Leaves out the keys of interrupted probes: a later probe deletes them once they are two minutes old (tested with the
-    probe)."""
+    """Leaves out the keys of interrupted probes, which a later probe deletes after two minutes (tested with the probe)."""
     return [finding for finding in findings if "/probe-" not in finding]
 
 

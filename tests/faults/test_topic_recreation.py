@@ -1,5 +1,4 @@
-"""A topic is deleted and created again under its name: it has another id and another log, and nothing of the first comes
-back."""
+"""A topic is deleted and created again under its name: its id and its log are new, and nothing of the first comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`listeners` and the related configs are parsed and refused as by Kafka 4.2.1, whose error texts were recorded; and a node
+"""`listeners` and related configs are parsed and refused as by Kafka 4.2.1, with its recorded error texts; and a node
 listens accordingly."""
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ _LOGGER = "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</art
 
 
 def class_path() -> str:
-    """The argument of `java -cp` for every tool of Kafka. Fetches the jars if they are missing; CalledProcessError if that
-    fails."""
+    """The argument of `java -cp` for every tool of Kafka. Fetches missing jars; CalledProcessError if that fails."""
     ROOT.mkdir(parents=True, exist_ok=True)
     with open(ROOT / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -83,8 +83,7 @@ class S3Server:
         self.client.create_bucket(Bucket=name)
 
     def stop(self) -> None:
-        """Ends the server and waits for it. moto gets SIGKILL: it takes some seconds after SIGTERM, and holds nothing
-        durable."""
+        """Ends the server and waits for it. moto gets SIGKILL: SIGTERM takes it some seconds, and it holds nothing durable."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL if self.directory is None else signal.SIGTERM)
         try:

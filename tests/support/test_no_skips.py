@@ -1,5 +1,4 @@
-"""In continuous integration a skipped or expected-to-fail test is a failure, however it is skipped, unless the list explains
-it."""
+"""In continuous integration a skipped or expected-to-fail test is a failure, unless the list explains it."""
 
 from __future__ import annotations
 

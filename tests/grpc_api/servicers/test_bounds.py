@@ -1,5 +1,4 @@
-"""The memory that callers make a node hold is counted until it is sent or freed, and bounded; a stalled caller blocks no
-other."""
+"""Memory that callers make a node hold is counted until it is sent or freed, and bounded; a stalled caller blocks no other."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Work that waits for threads is bounded, whatever it waits behind; it leaves nothing in memory, and the loop keeps its
-turns."""
+"""Work that waits for threads is bounded, whatever it waits behind; it leaves nothing in memory, and the loop goes on
+turning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A failure of one batch that threads validate or write does not stop the batches behind it, and half a batch never enters
-the log."""
+"""If a batch fails in a validating or writing thread, the batches behind it continue, and half a batch never enters the log."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ def queues_of(node: Running) -> AppendQueues:
 
 
 async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
-    """Two batches are validated before the loop looks: the report that the second one is valid does not mean that it is
-    written."""
+    """Two batches are validated before the loop looks: the news that the second one is valid does not mean it is written."""
     ready = queues_of(node)._ready
     first, second = send(node, b"1", b"2"), send(node, LARGER)
     halted(lambda: len(ready) == 1)

@@ -1,5 +1,4 @@
-"""What the broker's core does beyond its contract (`tests/conformance/test_contract.py`): across restarts, on timers, and
-inside.
+"""What the broker's core does beyond its contract (`tests/conformance/test_contract.py`): restarts, timers, internals.
 
 One node in this process, with a hot disk and a memory store behind it.
 """

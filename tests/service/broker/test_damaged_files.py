@@ -1,5 +1,4 @@
-"""One damaged file keeps no node from starting: the node rebuilds the file from what else it knows, or holds back that
-partition alone."""
+"""One damaged file keeps no node from starting: the node rebuilds the file, or holds back that partition alone."""
 
 from __future__ import annotations
 

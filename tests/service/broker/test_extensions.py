@@ -1,4 +1,4 @@
-"""How long DeleteRecords must not report that the bucket hides the deleted records."""
+"""DeleteRecords must not report success while an earlier offload may still land in the bucket without the new log start."""
 
 from __future__ import annotations
 

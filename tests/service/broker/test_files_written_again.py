@@ -1,5 +1,4 @@
-"""A bucket that lost `cluster.json` or `topic.json`, or shows an older one: the node notices, and only a repair rewrites the
-file."""
+"""A bucket that lost `cluster.json` or `topic.json`, or shows an older one: the node notices, and only a repair rewrites it."""
 
 from __future__ import annotations
 

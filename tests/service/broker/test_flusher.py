@@ -124,8 +124,7 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
 
 
 async def test_what_passes_refuses_no_write_until_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A brief lack of file descriptors: the flush fails, is logged once, is retried, and then acknowledges the waiting
-    append."""
+    """A brief lack of file descriptors: the flush fails, is logged once and retried, and then acknowledges the append."""
     files = FailingFiles()
     caplog.set_level(logging.INFO)
     async with running(tmp_path / "data", files=files) as node:

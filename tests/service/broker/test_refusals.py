@@ -1,4 +1,4 @@
-"""A refusal leaves nothing in memory: an error in an answer must not keep, in a reference cycle, the frames that it passed
+"""A refusal leaves nothing in memory: no reference cycle through an answer's error may keep the frames that it passed
 through."""
 
 from __future__ import annotations

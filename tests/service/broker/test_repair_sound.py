@@ -59,7 +59,7 @@ async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) 
 
 @pytest.mark.parametrize("damage", ["evicted", "a manifest that cannot be read"])
 async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage: str) -> None:
-    """The manifest, the saved manifest and every object are missing."""
+    """The manifest and every object are gone, and the saved manifest is gone or unreadable."""
     async with grown(tmp_path) as (node, _):
         key, store = led(node).ids.manifest_key, node.store
         if damage == "evicted":
@@ -96,8 +96,7 @@ async def test_of_partitions_without_commits_nothing_is_missed(tmp_path: Path) -
 
 
 async def test_what_is_not_committed_yet_is_no_evidence(tmp_path: Path) -> None:
-    """An uncommitted record may be taken back: a repair that used it for a lost segment would promise records that nobody
-    has."""
+    """An uncommitted record may be taken back: a repair that used it for a lost segment could promise a record nobody has."""
     async with grown(tmp_path) as (node, _):
         hot = led(node).log.hot
         await until(lambda: led(node).log.tiered_end == hot.end_offset)

@@ -27,8 +27,7 @@ CHANCE_S = 0.2
 
 
 class HeldFiles(OsFiles):
-    """Blocks the next save of a manifest, in its thread, until `may_go`: before the rename, or with `early` before the file
-    is made."""
+    """Blocks the next save of a manifest, in its thread, until `may_go`: before the rename, or with `early` before the open."""
 
     def __init__(self) -> None:
         self.armed = self.early = False

@@ -1,5 +1,4 @@
-"""A store whose `cluster.json` is gone, or older than what this directory has written: the node leads, and leaves the store
-alone."""
+"""A store whose `cluster.json` is gone, or older than what this directory wrote: the node leads, and leaves the store alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A store that shows less of a partition than the node has seen: the node deletes and evicts nothing there, and reports it
-(I10)."""
+"""A store that shows less of a partition than the node has seen: the node reports it, and deletes and evicts nothing (I10)."""
 
 from __future__ import annotations
 

@@ -394,8 +394,7 @@ async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> No
 async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The damaged segment is neither offloaded nor evicted, those before it are; deleting its records, as the error advises,
-    unblocks it."""
+    """Segments before the damaged one are offloaded and evicted; the error advises to delete its records, which unblocks it."""
     async with running(tmp_path / "data") as node:
         led = await filled(node, {**TIERED, "remote.log.copy.disable": "true"})
         hot = led.log.hot

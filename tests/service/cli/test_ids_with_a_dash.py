@@ -1,5 +1,4 @@
-"""A cluster id that begins with `-`, as ids generated elsewhere may: every command accepts it in the way that its help
-describes."""
+"""A cluster id that begins with `-`, as ids generated elsewhere may: every command accepts it in the way its help describes."""
 
 from __future__ import annotations
 

@@ -167,8 +167,7 @@ def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Nod
 
 
 def test_a_first_start_that_was_cut_off_is_made_again(node: Node) -> None:
-    """The first start died after it wrote its identity, before the first entry of its metadata log and before it claimed the
-    store."""
+    """It died after it wrote its identity, before its metadata log's first entry and before it claimed the store."""
     node.stop()
     shutil.rmtree(node.store_path)
     for file in (node.data_dir / METADATA_DIRECTORY).iterdir():

@@ -1,5 +1,4 @@
-"""Damage to a store as a whole: objects that vanish, that revert to older versions, that belong to something else. fsck
-finds each."""
+"""Damage to a store as a whole: fsck finds objects that vanish, revert to older versions, or belong to something else."""
 
 from __future__ import annotations
 

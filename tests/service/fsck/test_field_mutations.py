@@ -1,5 +1,4 @@
-"""Every field of every document, set to one wrong value after another while every checksum above it is made to match: fsck
-finds it.
+"""fsck finds a wrong value in any field of any document, even when every checksum above it matches.
 
 The cases come from the store that uses every feature, so a new field of the formats gets its cases automatically. UNTOLD
 lists what the bucket cannot show, with the reason; anything else that fsck passes as sound fails here.
@@ -134,8 +133,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def name_of(kind: str, path: Path) -> str:
-    """The field's name without the numbers of list items; `manifest.segments[].sections.index[1]` keeps those of pairs and
-    spans."""
+    """The field's name without list indexes; `manifest.segments[].sections.index[1]` keeps those of pairs and spans."""
     text = kind
     for at, step in enumerate(path):
         if isinstance(step, str):

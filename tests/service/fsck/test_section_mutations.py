@@ -1,4 +1,4 @@
-"""Every number of every sidecar, set to one wrong value after another under matching checksums and manifests: fsck finds it."""
+"""fsck finds a wrong value in any number of any sidecar, even under matching checksums and manifests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Pieces of work for a node, and what each changes: every metric has at least one row here (or in
-`test_metrics.IN_A_PROCESS`)."""
+"""Pieces of work for a node, and what each changes: every metric has a row here (or in `test_metrics.IN_A_PROCESS`)."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from service.process.collecting import MOST_LOOKED_AT, collect_a_few_at_a_time
 
 @pytest.fixture
 def looked_at() -> Iterator[list[tuple[int, int]]]:
-    """The generation of each collection since the policy took effect, and how many objects it examined. The policy is undone
-    afterwards."""
+    """The generation of each collection and the number of objects it examined. The policy is undone afterwards."""
     found: list[tuple[int, int]] = []
 
     def look(phase: str, info: dict[str, int]) -> None:

@@ -57,8 +57,7 @@ _names = (f"round-trip-{number}" for number in itertools.count())
 @settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(records=st.lists(RECORDS, min_size=1, max_size=30))
 def test_a_topic_is_copied_with_nothing_lost(node: Node, records: list[JsonRecord]) -> None:
-    """A plain client produces, `consume --json` reads, `produce --json` writes to a second topic: both topics hold the same
-    records."""
+    """A plain client produces, `consume --json` reads, `produce --json` writes a second topic: both hold the same records."""
     first, second = next(_names), next(_names)
     for name in (first, second):
         create(node, name, PARTITIONS, {"retention.ms": "-1"})
