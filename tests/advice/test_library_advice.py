@@ -1,4 +1,4 @@
-"""Advice that programs and operators get in single places, followed."""
+"""Advice to programs and operators that no other module covers, followed."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ async def test_streams_that_wake_together_take_turns_of_the_loop(
 async def test_a_topic_that_is_named_a_thousand_times_is_described_some_at_a_time(
     node: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each naming is a row, and so is each partition."""
+    """Each mention of the topic counts as a row, and so does each of its partitions."""
     await node.node.create("wide", partitions=100)
     hurried = itertools.count()
     shared = Lane(lambda: float(next(hurried)))

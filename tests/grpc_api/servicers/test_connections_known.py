@@ -1,4 +1,4 @@
-"""The set of known connections, when nobody waits for the look at closed ones, or no descriptor is left for that look."""
+"""Which connections are known, also when the caller that began a look has gone, or no descriptor is left for the look."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Work that waits for threads is bounded, whatever it waits behind; it leaves nothing in memory, and the loop goes on
-turning."""
+"""Work that waits for threads is bounded, whatever it waits behind; it leaves nothing in memory, and the loop stays free."""
 
 from __future__ import annotations
 

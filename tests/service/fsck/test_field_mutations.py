@@ -120,7 +120,7 @@ def stored(store: BlockingMemoryStore, key: str) -> Any:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """The paths of every scalar, of every list, and of everything inside lists."""
+    """The paths of every scalar and every list, at any depth."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from leaves(item, (*path, name))

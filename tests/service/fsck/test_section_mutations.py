@@ -1,4 +1,4 @@
-"""fsck finds a wrong value in any number of any sidecar, even under matching checksums and manifests."""
+"""fsck finds a wrong value in any number of any sidecar, under matching checksums and manifests, except those in UNTOLD."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
     assert hydrator is not None
     await world.node.append("t", b"produced")
-    # A chunk that a reader waited for is paid back by the read-ahead; that is when the pace is decided again.
+    # An urgent fetch, for a reader that waited: read-ahead makes up for its bytes. At this time the pace looks anew.
     hydrator.pace.delay(8 * MIB, world.inner.ground.host.clock.monotonic() + 2 * PERIOD_S, urgent=True)
     assert hydrator.want(manifest.segments[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)

@@ -51,7 +51,7 @@ def test_free_memory_is_returned() -> None:
     before = resident_bytes()
     blocks = [bytearray(b"x" * (100 << 10)) for _ in range(1000)]
     grown = resident_bytes()
-    kept = blocks[::100]  # stay on the heap between the freed blocks
+    kept = blocks[::100]  # kept on the heap between the freed blocks
     del blocks
     trim_heap()
     assert grown - before > 80 << 20

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("cli-positions")
 
 NOW_MS = 1_000_000_000_000
 HOUR_MS = 3_600_000
-#: How many records `t-0` and `t-1` hold.
+#: The numbers of records in `t-0` and `t-1`.
 COUNTS = (10, 4)
 
 

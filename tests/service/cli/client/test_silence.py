@@ -33,7 +33,7 @@ def test_a_node_that_acknowledges_nothing_is_said_while_it_is_asked(
 
 
 class Said(Exception):
-    """Carries the line that `consume` reports, and ends it: otherwise it would keep fetching."""
+    """Carries the line that `consume` reports, and stops `consume`, which would otherwise keep fetching."""
 
 
 def test_records_that_do_not_come_are_said_to_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
