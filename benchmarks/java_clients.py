@@ -1,4 +1,4 @@
-"""Java's own producer and consumer as the load: Kafka's ProducerPerformance, and a consumer that uses assign()."""
+"""Load by Kafka's Java clients: its ProducerPerformance, and a consumer that uses assign()."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def one_round(address: str, tag: str, share: float = 1.0) -> Iterator[tuple[str,
 
 
 def produce(address: str, topic: str, records: int, size: int, acks: str) -> tuple[float, float]:
-    """(records/s, MB/s of 10^6 bytes), as the tool itself measured."""
+    """(records/s, MB/s of 10^6 bytes), as measured by the tool itself."""
     words = [PRODUCER, "--topic", topic, "--num-records", str(records), "--record-size", str(size)]
     words += ["--throughput", "-1", "--bootstrap-server", address, "--command-property", f"acks={acks}"]
     printed = _java(*words)
     rates = _RATE.findall(printed)
     if not rates:
         raise load.LoadFailed(f"{address}: ProducerPerformance printed no rate:\n{printed}")
-    # Its last line is of the whole run, in MiB.
+    # The last line is for the whole run, in MiB/s.
     return float(rates[-1][0]), float(rates[-1][1]) * (1 << 20) / 1e6
 
 

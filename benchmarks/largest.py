@@ -1,7 +1,7 @@
-"""The largest requests of every API that a node serves, as clients could send them: many rows, repeated and unknown names.
+"""The largest requests that clients can send to each API of a node: many rows, repeated and unknown names.
 
-Every API gets the same three: as many rows as the gateway lets in, of names that do not exist; one name as often; and, where
-rows hold rows, one name with as many inside. What is known to be dear stands beside them by hand.
+Every API gets the same three: as many rows as the gateway accepts, with names that do not exist; one name as often; and, if
+rows contain rows, one row with as many inside. Requests known to be expensive are added by hand.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.registry import APIS, Api
 from tests.kafka_gateway.kio_frames import entity, message, request_frame
 
-#: Bytes that rows may take, a little below what the gateway reads into objects.
+#: Bytes of all rows, a little below the gateway's bound on bytes that it reads into objects.
 BYTES = 4_100_000
-#: As many as a request may have.
+#: The most rows of one request.
 ROWS = ROWS_A_REQUEST
-#: Sized as the largest frame that a node takes (`socket.request.max.bytes`).
+#: The largest frame that a node accepts (`socket.request.max.bytes`).
 PRODUCED_BYTES = 100 << 20
-#: The last versions that name topics, where later ones have their ids.
+#: The last versions with topic names; later ones have topic ids.
 _BY_NAME = {"Produce": 12, "Fetch": 12}
 
 
 class Case(NamedTuple):
-    """A request, framed. One that changes something is sent once only."""
+    """A framed request. One that changes something is not repeatable and is sent once."""
 
     name: str
     schema: str
@@ -66,7 +66,7 @@ def _generic(api: Api) -> Iterator[Case]:
 
 
 def _inner(field: Any) -> Any:
-    """What the array's elements are; None for no array."""
+    """The type of an array field's elements; None if the field is not an array."""
     for kind in (field.type, *typing.get_args(field.type)):
         if typing.get_origin(kind) is tuple:
             return typing.get_args(kind)[0]
@@ -78,22 +78,22 @@ def _fields(kind: Any) -> Sequence[Any]:
 
 
 def _filled(schema: str, version: int, name_of: Any, inside: int) -> bytes:
-    """The request whose first array is full; of arrays in its elements the first has `inside` elements, and if those are
-    many, there is one element that has them."""
+    """A request whose first array is full. The first array inside its elements has `inside` elements; if `inside` is above 1,
+    the outer array has one element."""
     kind = message(schema, version, "request")
     array = next(field for field in dataclasses.fields(kind) if _inner(field))
     count = 1 if inside > 1 else ROWS
     one = len(_framed(schema, version, array, [_row(_inner(array), 10**6, name_of, 1)])) - len(
         _framed(schema, version, array, [])
     )
-    # Elements of all arrays count.
+    # The bounds count the elements of all arrays.
     count, inside = min(count, BYTES // one), min(inside, BYTES // one)
     count, inside = min(count, ROWS // _rows_in(_inner(array), 1)), min(inside, ROWS // _rows_in(_inner(array), 1))
     return _framed(schema, version, array, [_row(_inner(array), n, name_of, inside) for n in range(count)])
 
 
 def _rows_in(kind: Any, own: int) -> int:
-    """Of one element, its own and those inside."""
+    """Rows of one element: `own` and those of the arrays inside."""
     return own + sum(_rows_in(_inner(field), 1) for field in _fields(kind) if _inner(field) is not None)
 
 

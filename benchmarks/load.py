@@ -1,7 +1,7 @@
-"""Raw-socket load on any Kafka-protocol broker: prebuilt, pipelined requests, so that the client costs as little as it can.
+"""Raw-socket load on any Kafka-protocol broker: prebuilt, pipelined requests, so that the client costs as little as possible.
 
-Speaks Produce v9, Fetch v11, CreateTopics v5 and Metadata v9. Every answer's error codes are looked at; beyond that, what is
-free: the first and last offsets against what was sent, every fetched batch's framing.
+Speaks Produce v9, Fetch v11, CreateTopics v5, DeleteTopics v5 and Metadata v9. It checks the error codes of every answer, and
+otherwise only what costs nothing: the first and last offsets against the records sent, and the framing of fetched batches.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Connection:
 
 
 def create_topic(address: str, name: str, partitions: int = 1, **configs: object) -> None:
-    """One replica each; returns when all have a leader. `configs` with underscores for dots."""
+    """Creates a topic with one replica; returns when all partitions have a leader. `configs` have underscores for dots."""
     c = Connection(address)
     topic = create_request.CreatableTopic(
         name=TopicName(name),
@@ -135,8 +135,8 @@ def create_topic(address: str, name: str, partitions: int = 1, **configs: object
 
 @contextmanager
 def topic_for(address: str, name: str, partitions: int = 1) -> Iterator[str]:
-    """A topic that is deleted at the end, its files soon after. What rows leave behind fills the disk; and a page cache that
-    only grows is given memory that is new to a virtual machine, which costs more than all that a broker does with it."""
+    """A topic that is deleted at the end, its files soon after. Otherwise the files of all rows would fill the disk, and a page
+    cache that only grows gets memory new to the virtual machine, which costs more than all the broker's work on it."""
     create_topic(address, name, partitions)
     yield name
     c = Connection(address)
@@ -164,8 +164,8 @@ def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: Sequenc
 
 
 def check_produced(body: bytes | bytearray | memoryview, topic: str, partitions: int = 1) -> None:
-    """LoadFailed if an answer to `produce_frame` (without its length) has an error. Costs the client next to nothing: rows of
-    a good answer are 33 bytes each."""
+    """LoadFailed if an answer to `produce_frame` (without its length prefix) has an error. Costs the client almost nothing:
+    each row of a good answer has 33 bytes."""
     row = 4 + 1 + 1 + 1 + len(topic) + 1
     errors = row + 4
     whole = len(body) == row + 33 * partitions + 1 + 4 + 1
@@ -206,7 +206,7 @@ def produce(
 
 
 def accepted(c: Connection, request: bytes, topic: str, partitions: int = 1) -> None:
-    """Sends a request until it is accepted: Kafka's metadata may name a leader a moment before that leader takes records."""
+    """Sends a request until it is accepted: Kafka's metadata may name a leader a moment before that leader accepts records."""
     deadline = time.monotonic() + 10
     while True:
         c.send(request)
@@ -219,14 +219,14 @@ def accepted(c: Connection, request: bytes, topic: str, partitions: int = 1) -> 
 
 
 def _first_offset(c: Connection, request: bytes, topic: str) -> int:
-    """The offset that the next request gets: of one that was accepted, and those after it."""
+    """Sends the request twice, first until it is accepted, and returns the second one's offset: the start of the count."""
     accepted(c, request, topic)
     c.send(request)
     return base_offset(c.receive())
 
 
 def produce_bytes(address: str, topic: str, records: int, value_size: int, wanted: int, in_flight: int = 5) -> None:
-    """Fills a topic with at least so many bytes."""
+    """Fills a topic with at least `wanted` bytes of batches."""
     batch = record_batch(records, value_size)
     request, c = produce_frame(topic, batch), Connection(address)
     count = -(-wanted // len(batch))
@@ -239,7 +239,7 @@ def produce_bytes(address: str, topic: str, records: int, value_size: int, wante
 
 
 def latencies(address: str, topic: str, rate: int, seconds: float) -> list[float]:
-    """Open loop, one record a request: ms from when each was due."""
+    """Open loop at `rate` requests/s of one record each: latencies in ms, counted from when each request was due."""
     request, c = produce_frame(topic, record_batch(1, 120)), Connection(address)
     taken: list[float] = []
     accepted(c, request, topic)
@@ -326,7 +326,7 @@ def fetch_frame(topic: str, offset: int, partition_bytes: int) -> bytes:
 
 
 def high_watermark(address: str, topic: str) -> int:
-    """Of the topic's one partition."""
+    """The high watermark of partition 0."""
     c = Connection(address)
     c.send(fetch_frame(topic, 0, 0))
     body = c.receive()
@@ -338,7 +338,7 @@ def high_watermark(address: str, topic: str) -> int:
 def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_answers: int = 0) -> float:
     """MB/s from offset 0 to the high watermark, one request after another, as a consumer reads.
 
-    `empty_answers`: how many answers in a row may be empty (a cold read that outlasts max_wait)."""
+    `empty_answers` is the number of consecutive answers that may be empty (a cold read that outlasts max_wait)."""
     c, offset, total, start, empty = Connection(address), 0, 0, time.perf_counter(), 0
     while True:
         c.send(fetch_frame(topic, offset, partition_bytes))

@@ -1,4 +1,4 @@
-"""A data source for Spark that yields Arrow batches which lie in files, mapped: the most that any source in Python can do."""
+"""A Spark data source that yields Arrow batches from memory-mapped files: an upper bound for any source in Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 
 class PrebuiltSource(DataSource):
-    """Option `folder`: Arrow IPC files, one task each. The schema is given by `.schema(...)`."""
+    """The option `folder` holds Arrow IPC streams, one file and task each. `.schema(...)` gives the schema."""
 
     @classmethod
     def name(cls) -> str:

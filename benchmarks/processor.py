@@ -1,4 +1,4 @@
-"""Processor time of a process and all its descendants, and of a node's event loop, from /proc."""
+"""Measures processor time, of a process with all its descendants and of a node's event loop, from /proc."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time, of the process and of those it has started that still run. What ended descendants used is
-    counted where their parent has waited for them."""
+    """User and system time of the process and its running descendants. That of ended ones is included once their parent has
+    waited for them."""
     children: dict[int, list[int]] = defaultdict(list)
     used: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -31,7 +31,7 @@ def processor_seconds(pid: int) -> float:
 
 
 class LoopTime:
-    """Of a node's first thread, which runs its loop."""
+    """Processor time of a node's first thread, which runs its event loop."""
 
     def __init__(self, pid: int) -> None:
         self._file = os.open(f"/proc/{pid}/task/{pid}/schedstat", os.O_RDONLY)

@@ -1,8 +1,8 @@
-"""Fetches objects into files with the tier process's own client and no broker: what cold reads are measured against.
+"""Fetches objects into files with the tier process's S3 client and no broker: the baseline for cold reads.
 
   python -m benchmarks.ranged_gets STORE_URL ENDPOINT DIRECTORY BYTES      prints MB/s
 
-Eight ranged GETs of 4 MiB at a time, each written to a file of its own, as the tier process does; nothing is verified.
+Eight ranged GETs of 4 MiB run at a time, each into a file of its own, as in the tier process; nothing is verified.
 """
 
 from __future__ import annotations

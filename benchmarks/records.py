@@ -19,12 +19,12 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.decoder import decode_batch
 
 ROUNDS = 5
-#: Records a batch, and bytes of each record's value.
+#: (records per batch, bytes of each record's value).
 SHAPES = ((1, 100), (10, 100), (1000, 100), (10_000, 100), (1000, 1000))
 
 
 def seconds_each(work: Callable[[], object], budget: float) -> float:
-    """Seconds of one call, the mean of as many as fit the budget."""
+    """Mean seconds of one call, over as many calls as fit the budget (s)."""
     started = time.perf_counter()
     calls = 0
     while time.perf_counter() - started < budget:
@@ -34,7 +34,7 @@ def seconds_each(work: Callable[[], object], budget: float) -> float:
 
 
 def sample(records: int, value_bytes: int, codec: Codec) -> bytes:
-    """Half random, half repeating, so that codecs have something to do."""
+    """A batch whose values are half random and half repeating, so that codecs have work to do."""
     half = value_bytes // 2
     values = [os.urandom(half) + b"a" * (value_bytes - half) for _ in range(records)]
     return build_batch(
@@ -71,7 +71,7 @@ def jobs(batch: bytes) -> dict[str, Callable[[], object]]:
 
 
 def measure(work: dict[str, Callable[[], object]], budget: float) -> dict[str, float]:
-    """The best mean of each job; the jobs take turns, so that a slow moment hits all."""
+    """The best mean (s) of each job. The jobs take turns, so that a slow moment affects all."""
     best = dict.fromkeys(work, float("inf"))
     for _ in range(ROUNDS):
         for name, job in work.items():

@@ -1,9 +1,9 @@
-"""What is kept of runs: a JSON file a part under benchmarks/results, and from it the tables in the docs and the plot.
+"""Keeps the results of runs, one JSON file per part under benchmarks/results, and generates the tables of the docs and a plot.
 
-    python -m benchmarks.report                 writes them anew from what is kept
+    python -m benchmarks.report                 generates tables and plot again from the results kept
 
-In README.md and docs/performance.md the lines between `<!-- benchmarks: NAME -->` and `<!-- end -->` belong to this
-module: NAME is a part, `summary` or, a few rows of that, `chosen`. All other text there is somebody's own.
+In README.md and docs/performance.md this module writes the lines between `<!-- benchmarks: NAME -->` and `<!-- end -->`: NAME
+is a part, `summary`, or `chosen` (a few rows of the summary). All other text there is written by hand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PLACE = re.compile(r"(<!-- benchmarks: ([a-z]+) -->\n).*?(<!-- end -->)", re.DO
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One part of one run. `cut_short` says why it has not all rows or rounds."""
+    """One part of one run. `cut_short` is the reason if rows or rounds are missing, else empty."""
 
     part: str
     date: str
@@ -80,14 +80,14 @@ def described(part: str, table: Table, *, rounds: int, cut_short: str = "") -> K
 
 
 def keep(kept: Kept) -> None:
-    """Puts one part's figures in the place of its last ones."""
+    """Replaces one part's results."""
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps(asdict(kept), indent=1, ensure_ascii=False)
     (RESULTS / f"{kept.part}.json").write_text(text + "\n")
 
 
 def read() -> dict[str, Kept]:
-    """By part, in the order of the page."""
+    """The results kept, by part, in the order of the page."""
     found: dict[str, Kept] = {}
     for part in PARTS:
         path = RESULTS / f"{part}.json"
@@ -98,7 +98,7 @@ def read() -> dict[str, Kept]:
 
 
 def write() -> None:
-    """The tables in the pages, and the plot."""
+    """Generates the tables in the pages, and the plot."""
     parts = read()
     everything = [row for kept in parts.values() for row in kept.rows]
 
@@ -121,7 +121,7 @@ def write() -> None:
 
 
 def _age(parts: list[Kept]) -> str:
-    """Parts are measured at different times: rows of one table may be of different states of the code."""
+    """The runs behind a table: parts are measured at different times, so its rows may be of different commits."""
     if not parts:
         return ""
     oldest, newest = (choose(parts, key=lambda kept: kept.date) for choose in (min, max))
@@ -132,7 +132,7 @@ def _age(parts: list[Kept]) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """How many times as good as Kafka, each row; what is wanted as a mark."""
+    """Plots each row's ratio to Kafka, above 1 if better, and its target as a mark."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -198,7 +198,7 @@ def _machine() -> str:
 
 
 def _commit() -> str:
-    """What was measured; with a plus where files are changed."""
+    """The commit measured, with a plus if source files have uncommitted changes."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, check=False, capture_output=True, text=True)

@@ -1,7 +1,7 @@
-"""Runs of record batches as Arrow record batches: the column decoder's buffers under Arrow's types, without a copy.
+"""Turns runs of record batches into Arrow record batches: wraps the column decoder's buffers in Arrow's types without a copy.
 
-Invariants: batches have exactly the given schema, in its order; other columns are not built; `storage_tiers.records.columns`
-bounds sizes.
+Invariants: every batch has exactly the given schema, in its order; other columns are not built; `storage_tiers.records.columns`
+bounds its size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ArrowDecoder:
     def add(
         self, data: memoryview, start: int, stop: int, aborted: Sequence[AbortedTransaction]
     ) -> Iterator[pa.RecordBatch]:
-        """Records of offsets [start, stop) without those of `aborted` transactions. Errors of `ColumnDecoder.add`."""
+        """Decodes records of offsets [start, stop) except those of `aborted` transactions. Errors of `ColumnDecoder.add`."""
         return map(self._arrow, self._decoder.add(data, start, stop, aborted))
 
     def finish(self) -> Iterator[pa.RecordBatch]:

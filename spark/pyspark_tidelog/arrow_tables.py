@@ -29,8 +29,8 @@ class Tables:
         self.plans = plans
 
     def reader(self, split: int | None = None) -> pa.RecordBatchReader:
-        """Batches of all splits, or of one (0 to `splits` - 1), ordered by partition and offset.
-        Memory is that of one Spark task. OptionError if there is no such split."""
+        """Batches of all splits, or of one (0 to `splits` - 1), ordered by partition and offset. Needs the memory of one Spark
+        task. OptionError if there is no such split."""
         import pyarrow as pa
 
         from pyspark_tidelog.split_reader import read
@@ -50,7 +50,7 @@ class Tables:
         return sum(len(plan.splits) for plan in self.plans)
 
     def table(self) -> pa.Table:
-        """Everything, in memory."""
+        """All rows, in memory."""
         return self.reader().read_all()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -59,7 +59,7 @@ class Tables:
 
 
 def tables(columns: Sequence[str] | None = None, **options: str) -> Tables:
-    """Plans a read now. `columns` in any order; all of them by default, headers with `includeHeaders="true"`."""
+    """Plans a read now. `columns` may be in any order; default: all, with headers if `includeHeaders="true"`."""
     parsed = _parsed(options)
     from pyspark_tidelog.columns import arrow_schema
     from pyspark_tidelog.partition_plans import plan_read

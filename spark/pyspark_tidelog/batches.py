@@ -1,8 +1,8 @@
-"""From verified bytes to runs of whole record batches, with proof that none is missing.
+"""Cuts verified bytes into runs of whole record batches, and proves that no batch is missing.
 
-Invariants: a piece's batches fill its bytes exactly and lie in its offsets, in order; if its segment is dense, no offset is
-missing from the batches; a piece that is a whole segment holds the segment's number of records. Anything else is
-TierCorrupt. A batch that spans two chunks is joined; its own header gives its size.
+Invariants: a piece's batches fill its bytes exactly and lie within its offsets, in order. If its segment is dense (one record
+for each offset), no offset is missing from the batches. A piece that is a whole segment holds the segment's number of records.
+Any violation raises TierCorrupt. A batch that spans chunks is joined; its header gives its size.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _continued(begun: bytearray, chunk: memoryview, check: _PieceCheck) -> int:
 
 
 def _lacking(begun: bytearray, check: _PieceCheck) -> int:
-    """Bytes missing to the end of its header, then to the end of the batch."""
+    """Bytes missing to the end of the header; once that is complete, to the end of the batch."""
     if len(begun) < HEADER_BYTES:
         return HEADER_BYTES - len(begun)
     check.scanned(memoryview(begun))  # the header is valid

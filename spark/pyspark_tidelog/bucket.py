@@ -1,4 +1,4 @@
-"""The store that the options name; a bucket's refusals become option errors."""
+"""Opens the store that the options name, and turns errors that the user can correct into option errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_store(options: ReadOptions) -> BlockingObjectStore:
 
 @contextmanager
 def option_errors(prefix: str = "") -> Iterator[None]:
-    """Raises errors that the user can correct as OptionError, with `prefix` before their text."""
+    """Raises errors that the user can correct as OptionError, with `prefix` before the text."""
     try:
         yield
     except (InvalidRequest, UnknownTopicOrPartition) as error:

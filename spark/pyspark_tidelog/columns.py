@@ -1,4 +1,4 @@
-"""The columns of a topic, those of Spark's Kafka source in its order, as Arrow types. Imports no Spark, and Arrow on demand."""
+"""The columns of a topic as Arrow types: those of Spark's Kafka source, in its order. Never imports Spark, and Arrow lazily."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp
 
 
 def arrow_schema(names: Sequence[str] | None, include_headers: bool) -> pa.Schema:
-    """The schema of these columns, or of all of them (headers if they are included). The same as Spark's own."""
+    """The schema of the named columns, or of all (headers only if included); equal to Spark's. OptionError for wrong names."""
     import pyarrow as pa
 
     types = {

@@ -1,8 +1,8 @@
-"""What a DataFrame's plan reads from tidelog: Spark's `explain()` names only the source.
+"""Prints what a DataFrame's plan reads from tidelog, since Spark's `explain()` names only the source.
 
-The physical plan holds the splits that this package pickled; they are taken from there, so that the output is what the
-DataFrame's next `collect()` reads, not a new plan. Not shown: partitions without anything to read (the plan has no task for
-them), reads inside subqueries, and the source of a cached DataFrame.
+The lines come from the splits that this package pickled into the physical plan, so they describe the DataFrame's next
+`collect()` and not a new plan. Not shown: partitions with nothing to read (the plan has no task for them), reads inside
+subqueries, and the source of a cached DataFrame.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def explain(df: DataFrame, mode: str | None = None) -> None:
-    """Prints `df.explain(mode=...)`, then for each partition of each topic the offsets that it reads, the manifest
-    commit and its time. Plans the read unless it is planned already. TypeError for a DataFrame of Spark Connect."""
+    """Prints `df.explain(mode=...)`, then for each partition of each topic the offsets to read, the manifest's commit and its
+    time. Plans the read unless it is planned already. TypeError for a DataFrame of Spark Connect."""
     if getattr(df, "_jdf", None) is None:
         raise TypeError(
             "Spark Connect shows no plan to its clients: the planning process's log has these lines, and "

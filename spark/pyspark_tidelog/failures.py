@@ -1,8 +1,8 @@
-"""Shows errors meant for the user as sentences, without a Python traceback above Spark's own.
+"""Shows expected errors as one sentence, without the Python traceback that Spark would add.
 
 A Spark worker adds its traceback to the error that the driver shows, unless SPARK_HIDE_TRACEBACK is set
-(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`). The worker ends with the error, so setting it for an expected
-error affects nothing else. Bugs keep their traceback.
+(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`). The worker ends with the error, so setting the variable for an
+expected error affects nothing else. Bugs keep their traceback.
 """
 
 from __future__ import annotations

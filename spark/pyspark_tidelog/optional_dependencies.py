@@ -1,4 +1,4 @@
-"""The packages that a reader needs besides pyspark, checked before they are imported, so that one sentence names the missing
+"""Checks for the packages that a reader needs besides pyspark before they are imported, so that one sentence names all missing
 ones."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The options of a read as one frozen value; each refusal is one sentence.
 
 Standard library only: `load()` parses options on the driver before the optional dependencies are imported.
-Names and meanings follow Spark's Kafka source where it has them; names are case-insensitive, as all of Spark's options.
+Names and meanings follow Spark's Kafka source where it has them; names are case-insensitive, as in all of Spark.
 
 Not promised: that topics, partitions and offsets exist; planning checks them against the bucket.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-#: In JSON offsets, as in Spark's Kafka source.
+#: Special offsets in JSON, as in Spark's Kafka source.
 EARLIEST = -2
 LATEST = -1
 
@@ -58,9 +58,9 @@ Commits = Mapping[str, Mapping[int, int]] | int
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a read in every partition: given offsets, a time (ms since 1970), or the end of the data.
+    """One end of a read in every partition: offsets or a time (ms since 1970), never both; with neither, the end of the data.
 
-    Never both. A time means the first record at or after it, in offset order, as in Spark's Kafka source.
+    A time means the first record at or after it, in offset order, as in Spark's Kafka source.
     """
 
     offsets: Offsets | None = None
@@ -115,7 +115,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-#: Options of Spark's Kafka source that migrated queries may still have, and their replacements.
+#: Options of Spark's Kafka source that migrated queries may still have, with advice.
 _OF_KAFKA_SOURCE = {
     "subscribe": "name the topics with topics",
     "subscribepattern": "name each topic with topics, commas between them",

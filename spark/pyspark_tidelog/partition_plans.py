@@ -1,6 +1,6 @@
-"""Plans a read on the driver: loads the manifests of all partitions in parallel, then plans each.
+"""Plans a read on the driver: loads the manifest of each partition and plans its splits, THREADS partitions at a time.
 
-Not promised: one moment for all partitions; each plan names its commit.
+Not promised: one moment for all partitions; each plan names its own commit.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from storage_tiers.cold.offline.partition import first_offset_at, manifest_at
 from storage_tiers.cold.segments.sidecar import INDEX, Sidecar
 from storage_tiers.errors import TierObjectMissing
 
-#: Partitions planned at once; each page or sidecar is one request.
+#: Partitions planned at once. Planning one takes a request for its manifest and for each page or sidecar.
 THREADS = 16
-#: Attempts to plan a partition whose manifest changes meanwhile, so that objects it named are gone.
+#: Attempts to plan a partition whose manifest changes meanwhile, so that objects that it named are gone.
 ATTEMPTS = 5
 
 
 def plan_read(options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
-    """One plan per partition, in the order of topics given, then of partitions. OptionError, LogError."""
+    """One plan per partition, in the order of the topics given, then of partitions. OptionError, LogError."""
     store = open_store(options)
     try:
         return plan_bucket(Bucket(store, options.store), options, pruning)
@@ -60,7 +60,7 @@ def plan_bucket(bucket: Bucket, options: ReadOptions, pruning: Pruning = NOTHING
 
 
 def described(plan: PartitionPlan) -> str:
-    """One line for people: the offsets read of a partition, and its commit's time."""
+    """One line for users: the offsets to read of a partition, and its manifest's commit and time."""
     where = f"{plan.ids} (topic id {plan.ids.topic_id}, cluster {plan.ids.cluster_id})"
     if plan.commit == 0:
         return f"{where}: nothing in the bucket yet"
@@ -99,7 +99,7 @@ def _plan_patiently(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pru
         try:
             return _plan(bucket, ids, options, pruning)
         except TierObjectMissing:
-            continue  # a page or a range that the manifest named was replaced and swept: a newer manifest names others
+            continue  # a page or segment that the manifest named was replaced and swept: a newer manifest names others
     return _plan(bucket, ids, options, pruning)
 
 

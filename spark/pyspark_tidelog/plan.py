@@ -1,9 +1,9 @@
-"""The parts of a read: values that travel from the driver to the executors.
+"""The parts of a read's plan: values that the driver sends to the executors.
 
     read ─ partition plans ─ splits (one Spark task each) ─ pieces (bytes of one segment)
 
-Invariants: the pieces of a partition's splits cover [start, end) of its plan exactly once, in order; a piece's bytes are
-whole batches, from an indexed batch to an indexed batch or the segment's end.
+Invariants: the pieces of a partition's splits cover [start, end) of its plan exactly once, in order, except pruned segments.
+A piece's bytes are whole batches, from an indexed batch to another one or to the segment's end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_tiers.cold.manifest.model import Ids, RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class ScanPiece:
-    """Bytes [first_byte, end_byte) of a remote segment hold its batches of offsets [base, end); the read wants
+    """Bytes [first_byte, end_byte) of a remote segment: its batches of offsets [base, end), of which the read wants
     [start, stop)."""
 
     segment: RemoteSegment

@@ -1,11 +1,12 @@
-"""Which segments a query's filters cannot want, decided by manifests alone.
+"""Prunes segments that a query's filters exclude, by the manifest alone.
 
 Pure and conservative: a pruned segment holds no row that a filter would keep, and Spark filters all rows again. Partitions
-and ranges of offsets are exact. A timestamp's lower bound prunes segments whose newest record is older; an upper bound prunes
-nothing, since a manifest has no segment's oldest timestamp. Keys prune nothing yet: a segment does not list its keys.
+and ranges of offsets are exact. A timestamp's lower bound prunes segments whose newest record is older. An upper bound prunes
+nothing: a segment's `min_timestamp` is only the least first timestamp of its batches, and older records may follow. Keys
+prune nothing yet: a manifest does not list them.
 
-Not promised: correct client clocks; a correct newest timestamp of a segment: the broker
-determines it (`CreateTime` with `tidelog.record.validation=header` trusts clients).
+Not promised: correct client clocks, or a correct newest timestamp of a segment, which comes from batch headers: with
+`CreateTime` and `tidelog.record.validation=header` the broker trusts those of clients.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Comparison(NamedTuple):
-    """`column` `operator` `value`; the operator is one of =, >, >=, <, <= and in, whose value is a tuple."""
+    """`column` `operator` `value`; the operator is one of =, >, >=, <, <= and in. For `in` the value is a tuple."""
 
     column: str
     operator: str
@@ -54,7 +55,7 @@ class Pruning:
         return all(_COMPARE[each.operator](partition, each.value) for each in self._of("partition"))
 
     def offsets(self, start: int, end: int) -> tuple[int, int]:
-        """The part of [start, end) that may hold wanted rows; may be empty."""
+        """The part of [start, end) that may hold wanted rows, possibly empty."""
         least, most = start, end
         for each in self._of("offset"):
             low, stop = _bounds(each)
@@ -63,7 +64,7 @@ class Pruning:
         return least, max(least, most)
 
     def wants_newest(self, timestamp: int) -> bool:
-        """Whether a range with this largest timestamp (ms) may hold a wanted row."""
+        """Whether a segment with this largest timestamp (ms) may hold a wanted row."""
         newest = timestamp * 1000
         for each in self._of("timestamp"):
             if each.operator in ("<", "<="):

@@ -1,12 +1,12 @@
-"""Keeps a plan that one query's filters pruned from answering another query.
+"""Prevents a plan that one query's filters pruned from answering another query.
 
-Spark 4.2.0 stores a plan with pushed filters in the result of `load()` and reuses it for the next query of the same
-`load()` that pushes no filter, which then misses rows (later versions store it with the query). No Python runs in between,
-so the tasks check: each executor notes a pruned plan's first query in Spark's scratch directory, which is deleted with the
+Spark 4.2.0 stores a plan with pushed filters in the result of `load()` and reuses it for the next query of the same `load()`
+that pushes no filter, which then misses rows (later versions store it with the query). No Python runs in between, so the
+tasks check: each executor records a pruned plan's first query in Spark's scratch directory, which is deleted with the
 application, and refuses the plan to all other queries.
 
 Not detected: a query whose tasks share no executor with the first query's, and two filters inside one query (a union of two
-parts of one `load()`). Refused though harmless: collecting the same DataFrame twice.
+parts of one `load()`). Refused although harmless: collecting the same DataFrame twice.
 """
 
 from __future__ import annotations

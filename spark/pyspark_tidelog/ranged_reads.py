@@ -2,8 +2,8 @@
 
     requests (lazily) ──> at most IN_FLIGHT ranged GETs at once ──> bodies, in request order
 
-Invariants: at most IN_FLIGHT bodies of at most FETCH_BYTES are held beside the one in use; a MiB of a segment is handed on
-only if its CRC-32C is the sidecar's. Not promised: bytes of a remote segment in fewer requests than it has FETCH_BYTES.
+Invariants: at most IN_FLIGHT bodies of at most FETCH_BYTES are in memory beside the one in use; a MiB of a segment is yielded
+only if its CRC-32C matches the sidecar. Not promised: requests larger than FETCH_BYTES.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage_tiers.errors import TierCorrupt
 
 FETCH_BYTES = 4 << 20
 IN_FLIGHT = 4
-#: Loads the sidecar that a segment's bytes are verified with.
+#: The sidecar's sections for a read: checksums to verify the bytes, and aborted transactions to skip.
 SECTIONS = (CHECKS, ABORTED)
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ def verified_pieces(
     fetch_bytes: int = FETCH_BYTES,
     in_flight: int = IN_FLIGHT,
 ) -> Generator[Verified, None, None]:
-    """Each piece's bytes. TierObjectMissing where an object is gone, TierCorrupt where one is not what was uploaded."""
+    """Each piece's bytes. TierObjectMissing if an object is gone, TierCorrupt if one differs from what was offloaded."""
     pieces = tuple(pieces)
     requests = (request for piece in pieces for request in _requests(piece, fetch_bytes))
     with closing(_fetched(store, requests, in_flight)) as bodies:
@@ -71,7 +71,7 @@ def _requests(piece: ScanPiece, fetch_bytes: int) -> Iterator[Request]:
 
 
 def _stretches(piece: ScanPiece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
-    """The piece's range extended to whole MiB, which checksums cover."""
+    """The piece's bytes, extended to whole MiB (the units of checksums), in parts of `fetch_bytes`."""
     start = piece.first_byte - piece.first_byte % CHECK_BYTES
     last = min(piece.end_byte + -piece.end_byte % CHECK_BYTES, piece.segment.length)
     for at in range(start, last, fetch_bytes):
@@ -102,8 +102,8 @@ def _fetched(store: BlockingObjectStore, requests: Iterator[Request], in_flight:
 
 
 def in_order(tasks: Iterator[Callable[[], T]], in_flight: int) -> Generator[T, None, None]:
-    """The tasks' results in their order, `in_flight` of them running or unconsumed. A task's error is raised in its
-    turn; closing the iterator waits for running tasks and starts no more."""
+    """The tasks' results in their order, with `in_flight` of them running or unconsumed. A task's error is raised in its turn.
+    Closing the iterator waits for running tasks and starts no more."""
     with ThreadPoolExecutor(in_flight, "tidelog-read") as pool:
         waiting: deque[Future[T]] = deque(pool.submit(task) for task in islice(tasks, in_flight))
         try:

@@ -1,8 +1,8 @@
 """Spark's data source: the format, and readers that plan once per query in Spark's planning process and read once per split
 in a worker.
 
-Between them travel a `Split` inside an `InputPartition`, and the reader: options and a schema, no connection. Methods
-import the optional dependencies, so that an executor without one reports it in one sentence.
+Spark pickles the reader (options and a schema, no connection) and each `Split` (inside an `InputPartition`) for the workers.
+Methods import the optional dependencies, so that an executor without one reports it in one sentence.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TopicReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._pruning = NOTHING
-        #: Id of a pruned plan.
+        #: The id of a pruned plan; None for one that no filter pruned.
         self._plan_id: str | None = None
 
     def partitions(self) -> list[InputPartition]:
@@ -105,7 +105,7 @@ class TopicReader(DataSourceReader):
 
 
 class FilteringReader(TopicReader):
-    """Takes Spark's filters to prune ranges. A class of its own: Spark refuses a reader with `pushFilters` unless
+    """Prunes segments by Spark's filters. A separate class, since Spark refuses a reader with `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is set."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
@@ -130,7 +130,7 @@ def _comparison(pushed: Filter) -> Comparison | None:
 
 def _log(lines: Sequence[str]) -> None:
     if not logger.hasHandlers():
-        # Spark plans in a separate process, which users cannot configure: its stderr is the driver's.
+        # Spark plans in a separate process whose logging users cannot configure; its stderr is the driver's.
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)

@@ -1,7 +1,7 @@
 """The columns of a topic as Spark types.
 
-`.schema(...)` selects columns, in any order, with their own types. Others are neither built nor sent to Spark, which does
-not prune columns of a Python data source.
+`.schema(...)` selects columns, in any order, with exactly these types. Other columns are neither built nor sent to Spark,
+which does not prune columns of a Python data source itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def checked(schema: StructType) -> StructType:
 
 
 def spark_arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark compares batches with, including all flags: from the function that its worker uses."""
+    """The Arrow schema that Spark compares batches with, including all flags: made by the function that its worker uses."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

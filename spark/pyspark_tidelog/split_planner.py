@@ -1,11 +1,11 @@
 """Cuts a manifest into splits. Pure: functions passed in load pages and sidecars.
 
-A remote segment that is read whole and fits a split needs nothing but the manifest; one that is cut, by offsets or by size, is
-cut where its sidecar's index has a batch (one each 64 KiB). Neighbours share a split while they fit, so that many small
-segments do not become as many tasks.
+A remote segment that is read whole and fits a split needs only the manifest. Any other one is cut by offsets or size at
+batches in its sidecar's index (one per 64 KiB). Neighbours share a split while they fit, so that many small segments do not
+become as many tasks.
 
 Invariant: the splits' pieces tile [start, end) except pruned segments, for any index and sizes. Not promised: that a split
-keeps to `max_bytes`; a batch, or the 64 KiB of an interval, may exceed it.
+stays within `max_bytes`; one batch or one interval of 64 KiB may exceed it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
 from storage_tiers.cold.manifest.model import Manifest, RemoteSegment
 from storage_tiers.cold.segments.sidecar import Sidecar
 
-#: The sidecar of a remote segment with its index, at least.
+#: Loads a remote segment's sidecar with at least its index.
 LoadIndex = Callable[[RemoteSegment], Sidecar]
 #: The offset of the first record at or after a time (ms), None if there is none.
 FindTime = Callable[[int], int | None]
@@ -28,7 +28,7 @@ WantsNewest = Callable[[int], bool]
 
 
 def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
-    """[start, end) for one partition. OptionError for an offset that the bucket does not have (any more)."""
+    """[start, end) for one partition. OptionError for an offset that the bucket does not have yet or any more."""
     start = _resolve(manifest, starting, manifest.log_start, find_time)
     end = _resolve(manifest, ending, manifest.end, find_time)
     if _named(manifest, starting) is not None and start < manifest.log_start:
@@ -71,8 +71,8 @@ def splits_of(
     max_bytes: int,
     wants_newest: WantsNewest = lambda timestamp: True,
 ) -> tuple[Split, ...]:
-    """The splits that read [start, end), which lies within [log start, end] of the manifest, of the segments that are
-    wanted."""
+    """The splits that read offsets [start, end) of the wanted segments. The caller keeps both within [log start, end] of the
+    manifest."""
     segments = live_segments(manifest, load_page, start) if start < end else iter(())
     wanted = (segment for segment in segments if segment.base >= end or wants_newest(segment.max_timestamp))
     pieces = _pieces(wanted, load_index, start, end, max_bytes)
@@ -94,7 +94,7 @@ def _pieces(
 
 def _cut(segment: RemoteSegment, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[ScanPiece]:
     _, first_byte = sidecar.floor_position(start)
-    # Compaction may have taken a remote segment's first offsets: then what lies below its first batch is of the first interval.
+    # Compaction may have removed a segment's first offsets: offsets below its first batch belong to the first interval.
     end_byte = sidecar.end_position(max(stop - 1, sidecar.index[0].base_offset))
     parts = max(1, -(-(end_byte - first_byte) // max_bytes))
     cuts = _cut_positions(sidecar, first_byte, end_byte, parts)
@@ -106,7 +106,7 @@ def _cut(segment: RemoteSegment, sidecar: Sidecar, start: int, stop: int, max_by
 
 
 def _cut_positions(sidecar: Sidecar, first_byte: int, end_byte: int, parts: int) -> list[int]:
-    """`parts` about equal stretches of [first_byte, end_byte), each starting at an indexed batch; maybe fewer."""
+    """The bounds of at most `parts` about equal parts of [first_byte, end_byte), each beginning at an indexed batch."""
     cuts = [first_byte]
     size = end_byte - first_byte
     for row in sidecar.index:

@@ -1,6 +1,6 @@
 """Reads one split on an executor: prefetches, verifies, checks completeness, decodes into Arrow batches.
 
-Invariant: every planned record, or an error. A missing or changed object never means fewer rows.
+Invariant: a read returns every planned record or fails. A missing or changed object never means fewer rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from storage_tiers.errors import (
 
 
 def read(options: ReadOptions, schema: pa.Schema, split: Split) -> Iterator[pa.RecordBatch]:
-    """Opens the store for this split alone: a task may run anywhere."""
+    """Reads one split with a store of its own: a task may run on any executor."""
     store = open_store(options)
     try:
         decoder = ArrowDecoder(schema, split.ids.topic, split.ids.partition)
@@ -40,8 +40,8 @@ def read(options: ReadOptions, schema: pa.Schema, split: Split) -> Iterator[pa.R
 
 
 def read_split(bucket: Bucket, split: Split, decoder: ArrowDecoder, read_committed: bool) -> Iterator[pa.RecordBatch]:
-    """Every record of the split. TierObjectMissing names a range that was removed since the plan was made, TierCorrupt a
-    damaged one."""
+    """Every record of the split. TierObjectMissing names offsets removed since the plan was made, TierCorrupt a damaged
+    segment."""
     with closing(verified_pieces(bucket.store, split.pieces)) as pieces:
         for piece in split.pieces:
             try:
