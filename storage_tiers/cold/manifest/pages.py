@@ -143,8 +143,8 @@ def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
 
 
 def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> ManifestChange | None:
-    """Opens the page of level 1 under `key`: its first UNFOLDED pages move into the manifest, the others into a new page.
-    None if the manifest no longer names it. PageNeeded."""
+    """Opens the page of level 1 under `key`: up to UNFOLDED of its pages, the first, move into the manifest, the others into
+    a new page. None if the manifest no longer names it. PageNeeded."""
     at = next((index for index, ref in enumerate(manifest.pages) if ref.key == key), None)
     if at is None:
         return None

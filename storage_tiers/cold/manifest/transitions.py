@@ -104,8 +104,8 @@ def may_begin(manifest: Manifest, base: int, log_start: int) -> bool:
 def extend(
     manifest: Manifest, segment: RemoteSegment, by: Author, *, leader_epoch: int, last_record_epoch: int, log_start: int
 ) -> Manifest:
-    """Appends a verified segment. FencedWriter under an older epoch, InvalidRequest if `may_begin` forbids its base, or a key
-    is already in the manifest, live, removed or tombstoned.
+    """Appends a verified segment. FencedWriter under an older epoch, InvalidRequest if it is empty, if `may_begin` forbids
+    its base, or if a key is already in the manifest, live, removed or tombstoned.
 
     Only the manifest's own lists are searched for the keys; segments in pages end at or below `end`.
     """

@@ -38,7 +38,7 @@ RESTART = BackoffSettings(first=0.1, longest=10.0)
 STEADY_S = 60.0
 #: Seconds a process may take to end once its socket is closed.
 END_GRACE_S = 5.0
-#: The number of heartbeat questions; other questions are numbered from 1.
+#: The question number of every heartbeat; other questions are numbered from 1.
 HEARTBEAT = 0
 #: Seconds that the broker waits beyond the process's own deadlines: its start, and queues for its budgets and offloads.
 SLACK_S = 30.0

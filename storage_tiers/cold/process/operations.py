@@ -415,8 +415,8 @@ class Repair(Question[Repaired]):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Question[SweepReport]):
-    """Deletes objects older than `grace_ms` that the manifest no longer names, and those in `listed` (None: all) that it never
-    named. If the answer is `cut_short`, save the newest manifest and repeat."""
+    """Deletes objects that the manifest no longer names, and those in `listed` (None: of a new listing) that it never named,
+    each after at least `grace_ms`. If the answer is `cut_short`, save the newest manifest and repeat."""
 
     ids: Ids
     writer: ManifestWriter

@@ -25,7 +25,7 @@ from storage_tiers.cold.process.value_json import ProtocolError, from_json, to_j
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import Advice, LogError
 
-#: Nearly every frame is below 64 KiB. A longer one is a bug.
+#: Nearly every frame is below 64 KiB; one above this bound is a bug.
 MAX_FRAME_BYTES = 16 << 20
 
 

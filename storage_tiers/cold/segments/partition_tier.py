@@ -179,8 +179,8 @@ class PartitionTier:
         return await self._loop.commit_whatever(step)
 
     async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """Deletes objects that the manifest has not named for at least `grace_ms`. `listed` are the keys to judge; None lists
-        all of the partition's."""
+        """Deletes objects that the manifest no longer names, or never named, after at least `grace_ms`. Orphans are sought
+        among the keys `listed`; None lists the partition."""
         return await self._sweeper.sweep(grace_ms, listed)
 
     async def sweep_deleted(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:

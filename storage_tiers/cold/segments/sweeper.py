@@ -157,7 +157,7 @@ class Sweeper:
         return SweepReport(removed=removed, waiting=waiting)
 
     async def _unfolded(self, manifest: Manifest, due_ms: int, allowance: _Allowance) -> Manifest:
-        """The manifest with the first page of level 1 opened in which something is due; that shows a few of its pages."""
+        """Opens the first removed page of level 1 that has something due: a few of its pages a sweep."""
         for ref in manifest.removed_pages:
             if ref.level and ref.first_removed_ms <= due_ms and allowance.take():
                 return await self._loop.commit(lambda manifest, by, key=ref.key: pages.unfold(manifest, key, by))  # type: ignore[misc]
@@ -222,8 +222,8 @@ class Sweeper:
         return await self._delete_and_drop({tombstoned.key for tombstoned in manifest.tombstoned}, (), allowance)
 
     async def _unreferenced(self, manifest: Manifest, listed: Sequence[Listed]) -> list[Listed]:
-        """The listed objects that neither the manifest nor a page likely to name them names. A packed object's key may lie
-        outside its page's offsets, so all pages are searched before anything is tombstoned."""
+        """The listed objects that are not named by the manifest or by pages that their keys point to. A packed object's key
+        may point to another page, so all pages are searched before anything is tombstoned."""
         found = {info.key: info for info in listed}
         _discard(found, manifest.keys())
         refs = list(manifest.pages)

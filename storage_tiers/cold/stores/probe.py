@@ -18,7 +18,7 @@ PROBE_NAME = "probe-"
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng) -> None:
-    """Seven small requests under `key_prefix`, one to delete the probe's key, and one to find keys of other nodes' probes.
+    """Seven small requests under `key_prefix`, one to delete the probe's key, and one to find keys that dead nodes left.
 
     `StoreRefused` names what the store ignores or denies; `TierUnavailable` if it does not answer.
     """
