@@ -1,4 +1,4 @@
-"""Two forms of one event; nothing that a stranger chose breaks a line; what repeats is bounded."""
+"""Events have two forms, no field from outside can break a log line, and repeated events are rate-limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in slices: who waits for whom, and when it ends."""
+"""Work in time slices: the order in which requests take turns, and when they end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage_tiers.turns import AT_WORK, FREE_S, SLICE_S, Lane, Turn
 
 
 class Seconds:
-    """A clock that moves when it is told to."""
+    """A clock that moves only when the test sets `now`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -81,7 +81,7 @@ async def test_a_cancelled_request_makes_room(is_inside: bool) -> None:
     await asyncio.sleep(0)
     assert lane.waiting == 2
     if is_inside:
-        # Let in and cancelled before it went on.
+        # The first waiter is let in, then cancelled before it resumes.
         inside[0].leave()
         jobs[0].cancel()
     else:
@@ -94,7 +94,7 @@ async def test_a_cancelled_request_makes_room(is_inside: bool) -> None:
 
 
 async def test_a_turn_that_is_left_twice_makes_room_once() -> None:
-    """As when a request leaves while it waits for its commits, and again when it is done."""
+    """A request leaves its turn while it waits for its commits, and again when it is done."""
     lane = Lane()
     turn = lane.turn()
     await turn.rest()

@@ -1,4 +1,4 @@
-"""Ids as people type them."""
+"""UUIDs in the text form that people type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.clock import SeededRng
 
 
 class _Drawn(SeededRng):
-    """Gives what it was made with, one after another."""
+    """Returns the given tokens in order."""
 
     def __init__(self, *tokens: bytes) -> None:
         super().__init__(0)

@@ -1,14 +1,14 @@
-"""A store that has every feature of the formats, made by the project's own writer from real batches.
+"""A store with every feature of the formats, made by the project's own writer from real batches.
 
-flights (an earlier id before it)   0 no manifest
-                                    1 pages of both kinds, a pin, removed segments held by it and not, a tombstone, two
-                                      leader epochs, producers, transactions over segments, every codec, sparse batches,
+flights (with one earlier topic id) 0 no manifest
+                                    1 pages of both kinds, a pin, removed segments with and without a pin, a tombstone, two
+                                      leader epochs, producers, transactions across segments, every codec, sparse batches,
                                       log append time, log start inside a segment
-                                    2 nothing left but the newest sidecar, alone
+                                    2 no object left but the newest sidecar
                                     3 two segments in one object, the second at a position that is not 0
                                     4 a gap, live segments wholly below log start
-gone                                deleted; its objects wait for the grace
-readers/                            a cursor, a verdict, a gap of a reader of commits
+gone                                deleted; its objects await the end of the grace period
+readers/                            a cursor, a verdict and a missed range of a commit reader
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
 FLIGHTS = TopicId(bytes(range(16)))
 EARLIER = TopicId(bytes(range(16, 32)))
 GONE = TopicId(bytes(range(32, 48)))
-#: Every commit and every object is of this moment or a little later.
+#: Unix milliseconds. Every commit and every object is made at this time or slightly later.
 NOW_MS = 1_700_000_000_000
-#: When the log of partition 1 was written; what log append time says lies before what the clients say.
+#: Unix milliseconds at which partition 1's log was written; its log append times precede the clients' timestamps.
 WRITTEN_MS = NOW_MS - 3_600_000
 INCARNATION = 5
 
 
 @dataclass
 class Log:
-    """A partition's log as its leader writes it: batches, and what is known of producers and epochs at their end."""
+    """A partition's log as its leader writes it: batches, and the state of producers and leader epochs at the log end."""
 
     directory: Path
     end: int = 0
@@ -115,7 +115,7 @@ class Log:
         self.append(batch)
 
     def seal(self, *, log_start: int = 0) -> None:
-        """Makes what was appended since the last call a segment."""
+        """Closes a segment of everything appended since the last call."""
         path = self.directory / f"{len(self.jobs)}.log"
         path.write_bytes(self._segment)
         producers = path.with_suffix(".snapshot")
@@ -138,11 +138,11 @@ class Log:
         self._base, self._segment = self.end, bytearray()
 
     def skip_to(self, offset: int) -> None:
-        """What lies between is never written: log start has passed it."""
+        """Leaves the offsets up to `offset` unwritten, as if log start had passed them."""
         self.end = self._base = offset
 
     def segments(self) -> list[ExtendJob]:
-        """With the aborted transactions that overlap each, wherever their markers lie."""
+        """The sealed segments, each with every aborted transaction that overlaps it, wherever the marker lies."""
         return [
             dataclasses.replace(
                 job,
@@ -162,7 +162,7 @@ def plain(offset: int, text: str = "", *, at: int | None = None) -> NewRecord:
 class FullStore:
     memory: MemoryStore
     clock: ManualClock
-    #: Of partition 1, right after each segment was added: what a reader as of that commit must find.
+    #: Partition 1's commit numbers right after each segment was added: a reader as of that commit must find it.
     commits: list[int]
 
     @property
@@ -199,7 +199,7 @@ def _documents(store: BlockingMemoryStore) -> None:
         CLUSTER, "flights", FLIGHTS, State.LIVE, 5, INCARNATION, {"retention.ms": "-1"}, (EARLIER,), revision=3
     )
     gone = TopicState(CLUSTER, "gone", GONE, State.DELETED, 1, INCARNATION, revision=2)
-    # A test of the storage tiers imports no service: this is the frame that docs/formats.md draws.
+    # Tests of the storage tiers do not import service code, so the frame is built here as docs/formats.md specifies it.
     state_of_log = b"the state, opaque here"
     numbers = struct.pack(">QQ", 1, 12)
     summed = struct.pack(">I", len(state_of_log)) + numbers + state_of_log
@@ -249,16 +249,16 @@ def _rich_log(directory: Path) -> Log:
         at = log.end
         odd = NewRecord(None, None, timestamp=WRITTEN_MS + at, headers=(("h", None), ("ü", b""), ("h", b"\0\xff")))
         log.records(odd, plain(at + 1, "x" * 300), codec=codec)
-    log.seal()  # 10: removed, held by no pin
+    log.seal()  # 10: removed, not pinned
     log.of_producer(7, 0, plain(20), plain(21))
     log.of_producer(7, 2, *(plain(offset) for offset in range(22, 30)), codec=Codec.LZ4)
-    log.seal()  # 20: removed, held by the pin
+    log.seal()  # 20: removed, pinned
     while log.end < 35:
         log.records(plain(log.end, "x" * 20_000))  # several rows of the index
     log.epoch = 2
     while log.end < 40:
         log.records(plain(log.end, "x" * 20_000))
-    log.seal()  # 30: log start inside
+    log.seal()  # 30: log start lies inside
     log.records(plain(40), plain(41))
     log.of_producer(9, 0, plain(42), plain(43), transactional=True)
     log.of_producer(11, 0, plain(44), transactional=True)
@@ -286,7 +286,7 @@ def _rich_log(directory: Path) -> Log:
                 last_offset_delta=last,
             )
         )
-    log.seal()  # 60: as compaction leaves it
+    log.seal()  # 60: sparse, as after compaction
     for offset in range(70, 80, 2):
         ahead = (plain(offset, at=NOW_MS + 500_000), plain(offset + 1, at=NOW_MS + 400_000))
         log.records(*ahead, append_time=WRITTEN_MS + offset)
@@ -300,7 +300,7 @@ def _rich_log(directory: Path) -> Log:
 
 
 def _raw_snappy(base: int, *records: NewRecord) -> bytes:
-    """One raw block, as clients that are not Java's have sent it; the builder makes Java's stream of blocks."""
+    """A batch in one raw Snappy block, as some non-Java clients send it; the builder makes Java's stream of blocks."""
     batch = bytearray(build_batch(records, base_offset=base, leader_epoch=2))
     batch[HEADER_BYTES:] = bytes(cramjam.snappy.compress_raw(bytes(batch[HEADER_BYTES:])))
     batch[BATCH_LENGTH : BATCH_LENGTH + 4] = struct.pack(">i", len(batch) - LENGTH_OVERHEAD)
@@ -346,7 +346,7 @@ async def _alone(full: FullStore, directory: Path) -> None:
 
 
 async def _packed(full: FullStore, directory: Path) -> None:
-    """The writer of today gives each segment an object of its own; the format allows more."""
+    """Packs two segments into one object: the format allows it, although the current writer never does it."""
     tier = _tier(full, ids_of(3))
     jobs = _numbered(directory / "packed", (0, 10), (10, 20)).segments()
     manifest = await _extend(tier, jobs)

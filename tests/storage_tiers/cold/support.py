@@ -1,4 +1,4 @@
-"""What the tests of the cold tier share: a clock that never waits, segments of real batches, one partition's writers."""
+"""Shared by the cold tier's tests: a clock that never waits, segments of real batches, one partition's writers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IDS = Ids("ckQWLXMZQKGqoUySTmrTXA", "flights", TOPIC_ID, 3)
 
 
 class EagerClock(ManualClock):
-    """Whoever sleeps wakes after one turn of the loop, the time having passed."""
+    """A clock whose `sleep` returns after one turn of the event loop and advances the time."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
@@ -45,14 +45,14 @@ class EagerClock(ManualClock):
 
 
 async def inline(function: Callable[[], SidecarBytes]) -> SidecarBytes:
-    """Runs what would run in a thread at once, so that schedules repeat."""
+    """Runs thread work inline, so that schedules are reproducible."""
     return function()
 
 
 def segment_of(
     ids: Ids, base: int, end: int, uuid: int, *, timestamp: int = 1_700_000_000_000, size: int = 1000
 ) -> RemoteSegment:
-    """A remote segment of plausible size without objects."""
+    """A remote segment of plausible size (bytes), without objects in a store."""
     name = f"{uuid:032x}"
     sections = tuple(Section(kind, at * 4096, 4096, 0xC0FFEE00 + at) for at, kind in enumerate(("index", "checks")))
     return RemoteSegment(
@@ -73,7 +73,7 @@ def segment_of(
 
 
 def batches(base: int, count: int, *, epoch: int = 1, timestamp: int = 1_700_000_000_000, text: str = "") -> bytes:
-    """`count` batches of one record each; the record says whose it is and at which offset."""
+    """`count` batches of one record each; the record's value is `text` and its offset."""
     return b"".join(
         build_batch(
             [NewRecord(b"k", f"{text}@{offset}".encode(), timestamp=timestamp + offset)],
@@ -85,7 +85,7 @@ def batches(base: int, count: int, *, epoch: int = 1, timestamp: int = 1_700_000
 
 
 def no_producers(end: int) -> bytes:
-    """Kafka's snapshot of none, as the batches here have none."""
+    """Kafka's snapshot of no producers, as the batches here have none."""
     return ProducerStateManager().snapshot()
 
 
@@ -95,7 +95,7 @@ class Local:
 
     directory: Path
     written: int = 0
-    #: The snapshot of producers at an end: by default one that says which end it is of.
+    #: The producer snapshot at an end offset; the default is a text that names the offset.
     snapshot: Callable[[int], bytes] = lambda end: b"producers@%d" % end
 
     def job(
@@ -149,7 +149,7 @@ def stored_manifest(store: BlockingMemoryStore, ids: Ids = IDS) -> Manifest:
 
 
 def stored_live(store: BlockingMemoryStore, manifest: Manifest) -> list[RemoteSegment]:
-    """Every live segment, its pages read from the store."""
+    """Every live segment, with pages read from the store."""
     return list(lookup.live_segments(manifest, lambda ref: decode_page(store.get(ref.key).data, manifest.ids, ref)))
 
 
@@ -161,7 +161,7 @@ def page_loader(store: BlockingMemoryStore, ids: Ids = IDS) -> lookup.LoadPage:
 
 
 async def settled(condition: Callable[[], bool], turns: int = 10_000) -> None:
-    """Gives the loop turns until the condition holds."""
+    """Yields to the event loop until the condition holds; raises AssertionError after `turns` turns."""
     for _ in range(turns):
         if condition():
             return

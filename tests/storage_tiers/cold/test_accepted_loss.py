@@ -1,4 +1,4 @@
-"""A segment that is lost for good, of a partition whose manifest is lost, too: given up by name, and by nothing else."""
+"""A partition that has lost its manifest and, for good, a segment: only offsets that the operator names are given up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage_tiers.types import EpochEntry, OffsetRange
 from tests.storage_tiers.cold.support import Local, no_producers, stored_live, stored_manifest
 from tests.storage_tiers.cold.test_repair import World, blocking_has_manifest, restore
 
-#: Only the last segments are on the disk.
+#: The local log holds no record: offsets start and end at 700.
 NOTHING = LocalEvidence(OffsetRange(700, 700), (EpochEntry(1, 0),), 0)
 
 
@@ -33,7 +33,7 @@ def records(world: World, segment: RemoteSegment) -> list[int]:
 
 
 async def lose(world: World, count: int, *lost: int, sidecars: bool = False) -> list[RemoteSegment]:
-    """So many segments, the manifest and some objects gone; gives the live segments."""
+    """Extends by `count` segments, deletes the manifest and the `lost` objects, and returns the live segments."""
     saved = await world.extend(count)
     segments = stored_live(world.store.blocking(), saved)
     world.store.blocking().delete([segments[place].sidecar_key if sidecars else segments[place].key for place in lost])
@@ -64,7 +64,7 @@ async def test_what_is_lost_is_given_up_where_its_offsets_are_named(world: World
     assert gone.key in {key for item in manifest.removed for key in item.keys}
     assert (await world.extend()).end == 710
     report = check_bucket(world.store.blocking(), FsckScope(), now_ms=world.clock.unix_ms())
-    # The test has no cluster and no topic around its partition.
+    # The test's store has no cluster.json and no topic.json.
     assert {each.key.rpartition("/")[2] for each in report.findings} <= {"cluster.json", "topic.json"}
 
 
@@ -89,7 +89,7 @@ async def test_where_nothing_is_lost_nothing_is_given_up(world: World) -> None:
 
 
 async def test_what_the_local_log_holds_is_not_given_up(world: World) -> None:
-    """The older loss is named; the newer one is offloaded again."""
+    """Only the older loss must be named; the newer segment is offloaded again."""
     await lose(world, 6, 1, 4)
     held = LocalEvidence(OffsetRange(40, 60), (EpochEntry(1, 0),), 0)
     refused, _ = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20), OffsetRange(40, 50)))
@@ -110,7 +110,7 @@ async def test_neighbours_are_one_loss(world: World) -> None:
 
 
 async def test_a_segment_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
-    """Its offsets before it were deleted before they were offloaded."""
+    """The gap's offsets were deleted before they could be offloaded."""
     await world.extend()
     saved = await world.tier.extend(world.local.job(20, 10, log_start=20))
     world.store.blocking().delete([saved.segments[-1].key])

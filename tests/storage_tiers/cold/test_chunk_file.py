@@ -1,4 +1,4 @@
-"""A chunk of an object is written in pieces and checked by MiB."""
+"""A chunk of an object is written in pieces and checked per MiB."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         file.finish()
     file.discard()
     assert [path.name for path in tmp_path.iterdir()] == ["chunk"]
-    # What it says to do:
+    # The error message's advice:
     os.rmdir(tmp_path / "chunk")
     file = begun(tmp_path)
     file.write(CONTENT)

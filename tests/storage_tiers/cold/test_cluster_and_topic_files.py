@@ -1,4 +1,4 @@
-"""cluster.json and topic.json: who may write which version over which."""
+"""cluster.json and topic.json: which writer may replace which version."""
 
 from __future__ import annotations
 

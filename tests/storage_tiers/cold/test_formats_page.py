@@ -111,7 +111,7 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
 
 
 def test_the_page_explains_every_field() -> None:
-    """Whatever a full manifest, its pages, cluster.json and topic.json say, the page has a word for."""
+    """docs/formats.md names every field of a full manifest, its pages, cluster.json and topic.json."""
     text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
     manifest, written = full_manifest()
     holder = Holder(1, "disk", "start")
@@ -124,7 +124,7 @@ def test_the_page_explains_every_field() -> None:
 
 
 def test_the_examples_are_of_real_sidecars() -> None:
-    """Sections follow one another behind the table of five, and a producer section can be a snapshot."""
+    """Sections are contiguous after the table of five rows, and the producer section's length fits a snapshot."""
     text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
     examples = re.findall(r'"sections": (\{.*?\})', text, re.DOTALL)
     assert len(examples) >= 2

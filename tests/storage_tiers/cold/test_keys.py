@@ -1,4 +1,4 @@
-"""Keys of objects: built, read back, and nothing but what the layout says."""
+"""Object keys: they are built, parsed back, and rejected if they do not match the layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that goes backwards: what it shows no more is neither swept nor overwritten (I10)."""
+"""A store that goes backwards: state that it no longer shows is neither swept nor overwritten (I10)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stored(store: MemoryStore) -> dict[str, bytes]:
 
 
 def put_back(store: MemoryStore, manifest: bytes | None) -> None:
-    """The manifest as it was before; None: it is gone."""
+    """Restores an earlier manifest, or deletes it (None)."""
     if manifest is None:
         store.blocking().delete([IDS.manifest_key])
     else:
@@ -50,7 +50,7 @@ def put_back(store: MemoryStore, manifest: bytes | None) -> None:
 
 
 async def test_nothing_is_swept_without_a_manifest(store: MemoryStore, clock: EagerClock, local: Local) -> None:
-    """By a process that has seen none, as by one that has."""
+    """Neither by a process that has never seen a manifest, nor by one that has."""
     first = tier_of(store, clock)
     for base in (0, 10):
         await first.extend(local.job(base, 10))
@@ -83,7 +83,7 @@ async def test_nothing_is_swept_by_an_older_manifest(store: MemoryStore, clock: 
 async def test_a_successor_that_claimed_an_older_manifest_fences_who_has_seen_the_newer_one(
     store: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
-    """A bucket was put back to yesterday and the cluster taken over there: waiting for the newest version would be in vain."""
+    """The bucket was restored to yesterday's state and the cluster taken over there: the newest version will never return."""
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     yesterday = stored(store)[IDS.manifest_key]
@@ -101,7 +101,7 @@ async def test_a_successor_that_claimed_an_older_manifest_fences_who_has_seen_th
 async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_place(
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path
 ) -> None:
-    """Questions that wait for each other carry what was seen when they were asked."""
+    """Queued requests carry the digest from the time they were made."""
     first, digests, manifests = tier_of(store, clock), list[SeenManifest](), list[bytes]()
     for base in (0, 10, 20):
         await first.extend(local.job(base, 10))
@@ -119,7 +119,7 @@ async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_plac
 async def test_nothing_is_committed_on_less_than_was_seen(
     vanished: bool, store: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
-    """No first manifest where there was one, and no commit on top of an older one."""
+    """Neither a first manifest where one existed, nor a commit on top of an older one."""
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     yesterday = stored(store)[IDS.manifest_key]
@@ -153,7 +153,7 @@ async def test_a_deletion_needs_no_manifest(store: MemoryStore, clock: EagerCloc
 
 # --- what a digest cannot tell ----------------------------------------------------------------------------------------
 async def saved(tier: PartitionTier, directory: Path) -> SeenManifest:
-    """As a broker keeps the last manifest that it has seen."""
+    """Saves the last manifest seen to a file, as a broker does."""
     loaded = await tier.load()
     assert loaded is not None
     path = directory / "tiered-manifest.json"
@@ -199,7 +199,7 @@ async def test_more_commits_than_a_manifest_remembers(
 async def test_a_second_history_of_more_commits_than_a_manifest_remembers(
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, segments: int
 ) -> None:
-    """The bucket is put back, and somebody who has seen nothing goes on: as long, and longer, with other records."""
+    """The bucket is restored, and a process without a digest commits other records, up to and past the same end."""
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_SEGMENTS=segments):
         first = tier_of(store, clock)
         await first.extend(local.job(0, 10))
@@ -236,7 +236,7 @@ def test_each_field_that_never_falls_is_compared() -> None:
 
 # --- no false alarm ---------------------------------------------------------------------------------------------------
 async def test_a_question_that_is_cut_at_any_of_its_commits_raises_no_alarm(clock: EagerClock, tmp_path: Path) -> None:
-    """The asker dies before it could save what was committed: its digest is still among the ids that the manifest keeps."""
+    """The caller dies before it saves the new manifest: its digest is still among the commit ids that the manifest keeps."""
     commits = 0
     for cut in range(1, MAX_COMMITS + 2):
         memory = MemoryStore(clock)

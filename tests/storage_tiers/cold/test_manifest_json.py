@@ -1,4 +1,4 @@
-"""Manifests and their pages as JSON: round trips, and each damage refused."""
+"""Manifests and their pages as JSON: they round-trip, and every kind of damage is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.storage_tiers.cold.support import IDS, segment_of
 
 
 def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
-    """A manifest with something of everything, and its pages."""
+    """A manifest that uses every field, and its pages."""
     numbers = itertools.count(1)
     written: dict[str, PageWrite] = {}
     manifest = first_manifest(IDS)
@@ -119,7 +119,7 @@ def test_every_missing_or_mistyped_field_is_named() -> None:
     data = encode(manifest)
     for name in json.loads(data):
         if name in ("sidecar", "checksum"):
-            continue  # may be absent; is made anew
+            continue  # optional, or recomputed by `changed`
         with pytest.raises(TierCorrupt, match=name):
             decode(changed(data, {}, drop=name), IDS)
         with pytest.raises(TierCorrupt, match=name):
@@ -149,7 +149,7 @@ def test_another_partitions_manifest_is_not_served() -> None:
 
 
 def test_a_digit_that_flips_is_seen() -> None:
-    """Every one of them would still be JSON, and most a sound manifest."""
+    """The result is still JSON and mostly a valid manifest, so that only the checksum shows the damage."""
     manifest, written = full_manifest()
     page = written[manifest.pages[0].key]
     for data, read in (
@@ -167,7 +167,7 @@ def test_a_digit_that_flips_is_seen() -> None:
 
 
 def packed(document: bytes, ref: PageRef) -> tuple[bytes, Ids, PageRef]:
-    """A page as it is stored, and a reference that fits it: only its own checksum can tell."""
+    """A page as stored, and a reference that matches it, so that only the page's own checksum can show damage."""
     data = gzip.compress(document, 1)
     return data, IDS, replace(ref, length=len(data), crc32c=crc32c(data))
 

@@ -1,4 +1,4 @@
-"""The manifest against a list that remembers everything: whatever is done to it, both say the same."""
+"""The manifest against a model that forgets nothing: after every transition both agree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
 from tests.storage_tiers.cold.support import IDS, segment_of
 
 SMALL: dict[str, Any] = {"MAX_SEGMENTS": 6, "MAX_PAGES": 40, "MAX_PAGE_SEGMENTS": 24, "_EXPIRED_INLINE": 1}
-#: So few pages in a manifest that nearly all of them are folded.
+#: Bounds so small that nearly all pages are folded into pages of level 1.
 DEEP = SMALL | {
     "MAX_PAGES": 12,
     "TIDY_PAGES": 9,
@@ -45,7 +45,7 @@ DEEP = SMALL | {
 
 @dataclass
 class Known:
-    """One segment as the model knows it."""
+    """One segment of the model, with the commits that added and removed it."""
 
     segment: RemoteSegment
     added: int
@@ -85,7 +85,7 @@ class ManifestModel(RuleBasedStateMachine):
                 break
             except PageNeeded as needed:
                 held[needed.ref.key] = self.pages[needed.ref.key]
-        if self.bounds is SMALL:  # the other ones have smaller pages than manifests
+        if self.bounds is SMALL:  # the other bounds allow fewer segments in a page than in a manifest
             assert len(change.writes) + 1 <= 4, "PUTs of a commit"
         assert broken(change.manifest) is None
         assert broken_step(self.manifest, change.manifest) is None
@@ -270,7 +270,7 @@ class ManifestModel(RuleBasedStateMachine):
 
 
 class DeepManifestModel(ManifestModel):
-    """Most pages stand in pages of level 1."""
+    """Most pages are listed in pages of level 1."""
 
     bounds = DEEP
 
@@ -322,7 +322,7 @@ def test_twenty_thousand_segments_stay_within_bounds() -> None:
         segment = segment_of(IDS, number * 1000, number * 1000 + 1000, number)
         manifest = transitions.extend(manifest, segment, by, leader_epoch=1, last_record_epoch=1, log_start=0)
         if number % 40:
-            continue  # settled forty at a time: seconds instead of a minute
+            continue  # settle every 40 segments: the test takes seconds instead of a minute
         change = pages.settle(ManifestChange(manifest), by)
         for write in change.writes:
             pages_by_key[write.ref.key] = write.page
@@ -362,7 +362,7 @@ def test_a_full_manifest_says_so() -> None:
 
 
 def full_page(number: int, by: Author) -> tuple[PageRef, ManifestPage]:
-    """The record of a page as full as pages get, of which one segment is made, and that segment as a page."""
+    """A reference that claims a full page (8,192 segments), and a page that holds only one segment of its range."""
     base, end = number * 8192 * 10, (number + 1) * 8192 * 10
     segment = segment_of(IDS, base, end, number, timestamp=number)
     write = pages.page_write(IDS, ManifestPage(PageKind.LIVE, (segment,)), by)
@@ -370,7 +370,7 @@ def full_page(number: int, by: Author) -> tuple[PageRef, ManifestPage]:
 
 
 def test_ten_million_segments_stay_within_bounds() -> None:
-    """Page by page: 1,250 full ones. What is near the manifest's front is asked for by two pages, wherever it lies."""
+    """Adds 1,250 full pages one by one. A look-up at any offset reads at most two pages."""
     manifest, stored = first_manifest(IDS), 0
     known: dict[str, ManifestPage] = {}
     names = author(1).new_uuid

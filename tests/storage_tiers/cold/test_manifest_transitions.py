@@ -1,4 +1,4 @@
-"""What each transition of a manifest refuses, one by one: the store's compare-and-swap guards nothing of it."""
+"""What each manifest transition refuses: the store's compare-and-swap does not check any of it."""
 
 from __future__ import annotations
 

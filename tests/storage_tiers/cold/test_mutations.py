@@ -1,4 +1,4 @@
-"""Damaged documents: whatever is changed in them, the answer is a value or a precise refusal, never another error."""
+"""Damaged documents: every change yields a value or a precise refusal, never another error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store holds of an offload is compared with what was sent, before anything names it."""
+"""Stored objects are compared with the bytes sent before any manifest names them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.faulty_store import FaultyStore
 
 
 class DamagingStore(FaultyStore):
-    """Keeps one byte of every object under keys with `damaged` in them other than it was sent. It tells the checksum of
-    what it keeps if it `tells`, else none, as servers do that know none."""
+    """Flips one bit of every object whose key contains `damaged`. With `tells` it reports the checksum of the damaged bytes,
+    else none, like servers without checksums."""
 
     def __init__(self, store: MemoryStore, *, tells: bool) -> None:
         super().__init__(store)

@@ -1,4 +1,4 @@
-"""Chunks are fetched more slowly while clients produce and processors are short."""
+"""Chunk fetches slow down while clients produce and the processors are saturated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHUNK = 4 << 20
 
 
 class Machine:
-    """Fetches one chunk after the other. Beyond `room` bytes a second the event loop waits, the more the faster they come."""
+    """Fetches chunks one by one. Above `room` bytes/s the event loop is delayed, and more so the higher the rate."""
 
     def __init__(self, room: float, fastest: float = 400e6, most_waiting: float = 0.1) -> None:
         self.room = room
@@ -21,7 +21,7 @@ class Machine:
         self.pace = Pace(lambda: self.appended, lambda: self.waited_s, lambda: most_waiting)
 
     def run(self, seconds: float, *, producing: bool = True) -> float:
-        """Bytes a second that were fetched in that time."""
+        """Fetches for `seconds`; returns the rate in bytes/s."""
         begun, fetched = self.now, 0
         while self.now < begun + seconds:
             took = self.pace.delay(CHUNK, self.now, urgent=False) + CHUNK / self.fastest

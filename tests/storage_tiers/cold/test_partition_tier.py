@@ -342,7 +342,7 @@ async def test_abandoned_uploads_are_aborted(store: FaultyStore, memory: MemoryS
 async def test_commits_that_were_cut_off_leave_nothing(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock
 ) -> None:
-    """A directory that serves as a store shows every write that its writer did not live to finish."""
+    """A directory store lists a dead writer's interrupted commit as an unfinished upload."""
     ids = replace(IDS, partition=0)
     tier = tier_of(store, clock, ids=ids)
     topic_file = topic_file_key(ids.cluster_id, ids.topic)
@@ -362,4 +362,4 @@ async def test_commits_that_were_cut_off_leave_nothing(
     assert (report.uploads_aborted, report.done) == (1, True)
     assert [upload.key for upload in memory.blocking().unfinished_uploads("")] == [
         topic_file
-    ]  # the name's next topic's
+    ]  # it may belong to the next topic of that name

@@ -1,4 +1,4 @@
-"""A manifest made again: from which evidence, and when it is refused. Over manifests that real commits made."""
+"""Repair of a manifest: the evidence it uses and the cases it refuses, tested on manifests from real commits."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tests.support.faulty_store import FaultyStore
 
 WRITER = ManifestWriter(1, 7)
 EVERYTHING = OffsetRange(0, 1000)
-#: A local log without a record that the bucket has not.
+#: A local log all of whose records are in the bucket.
 UP_TO_DATE = OffsetRange(0, 0)
 EPOCHS = (EpochEntry(1, 0),)
 
 
 class World:
-    """A partition with `segments` of ten records each, in the order of their commits."""
+    """A partition with segments of ten records each; `manifests` holds the manifest after each commit."""
 
     def __init__(self, directory: Path) -> None:
         self.clock = EagerClock()
@@ -74,7 +74,7 @@ def evidence(
     of: Manifest | None = None,
     lost: tuple[model.RemoteSegment, ...] = (),
 ) -> Evidence:
-    """`of` is the manifest in whose own segments the missing objects are."""
+    """`missing` are object keys; `of` is the manifest whose inline segments name them."""
     segments = () if of is None else of.segments
     lost = lost or tuple(each for each in segments if {each.key, each.sidecar_key} & set(missing))
     return Evidence(set(missing), unnamed, last_paged, local, EPOCHS, log_start, lost)
@@ -275,7 +275,7 @@ async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path
 
 
 async def test_what_was_removed_since_makes_no_second_history_of_an_older_manifest(world: World) -> None:
-    """A writer has claimed the older manifest, and added nothing to it."""
+    """A writer has claimed the older manifest without adding a segment to it."""
     older = await world.extend(4)
     saved = await world.tier.expire(20)
     restore(world, older)
@@ -333,7 +333,7 @@ async def test_an_older_manifest_is_not_committed_over_segments_that_came_later(
     assert isinstance(refused, Refused)
     assert saved.ids.manifest_key in refused.why
     assert planned(plan(saved, None, evidence(unnamed=(20, 30), local=OffsetRange(0, 60)))).end == 20
-    # One that begins at the end is what an offload leaves that was interrupted.
+    # A single unnamed segment at the end offset is what an interrupted offload leaves.
     assert planned(plan(saved, None, evidence(unnamed=(20,), local=OffsetRange(0, 0)))).end == 20
 
 
@@ -343,7 +343,7 @@ NOTHING_HELD = LocalEvidence(OffsetRange(0, 0), EPOCHS, 0)
 
 
 def restore(world: World, manifest: Manifest | None) -> None:
-    """The bucket's manifest as it was before, or gone."""
+    """Replaces the bucket's manifest by an earlier one, or deletes it (None)."""
     blocking = world.store.blocking()
     blocking.delete([IDS.manifest_key])
     if manifest is not None:

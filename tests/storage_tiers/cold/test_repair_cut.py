@@ -1,4 +1,4 @@
-"""A repair that is cut at any of its requests: nothing is lost, no second history begins, and the next one makes it whole."""
+"""A repair interrupted at any request loses nothing and starts no second history, and the next repair completes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = LocalEvidence(OffsetRange(80, 80), EPOCHS, 0)
 
 
 class Damaged:
-    """A partition of eight ranges, some in pages, that has lost its manifest and perhaps more."""
+    """A partition of eight segments, some in pages, that has lost its manifest and, depending on `kind`, a segment."""
 
     def __init__(self, world: World, saved: Manifest, kind: str) -> None:
         self.world, self.saved, self.kind = world, saved, kind
@@ -47,14 +47,14 @@ class Damaged:
         self.objects = {info.key: world.store.blocking().get(info.key).data for info in world.store.blocking().list("")}
 
     def again(self) -> MemoryStore:
-        """As it was when it was damaged."""
+        """A new store with the objects that remained after the damage."""
         store = MemoryStore(self.world.clock)
         for key, data in self.objects.items():
             store.blocking().put(key, data)
         return store
 
     def tier(self, store: MemoryStore | FaultyStore, seed: int) -> PartitionTier:
-        """Of a process that knows what the node has saved, and nothing else."""
+        """The tier of a process that knows only the manifest that the node saved."""
         made = tier_of(store, self.world.clock, seed=seed, read_saved=_reads(self.saved), attempts=2)
         made.expect(lineage.seen_of(self.saved, "here"))
         return made
@@ -77,9 +77,9 @@ class Damaged:
         while manifest.end < 90:
             manifest = await tier.extend(self.world.local.job(manifest.end, 10))
         findings = check_bucket(store.blocking(), FsckScope(), now_ms=self.world.clock.unix_ms()).findings
-        # The test has no cluster and no topic around its partition.
+        # The test's store has no cluster.json and no topic.json.
         wrong = [each for each in findings if each.key.rpartition("/")[2] not in ("cluster.json", "topic.json")]
-        # What an offload that was cut has left is nobody's, and swept in time.
+        # An interrupted offload may leave orphans, which a later sweep deletes.
         assert [each for each in wrong if each.kind not in HARMLESS] == []
 
 
@@ -110,7 +110,7 @@ async def test_a_repair_that_is_cut_is_made_whole_by_the_next(tmp_path: Path, ki
             struck += 1
         before = shown_manifest(store)
         after = damaged.tier(store, 2000 + cut)
-        # A node that starts in between neither commits nor deletes: it waits for the repair.
+        # Until the next repair, a node that starts neither commits nor deletes.
         with pytest.raises(StoreBehind):
             await after.sweep(0)
         assert shown_manifest(store) == before

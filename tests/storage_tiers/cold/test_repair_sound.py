@@ -1,4 +1,4 @@
-"""A sound manifest, under which objects are lost: a repair misses them. It misses nothing of a partition without commits."""
+"""Repair reports the lost objects of a sound manifest, and reports none for a partition without commits."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_lost_segment_is_taken_again_from_the_local_log(world: World) ->
     [("gone", True), ("gone", False), ("cut", True), ("cut", False), ("flipped", False)],
 )
 async def test_a_lost_page_is_asked_for_by_name(world: World, damage: str, known: bool) -> None:
-    """`known`: it is in memory."""
+    """`known`: the tier still has the page in memory."""
     saved = await world.extend(80)
     key = saved.live_pages[0].key
     tier = world.tier if known else tier_of(world.store, world.clock, seed=5)
@@ -108,7 +108,7 @@ async def test_a_manifest_is_not_made_again_over_a_damaged_page_that_is_in_memor
 
 
 def damaged(world: World, key: str, damage: str) -> bytes:
-    """What the object held before."""
+    """Damages the object; returns its former content."""
     blocking = world.store.blocking()
     kept = blocking.get(key).data
     blocking.delete([key])
@@ -125,7 +125,7 @@ async def test_what_lies_below_log_start_is_not_missed(world: World) -> None:
 
 
 async def test_what_a_newer_manifest_names_no_more_is_not_missed(world: World) -> None:
-    """It is expired and swept while a repair looks."""
+    """The segment expires and is swept while the repair lists the objects."""
     await world.extend(3)
     store = FaultyStore(world.store)
     held = store.hold(1, "list", "segments/")

@@ -1,4 +1,4 @@
-"""Sidecars: what is built is found again, and each damage refused."""
+"""Sidecars: they parse to what was built, and every kind of damage is refused."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_every_cut_is_noticed() -> None:
 
 
 def rewritten(built: SidecarBytes, *, least: int = 1, extra: bytes | None = None) -> bytes:
-    """As a later version might write it: another least reader, one more section at the end."""
+    """The sidecar as a later version might write it: another least reader, one more section at the end."""
     head = list(struct.unpack_from(">8sHHIqqQI", built.data))
     rows = [*built.sections]
     shift = 28 if extra is not None else 0
@@ -209,7 +209,7 @@ def test_bounds_and_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [[50, 50, 50], [50, 3_000_000, 50], [600_000, 600_000, 600_000]])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_batch_whose_bytes_changed_on_the_disk_is_named(tmp_path: Path, sizes: list[int], which: int) -> None:
-    """Small, larger than what is read at once, and across two reads: any byte that the batch's own CRC covers."""
+    """A flip in any byte that the batch's CRC covers; batches are small, larger than one read, or span two reads."""
     data, places = segment([(2, size, 1) for size in sizes])
     ends = [position for _, position in places[1:]] + [len(data)]
     base, at = places[which]
@@ -226,7 +226,7 @@ def test_a_batch_whose_bytes_changed_on_the_disk_is_named(tmp_path: Path, sizes:
 
 @pytest.mark.parametrize(("flipped", "advised"), [(-1, True), (26, False), (7, False), (11, False)])
 def test_a_damaged_header_says_nobody_what_to_delete(tmp_path: Path, flipped: int, advised: bool) -> None:
-    """Last offset delta, base offset and length: only the next whole batch can tell where the damaged one ends."""
+    """With a damaged last offset delta, base offset or length, the damaged batch does not show where it ends."""
     data, places = segment([(2, 50, 1), (2, 50, 1), (2, 50, 1)])
     (_, at), (following, end) = places[1], places[2]
     damaged = bytearray(data)

@@ -1,15 +1,15 @@
-"""Many writers, sweepers and a store that loses, delays and repeats: the schedule follows from a seed.
+"""Many writers and sweepers on a store that loses, delays and repeats requests: the seed determines the schedule.
 
-After every effect on the store the named invariants are checked:
+These invariants are checked after every effect on the store:
 
-- StepsHold: each version of the manifest follows from the one before (`broken`, `broken_step`); a deleted one stays.
-- NothingMissing: every object that the manifest names as live is there, byte for byte.
-- NoMixture: the epochs of the segments never fall from one to the next, and each segment holds one writer's records.
-- AcknowledgedOnce: at the end every segment whose extension was acknowledged stands in the history exactly once.
-- Waits: while the store has gone backwards, nothing is committed that was not on its way before.
+- StepsHold: each version of the manifest follows from the one before (`broken`, `broken_step`); a deleted one stays deleted.
+- NothingMissing: every object that the manifest names as live exists, byte for byte.
+- NoMixture: leader epochs never decrease from one segment to the next, and each segment holds one writer's records.
+- AcknowledgedOnce: at the end each segment with an acknowledged extension is in the history exactly once.
+- Waits: while the store has gone backwards, the only commits that land are those sent before.
 
-The world misbehaves, too: a manifest vanishes, or is an earlier version again, until somebody puts the newest one back; the
-writers' wall clocks step; an operator deletes whatever a message tells him to.
+The environment misbehaves, too: the manifest vanishes or reverts to an earlier version until it is restored; the
+writers' wall clocks step; an operator deletes every object that an error message says to delete.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GRACE = HOUR
 
 
 class Monitor:
-    """Looks at the store after every effect."""
+    """Checks the invariants after every effect on the store."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.objects = store.blocking()
@@ -63,7 +63,7 @@ class Monitor:
         self.astray = False
 
     def after_put(self, key: str, *, sent_before: bool = False) -> None:
-        """`sent_before`: when it was sent, the store showed another history than now."""
+        """`sent_before`: the write was sent before the store changed the history it shows."""
         self.puts += 1
         if key == IDS.manifest_key and self.astray:
             assert sent_before, "a commit was made on a manifest that lacks what was seen"
@@ -77,7 +77,7 @@ class Monitor:
             self.after_delete()
 
     def go_astray(self, version: int | None) -> None:
-        """The manifest is an earlier one again, or (None) gone."""
+        """Reverts the manifest to an earlier version, or deletes it (None)."""
         self.astray = True
         if version is None:
             self.objects.delete([IDS.manifest_key])
@@ -104,7 +104,7 @@ class Monitor:
 
 
 class Chaos:
-    """A store in front of the real one: any call may be late, fail, lose its answer, or take effect after it failed."""
+    """Wraps the real store: any call may be late, fail, lose its response, or take effect after it has failed."""
 
     def __init__(self, memory: MemoryStore, monitor: Monitor, clock: ManualClock, chance: random.Random) -> None:
         self.memory, self.monitor, self.clock, self.chance = memory, monitor, clock, chance
@@ -248,7 +248,7 @@ class Simulation:
         return tier_of(self.chaos, self.wall, incarnation=incarnation, seed=seed, read_saved=read_saved)
 
     async def ask(self, tier: PartitionTier, act: Callable[[], Awaitable[T]]) -> T:
-        """One question to the store: what the node has seen goes with it, what comes back is saved."""
+        """One request to the tier, made with the digest of the node's saved manifest; the manifest it returns is saved."""
         known = 0 if self.saved is None else self.saved.commit
         tier.expect(None if self.saved is None else seen_of(self.saved))
         self.asking.append(known)
@@ -288,7 +288,7 @@ class Simulation:
         helpers[0].cancel()
 
     async def _leader(self, epoch: int) -> None:
-        """Waits its turn, claims, extends, and does not know when it has been replaced."""
+        """Waits its turn, claims, extends, and carries on unaware when another leader replaces it."""
         while epoch > 1 and (self.monitor.manifest.leader_epoch < epoch - 1 or self.chance.random() < 0.98):
             await asyncio.sleep(0)
         tier = self.tier(incarnation=(epoch + 1) // 2)
@@ -328,13 +328,13 @@ class Simulation:
                 pass
 
     async def _world(self) -> None:
-        """What no program does: the store shows an earlier manifest or none for a while, and wall clocks step."""
+        """External faults: for a while the store shows an earlier manifest or none, and wall clocks step."""
         while self.leading:
             await self.clock.sleep(self.chance.uniform(0.1, GRACE / 1000))
             self.wall.ahead_ms += self.chance.choice([-1, 0, 1]) * self.chance.randrange(2 * GRACE)
             known = min([*self.asking, self.saved.commit if self.saved is not None else 0])
             if known < 2 or not self.leading:
-                continue  # nobody could tell
+                continue  # no node has seen enough to notice
             older = range(known - 1)
             self.strayed += 1
             self.monitor.go_astray(self.chance.choice([None, self.chance.choice(older)]))
@@ -342,7 +342,7 @@ class Simulation:
             self.monitor.mend()
 
     def _obey(self, error: LogError) -> None:
-        """An operator who does what a message says."""
+        """An operator who deletes every object that an error message says to delete."""
         told = re.findall(r"(?:delete|remove|clean|drop)s? (\S+/\S+)", str(error), re.IGNORECASE)
         present = [key.rstrip(".,;:") for key in told]
         self.obeyed += len(present)
@@ -395,7 +395,7 @@ class Simulation:
 
 
 async def simulate(seed: int, directory: Path) -> Simulation:
-    """Every other schedule with a manifest so small that most segments live in pages."""
+    """Runs one schedule; every other seed has manifest bounds so small that most segments live in pages."""
     simulation = Simulation(seed, directory)
     delete = seed % 4 == 3
     bounds: dict[str, Any] = {"UNFOLDED": 1}

@@ -1,6 +1,6 @@
-"""A stalled writer: an offload or a commit held back past the grace while others sweep, expire and delete.
+"""A stalled writer: an offload or a commit held back past the grace period while others sweep, expire and delete.
 
-Nothing referenced is ever missing, nothing deleted comes back.
+No referenced object is ever missing, and no deleted object comes back.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class World:
         self.clock.advance(DAY / 1000 + 1)
 
     def check(self) -> Manifest:
-        """Everything that the manifest names is there, byte for byte."""
+        """Asserts that every object the manifest names exists, byte for byte; returns the manifest."""
         blocking = self.memory.blocking()
         manifest = stored_manifest(blocking)
         for segment in stored_live(blocking, manifest):
@@ -73,7 +73,7 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     offloaded = set(world.keys())
     await world.past_the_grace()
     report = await world.sweeper.sweep(DAY)
-    # Without a manifest nothing is an orphan.
+    # Without a manifest, no object counts as an orphan.
     assert report.orphans == ({".idx": 1, ".log": 2, "/manifests/": 2}[held] if earlier else 0)
     gate.open()
     manifest = await extension
@@ -84,7 +84,7 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
 
 
 async def test_tombstoned_but_not_yet_deleted(world: World) -> None:
-    """The sweeper stalls between its commit and the deletion: verification alone would find the objects."""
+    """The sweeper stalls between its commit and the deletion, when the writer's verification still finds the objects."""
     await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
     extension = asyncio.create_task(world.writer.extend(world.local.job(1, 9)))
@@ -126,7 +126,7 @@ async def test_tombstoned_between_verification_and_commit(world: World) -> None:
     ids=["in a page", "in a page of a page"],
 )
 async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bounds: dict[str, Any]) -> None:
-    """The sweeper has listed an object as unreferenced; before it tombstones it, its writer commits, and pages take it."""
+    """After the sweeper listed an object as unreferenced and before it tombstones it, a commit references it in a page."""
     await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
     extension = asyncio.create_task(world.writer.extend(world.local.job(1, 1)))
@@ -204,7 +204,7 @@ async def test_deleted_while_it_stalls(world: World, held: str) -> None:
 
 
 class Remembering(FaultyStore):
-    """Keeps what conditional writes sent, so that a test can deliver one of them again."""
+    """Records conditional writes, so that a test can deliver one of them again."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
@@ -219,7 +219,7 @@ class Remembering(FaultyStore):
 
 
 async def test_a_commit_thought_lost_lands_after_the_grace(world: World) -> None:
-    """The write is lost on its way, sent again, and lands a day later, after a sweep. It meets another version."""
+    """The first write fails and is retried; it lands a day later, after a sweep, and is refused: the version has changed."""
     await world.writer.extend(world.local.job(0, 10))
     store = Remembering(world.memory)
     store.fail(1, "put", "/manifests/")

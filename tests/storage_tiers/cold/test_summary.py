@@ -1,4 +1,4 @@
-"""The summary of a manifest, and what is held of segments in memory."""
+"""The summary of a manifest, and the segments that are kept in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How old an object is, is a matter between the store's clock and the store's clock: a node's may be days off."""
+"""An object's age is measured by the store's clock alone: a node's clock may be days off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.faulty_store import FaultyStore
 
 @pytest.mark.parametrize("off_days", [3, -3], ids=["the node is ahead", "the node is behind"])
 async def test_the_grace_of_what_nobody_names_is_the_stores(tmp_path: Path, off_days: int) -> None:
-    """An object without a name and an upload without an end."""
+    """For an object that no manifest names and an unfinished upload."""
     stores_clock = EagerClock()
     memory = MemoryStore(stores_clock)
     store = FaultyStore(memory)
@@ -31,7 +31,7 @@ async def test_the_grace_of_what_nobody_names_is_the_stores(tmp_path: Path, off_
             clock.advance(milliseconds / 1000)
 
     pass_time(DAY - 60_000)
-    await tier.extend(local.job(10, 10))  # a commit shows the store's time as it is now
+    await tier.extend(local.job(10, 10))  # a commit reads the store's current time
     report = await tier.sweep(DAY)
     assert (report.orphans, report.uploads_aborted, report.waiting) == (0, 0, 2)
     pass_time(120_000)

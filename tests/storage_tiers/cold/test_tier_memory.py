@@ -1,4 +1,4 @@
-"""The tier process gives the system back what it has freed."""
+"""The tier process returns freed memory to the operating system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the hot log share: batches to append, a log to append them to, and a plain model to compare with."""
+"""Shared by the hot log's tests: batches to append, a log to append them to, and a plain model to compare with."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def marker(kind: ControlKind, producer_id: int, producer_epoch: int = 0, timesta
 
 
 def placed(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch as the leader writes it."""
+    """The batch as the leader stores it."""
     copy = bytearray(batch)
     assign(copy, base_offset=base_offset, leader_epoch=leader_epoch)
     return bytes(copy)
@@ -80,7 +80,7 @@ def open_log(
 
 
 def evict_below(log: HotLog, offset: int) -> int:
-    """As the broker does; returns how many segments went."""
+    """Evicts as the broker does; returns the number of segments evicted."""
     count = 0
     while (eviction := log.evict_oldest(offset)) is not None:
         eviction.sync()
@@ -95,7 +95,7 @@ def append(log: HotLog, batch: bytes, *, epoch: int = 0, now_ms: int = START_MS)
 
 
 def take(slices: Sequence[FileSlice]) -> bytes:
-    """The bytes of an answer, its descriptors given back."""
+    """Reads the slices' bytes and releases their descriptors."""
     content = b"".join(os.pread(each.file.fd, each.length, each.position) for each in slices)
     for each in slices:
         each.file.release()
@@ -103,7 +103,7 @@ def take(slices: Sequence[FileSlice]) -> bytes:
 
 
 def read_all(log: HotLog, start: int | None = None, upto: int | None = None) -> bytes:
-    """Everything from `start` (default: the first local offset) on, as a consumer with small buffers gets it."""
+    """All bytes from `start` (default: the first local offset), read like a consumer with small buffers."""
     offset = log.local_start_offset if start is None else start
     end = log.end_offset if upto is None else upto
     content = bytearray()
@@ -120,7 +120,7 @@ def read_all(log: HotLog, start: int | None = None, upto: int | None = None) -> 
 
 
 def filled(path: Path, count: int, settings: LogSettings = SMALL, records: int = 2) -> tuple[HotLog, list[bytes]]:
-    """A log of `count` batches of `records` records, and the batches as they must lie in it."""
+    """A log of `count` batches of `records` records each, and the bytes of each batch as stored."""
     log, content = open_log(path, settings=settings), []
     for number in range(count):
         batch = batch_of(records, value=b"%d" % number, timestamps=[START_MS + number * 10 + n for n in range(records)])

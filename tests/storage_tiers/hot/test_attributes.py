@@ -1,4 +1,4 @@
-"""No part of a log has a dictionary of its own: appends would look their fields up in it, and a node has 10,000 logs."""
+"""No part of a log has a `__dict__`: it would slow the field accesses of appends, and a node has 10,000 logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_no_part_of_a_log_has_a_dictionary(tmp_path: Path) -> None:
     log.close(clean=True)
 
 
-#: What an append touches: module by class.
+#: The classes that an append uses, by module.
 PARTS = {
     "log": "HotLog",
     "appending": "Appender",

@@ -1,4 +1,4 @@
-"""A batch that a thread writes behind the log end: part of the log when it is finished, and gone when it is not."""
+"""A batch that a thread writes past the log end: part of the log once finished, and discarded otherwise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = batch_of(1)
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A batch of several pieces."""
+    """A batch that is written in several pieces."""
     monkeypatch.setattr(batch_write, "PIECE_BYTES", 64 << 10)
     return batch_of(2, value=os.urandom(200 << 10))
 
@@ -106,7 +106,7 @@ def test_any_change_of_the_log_stops_a_write(change: str, when: str, large: byte
         write.run()
     CHANGES[change](log)
     assert not log.appender.is_writing(write)
-    write.run()  # a thread that comes to it now does nothing
+    write.run()  # a thread that runs it only now does nothing
     assert ends_where_it_says(log)
     end = log.end_offset
     assert append(log, large) == end
@@ -127,7 +127,7 @@ def test_a_log_that_is_closed_keeps_nothing_of_it(is_clean: bool, large: bytes, 
 
 
 class HeldFiles(OsFiles):
-    """A disk that holds one write of a thread until it is told otherwise."""
+    """A disk that blocks a thread's writes until `goes_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class HeldFiles(OsFiles):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_log_waits_for_the_piece_that_a_thread_writes(change: str, large: bytes, tmp_path: Path) -> None:
-    """Else it would stand behind the log end, in a segment that is closed, or in a file of another name."""
+    """Otherwise the piece would end up past the log end, in a closed segment, or in a renamed file."""
     files = HeldFiles()
     log = open_log(tmp_path, settings=SETTINGS, files=files)
     append(log, SMALL), append(log, SMALL)
@@ -190,7 +190,7 @@ def test_a_disk_that_refuses_it_leaves_the_log_as_it_was(fails: str, large: byte
 
 
 class StuckFiles(FullFiles):
-    """A disk that cannot shorten a file either, so many times."""
+    """A full disk that also fails the next `stuck` truncations."""
 
     stuck = 0
 
@@ -206,7 +206,7 @@ class StuckFiles(FullFiles):
 def test_bytes_that_could_not_be_truncated_are_truncated_before_a_segment_is_closed(
     of: str, then: str, large: bytes, tmp_path: Path
 ) -> None:
-    """Recovery would take off what follows it in later segments, and readers would find no batch there."""
+    """Otherwise recovery would cut them and every later segment, and readers would find no batch there."""
     files = StuckFiles()
     log = open_log(tmp_path, settings=SETTINGS, files=files)
     append(log, SMALL)

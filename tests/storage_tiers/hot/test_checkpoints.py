@@ -1,4 +1,4 @@
-"""The files a data directory keeps for all its partitions, and the directory itself."""
+"""The files that a data directory keeps for all its partitions, and the directory itself."""
 
 from __future__ import annotations
 

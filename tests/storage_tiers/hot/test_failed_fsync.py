@@ -1,5 +1,5 @@
-"""After an fsync that failed, the page cache holds pages that look clean and are not on the disk: what the next start reads,
-it makes durable in a file of its own, before it says of anything that it is."""
+"""After a failed fsync, cached pages look clean but are not on the disk: the next start makes all it reads durable in a new
+file before it reports anything as durable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = 512
 
 class Disk(OsFiles):
     """A disk under a page cache. A failed fsync leaves the pages in the cache, marked clean: they are never written again.
-    What a power loss leaves is `platter`, by inode."""
+    `platter` holds, by inode, the bytes that survive a power loss."""
 
     def __init__(self) -> None:
         self.fails = False
@@ -46,7 +46,7 @@ class Disk(OsFiles):
             disk[page * PAGE : page * PAGE + len(data)] = data
 
     def power_loss(self, root: Path) -> None:
-        """The cache is gone. (Names are taken to be on the disk: they are not what this is about.)"""
+        """Drops the cache. Directory entries count as durable, because these tests cover only file content."""
         for path in root.rglob("*.log"):
             path.write_bytes(self.platter[path.stat().st_ino])
 
@@ -94,7 +94,7 @@ def test_what_is_flushed_after_the_restart_is_on_the_disk(tmp_path: Path, segmen
 
 
 def test_a_failure_of_an_earlier_boot_needs_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page cache is another one: what is read is on the disk."""
+    """A reboot empties the page cache, so that everything read comes from the disk."""
     disk = Disk()
     log = open_log(tmp_path, files=disk)
     append(log, one())

@@ -1,4 +1,4 @@
-"""Flushing beside appends: what is covered, what a truncation undoes, what a failing disk leaves."""
+"""Flushing during appends: what a flush covers, what a truncation undoes, and what a failing disk leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = LogSettings(segment_bytes=1000, index_interval_bytes=200)
 
 
 class StubbornFiles(OsFiles):
-    """Counts fsyncs; fails those calls that a test asks for; lets a test stand inside of an fsync."""
+    """Counts fsyncs, fails the calls named in `failing`, and lets a test pause inside an fsync."""
 
     def __init__(self) -> None:
         self.fsyncs = 0

@@ -1,4 +1,4 @@
-"""The sparse maps in memory and on disk answer alike, in Kafka's bytes."""
+"""The sparse indexes in memory and on disk give the same answers, and the files are in Kafka's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The epoch history: what is assigned, what is asked by followers, what truncation forgets."""
+"""The epoch history: assignments, followers' look-ups, and what truncation removes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HISTORY = (EpochEntry(2, 6), EpochEntry(4, 11), EpochEntry(5, 20))
     ("epoch", "answer"),
     [
         (-1, (-1, -1)),
-        (1, (1, 6)),  # before all that is known: ends where the first known epoch begins
+        (1, (1, 6)),  # before every known epoch: ends where the first known epoch begins
         (2, (2, 11)),
         (3, (2, 11)),
         (4, (4, 20)),

@@ -68,7 +68,7 @@ def test_reads_outside_are_refused(tmp_path: Path, offset: int) -> None:
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut"])
 def test_a_gap_is_passed_over_only_where_it_may_be(tmp_path: Path, damage: str) -> None:
-    """Closed segments are trusted at a start, so that damage of one looks like what compaction leaves."""
+    """Start-up trusts closed segments, so that a damaged one looks like a gap from compaction."""
     log, _ = filled(tmp_path, 80)
     log.close(clean=True)
     paths = sorted((tmp_path / str(log.partition)).glob("*.log"))

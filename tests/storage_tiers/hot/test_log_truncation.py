@@ -1,4 +1,4 @@
-"""What truncation leaves of a log: its batches, its indexes, and what is known of epochs and producers."""
+"""The effect of truncation on a log's batches, indexes, epoch history and producer state."""
 
 from __future__ import annotations
 

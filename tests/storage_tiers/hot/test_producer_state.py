@@ -80,7 +80,7 @@ def test_the_last_five_batches_are_remembered() -> None:
     with pytest.raises(OutOfOrderSequence):
         state.check(batches[0], now_ms=NOW)
     with pytest.raises(OutOfOrderSequence):
-        state.check(header(1, 10), now_ms=NOW)  # the first half of a remembered batch is no repeat of it
+        state.check(header(1, 10), now_ms=NOW)  # the first half of a remembered batch is not a duplicate of it
 
 
 def test_a_new_epoch_begins_at_zero_and_fences_the_old() -> None:
@@ -92,7 +92,7 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old() -> None:
     with pytest.raises(InvalidProducerEpoch, match="epoch 3"):
         state.check(header(1, 1, epoch=3), now_ms=NOW)
     with pytest.raises(InvalidProducerEpoch):
-        state.check(header(1, 0, epoch=3), now_ms=NOW)  # nor as a repeat of what was written before
+        state.check(header(1, 0, epoch=3), now_ms=NOW)  # not even as a duplicate of a batch written before
 
 
 def test_a_producer_known_by_a_marker_only_begins_at_zero() -> None:
@@ -140,7 +140,7 @@ def test_markers_are_checked() -> None:
     state.check_marker(9, 2, 7)
     state.check_marker(9, 3, 7, transaction_version=2)
     end(state, 1, ControlKind.COMMIT, epoch=3)
-    state.check_marker(9, 3, 7, transaction_version=2)  # the same marker again, its answer was lost
+    state.check_marker(9, 3, 7, transaction_version=2)  # the same marker again, after its response was lost
     with pytest.raises(FencedWriter, match="coordinator epoch 6"):
         state.check_marker(9, 3, 6)
 
@@ -202,7 +202,7 @@ def test_a_snapshot_restores_what_decides() -> None:
     assert again.producers[9].seen_ms == 77
     assert again.check(header(2, 3), now_ms=NOW) == Duplicate(3, 4, header(2, 3).max_timestamp)
     with pytest.raises(OutOfOrderSequence):
-        again.check(header(3, 0), now_ms=NOW)  # of each producer the newest batch only
+        again.check(header(3, 0), now_ms=NOW)  # a snapshot keeps only each producer's newest batch
     assert again.producers[6].coordinator_epoch == 7
 
 

@@ -1,4 +1,4 @@
-"""Starting again: after a clean stop nothing is read, after a crash what is not trusted is read and cut where it must be."""
+"""Restarts: after a clean stop nothing is read; after a crash the untrusted part is read and cut where it is damaged."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_stopping_clean_twice_changes_nothing(tmp_path: Path) -> None:
 def test_after_a_crash_only_what_is_not_trusted_is_read(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, flush_at=60)
     point = log.recovery_point
-    # Damage in a trusted segment goes unseen: that is fsck's work, not every start's.
+    # Damage in a trusted segment goes unnoticed: fsck finds it, start-up does not look.
     patch(log_files(log)[0], 70, b"\xff")
     again = reopen(tmp_path, log)
     assert again.cuts == () and again.end_offset == point
@@ -207,7 +207,7 @@ def test_a_gap_inside_a_segment_is_legal(tmp_path: Path) -> None:
 
 def test_a_gap_between_trusted_segments_is_legal(tmp_path: Path) -> None:
     log, content = filled(tmp_path, flush_at=60)
-    # As a compaction leaves it that removed the last batch of a closed segment.
+    # The state after a compaction that removed the last batch of a closed segment.
     path = log_files(log)[1]
     os.truncate(path, os.path.getsize(path) - len(content[0]))
     base = log.segments()[2].base
@@ -242,7 +242,7 @@ def test_damaged_indexes_do_not_mislead(tmp_path: Path, content: bytes, suffix: 
         if name.endswith(suffix):
             Path(log.directory, name).write_bytes(content)
     again = open_log(tmp_path, settings=SMALL, clean=True)
-    if not (content == b"" and suffix == ".timeindex"):  # an empty time index is what records without time leave
+    if not (content == b"" and suffix == ".timeindex"):  # records without timestamps leave an empty time index
         assert again.offset_for_timestamp(START_MS + 30) == (START_MS + 30, 60, 1)
     assert read_all(again) == b"".join(batches)
     assert again.end_offset == 120
@@ -251,7 +251,7 @@ def test_damaged_indexes_do_not_mislead(tmp_path: Path, content: bytes, suffix: 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", [b"", b"more", b"\x7f" * 35], ids=["cut", "longer", "of another version"])
 def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes, clean: bool) -> None:
-    """Read without it, aborted records would pass for committed ones. So its error says to restart, and not to delete it."""
+    """Without it, aborted records would pass as committed. So the error advises a restart instead of deleting the file."""
     log = open_log(tmp_path, settings=SMALL)
     for number in range(12):
         append(log, batch_of(1, producer=(number, 0, 0), transactional=True))
@@ -278,7 +278,7 @@ def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes, c
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_epochs_that_are_lost_are_read_from_all_segments(tmp_path: Path, clean: bool) -> None:
-    """Also from the newest one, of which a clean stop has the rest believed."""
+    """Also from the newest segment, which is otherwise trusted after a clean stop."""
     log = open_log(tmp_path, settings=SMALL)
     for epoch in (1, 4):
         while len(log.segments()) <= epoch:

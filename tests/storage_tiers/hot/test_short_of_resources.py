@@ -1,8 +1,8 @@
-"""A log among moments in which descriptors run out or the disk is full: each step is refused or done, and what is refused is
-done later, by the same log. Only a failed fsync is final.
+"""A log whose descriptors or disk space run out at times: each step either succeeds or is refused, and a refused step
+succeeds later on the same log. Only a failed fsync is final.
 
 The steps are those of a broker: append, roll, flush in two halves, raise log start, evict, truncate, read, stop and start.
-A plain list of batches says what must be read; what was acknowledged stands in it.
+A plain list of the acknowledged batches gives the expected reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
 
 
 class ScarceFiles(OsFiles):
-    """`no_descriptor` refuses whatever opens something; `no_space` whatever makes a file longer, or a new one."""
+    """`no_descriptor` refuses every open; `no_space` refuses to create or extend a file."""
 
     def __init__(self) -> None:
         self.no_descriptor = self.no_space = False
@@ -78,7 +78,7 @@ class Sim:
         self.log.roll()
 
     def flush(self, *, appending: bool = True) -> None:
-        """In two halves, between which the log goes on."""
+        """Flushes in two halves, with a possible append between them."""
         targets = self.log.begin_flush()
         try:
             if appending and self.random.random() < 0.5:
@@ -116,7 +116,7 @@ class Sim:
             offset += 1
 
     def restart(self) -> None:
-        """A clean stop, which may be refused, and a start, which needs the resources."""
+        """A clean stop, which may be refused, and a start with resources available."""
         if self.random.random() < 0.2:
             point = self.log.recovery_point
             try:
@@ -151,7 +151,7 @@ class Sim:
                 assert self.files.no_descriptor or self.files.no_space, error
 
     def sound(self) -> None:
-        """All is done that was refused, without a restart."""
+        """Asserts that everything refused before now succeeds without a restart."""
         self.relax()
         assert self.log.end_offset == len(self.kept)
         self.append()
@@ -177,7 +177,7 @@ def test_a_transient_refusal_is_retried(tmp_path: Path, number: int) -> None:
 
 
 def test_a_segment_that_left_the_log_is_flushed_no_more(tmp_path: Path) -> None:
-    """Its maps could not be written for want of space; then it expired."""
+    """Its indexes could not be written because the disk was full; then it expired."""
     sim = Sim(tmp_path, 1)
     for _ in range(10):
         sim.append()

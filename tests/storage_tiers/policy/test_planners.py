@@ -1,4 +1,4 @@
-"""The pure planners of eviction, retention, offloads and sweeps, by tables."""
+"""Table tests of the pure planners of eviction, retention, offloads and sweeps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Segment:
 
 
 def segments(*ends: int, max_timestamp: int = NOW, first_append_ms: int = NOW) -> list[Segment]:
-    """Closed segments [0, ends[0]), [ends[0], ends[1]) ..., the last one active."""
+    """Segments [0, ends[0]), [ends[0], ends[1]) ...: all closed but the last, which is active."""
     bases = (0, *ends)
     made = [Segment(base, end, 100, max_timestamp, first_append_ms) for base, end in zip(bases, ends, strict=False)]
     made[-1] = replace(made[-1], active=True)
@@ -62,7 +62,7 @@ def segments(*ends: int, max_timestamp: int = NOW, first_append_ms: int = NOW) -
 
 
 def paged(remotes: list[RemoteSegment], size: int) -> tuple[list[PageRef], Callable[[PageRef], ManifestPage]]:
-    """The segments in live pages of `size`."""
+    """The segments in live pages of `size` segments each: their references, and a loader of pages."""
     numbers = itertools.count()
     by = Author(ManifestWriter(1, 1), "c", NOW, lambda: f"{next(numbers):032x}")
     made = [
@@ -141,7 +141,7 @@ class TestRetention:
     def test_pages_expire_as_their_segments_do(
         self, made: list[tuple[int, int]], retention_bytes: int, retention_ms: int, high_watermark: int
     ) -> None:
-        """Also where whole pages go by their sums, without having been read."""
+        """Also where whole pages expire by their totals, unread."""
         cold = [
             replace(
                 segment_of(IDS, at * 10, at * 10 + 10, at, size=size, timestamp=time), added=Stamp(at, NOW - 2 * HOUR)

@@ -1,4 +1,4 @@
-"""Column batches back into rows, by Arrow's written layout alone; and both forms of the kernel that makes them."""
+"""Turns column batches back into rows by Arrow's specified layout alone, under each form of the column kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def as_row(record: Record) -> Row:
-    """What the plain decoder's record is in columns."""
+    """The row that the column decoder must give for the plain decoder's record."""
     known = -_MOST_MS <= record.timestamp <= _MOST_MS
     return Row(
         record.offset,
@@ -93,7 +93,7 @@ def decoded(
     max_rows: int = MAX_ROWS,
     max_bytes: int = MAX_BYTES,
 ) -> list[Row]:
-    """All rows of the runs by the column decoder."""
+    """All rows that the column decoder gives for the runs."""
     decoder = ColumnDecoder(EVERYTHING, max_rows=max_rows, max_bytes=max_bytes)
     found = [row for run in runs for batch in decoder.add(run, start, stop, aborted) for row in rows_of(batch)]
     return found + [row for batch in decoder.finish() for row in rows_of(batch)]
@@ -134,7 +134,7 @@ KERNELS = {
 
 @contextmanager
 def kernel(name: str) -> Iterator[None]:
-    """The column decoder with one of them."""
+    """Makes the column decoder use the named kernel."""
     buffers, walk = KERNELS[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "Columns", buffers.Columns)

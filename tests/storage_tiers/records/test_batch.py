@@ -1,4 +1,4 @@
-"""Headers of record batches: layout, checks, and the refusals in which they end."""
+"""Headers of record batches: layout, checks and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TWO = build_batch([NewRecord(b"k", b"v", timestamp=NOW_MS), NewRecord(b"k", b"w"
 
 
 def changed(batch: bytes, position: int, form: str, value: int) -> bytes:
-    """`batch` with one field overwritten and a CRC that fits."""
+    """`batch` with one field overwritten and the CRC recomputed."""
     copy = bytearray(batch)
     struct.pack_into(form, copy, position, value)
     struct.pack_into(">I", copy, layout.CRC, crc32c(memoryview(copy)[layout.ATTRIBUTES :]))
@@ -47,7 +47,7 @@ def changed(batch: bytes, position: int, form: str, value: int) -> bytes:
 
 
 def with_payload(payload: bytes, count: int, codec: Codec = Codec.NONE) -> bytes:
-    """A batch of `count` records as its header says, and whatever bytes follow it."""
+    """A batch whose header claims `count` records, with an arbitrary payload."""
     template = bytearray(build_batch([NewRecord(b"", b"", timestamp=NOW_MS)])[: layout.HEADER_BYTES] + payload)
     struct.pack_into(">i", template, layout.BATCH_LENGTH, len(template) - layout.LENGTH_OVERHEAD)
     struct.pack_into(">i", template, layout.LAST_OFFSET_DELTA, count - 1)
@@ -257,7 +257,7 @@ def test_lz4_with_linked_blocks_is_refused_since_java_cannot_read_it() -> None:
     ("timestamp", "fits"), [(900, True), (899, False), (1050, True), (1051, False), (-1, True), (-2, False)]
 )
 def test_timestamp_bounds(timestamp: int, fits: bool) -> None:
-    # The offending record stands in the middle, where neither base nor last shows it.
+    # The offending record is in the middle, where neither the first nor the last record shows it.
     stamps = (1000, timestamp, 1000)
     header = validate(build_batch([NewRecord(b"k", b"v", timestamp=at) for at in stamps]), max_bytes=LIMIT)
     if fits:

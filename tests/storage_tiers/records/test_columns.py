@@ -1,4 +1,4 @@
-"""The column decoder gives what the plain decoder gives, by its compiled kernel and by the same file as plain Python."""
+"""The column decoder matches the plain decoder, with its compiled kernel and with the same source as plain Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def twin(request: pytest.FixtureRequest) -> Any:
 
 
 def all_agree(log: bytes, *arguments: Any, **limits: Any) -> Rows:
-    """What every form of the kernel answers, an error included."""
+    """The result or error of the decoder, asserted to be equal for every form of the kernel."""
     answers: list[Rows] = []
     for name in KERNELS:
         with kernel(name):
@@ -75,7 +75,7 @@ def test_faults_are_the_walkers() -> None:
 # --- what is sound ----------------------------------------------------------------------------------------------------
 @st.composite
 def logs(draw: Any) -> tuple[bytes, list[AbortedTransaction]]:
-    """Batches as a log holds them: every codec, gaps of compaction, log append time, transactions of a few producers."""
+    """A log's batches: every codec, gaps from compaction, log append time, transactions of a few producers."""
     parts: list[bytes] = []
     aborted: list[AbortedTransaction] = []
     begun: dict[int, int] = {}
@@ -143,7 +143,7 @@ def test_column_batches_are_bounded(twin: str) -> None:
     log = build_batch([small] * 70 + [large] * 2 + [small] * 3, codec=Codec.ZSTD)
     decoder = ColumnDecoder(EVERYTHING, max_rows=32, max_bytes=2000)
     found = [batch.rows for batch in (*decoder.add(log), *decoder.finish())]
-    assert found == [20, 20, 20, 10, 1, 1, 3]  # 100 bytes a record, but for the large ones, which are alone
+    assert found == [20, 20, 20, 10, 1, 1, 3]  # small records take 100 bytes each; each large one fills a batch
     decoder = ColumnDecoder(EVERYTHING, max_rows=32)
     assert [batch.rows for batch in (*decoder.add(log), *decoder.finish())] == [32, 32, 11]
 

@@ -1,4 +1,4 @@
-"""The compiled decoder reads no byte outside its buffer: shown by pages that may not be touched on either side of it."""
+"""The compiled decoder reads no byte outside its buffer, which lies between inaccessible guard pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from storage_tiers.records import column_walk
 
-#: Ends by a signal if the kernel strays. Each payload lies once against the guard behind it, once against the one before.
+#: A signal kills it on a stray access. Each payload is placed once right before a guard page and once right after one.
 DECODE_BETWEEN_GUARDS = """
 import ctypes, mmap, random
 from array import array

@@ -1,4 +1,4 @@
-"""Record batches into records: what is built is read, what is damaged is refused."""
+"""Decoding record batches: what the builder writes is read back, and damage is refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_header_name_that_is_no_utf8_is_read_as_java_does() -> None:
 
 
 def test_an_empty_batch_holds_nothing() -> None:
-    """What compaction leaves of a batch to keep its producer's sequence."""
+    """Compaction leaves an empty batch to keep its producer's sequence."""
     header = bytearray(build_batch([NewRecord(None, None)])[: layout.HEADER_BYTES])
     struct.pack_into(">i", header, layout.BATCH_LENGTH, layout.HEADER_BYTES - layout.LENGTH_OVERHEAD)
     struct.pack_into(">i", header, layout.RECORDS_COUNT, 0)
@@ -109,7 +109,7 @@ def test_offsets_mask_what_a_reader_did_not_ask_for() -> None:
 
 
 class World:
-    """A partition with producers that write, commit and abort, and what a reader of committed data must see."""
+    """A partition whose producers write, commit and abort, with the offsets that a read-committed reader must see."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -178,7 +178,7 @@ def test_read_committed_sees_committed_records_only(steps: list[tuple[object, ..
     for step in steps:
         match step:
             case ("write", int(producer_id), int(count), bool(transactional)):
-                # A producer inside a transaction writes nothing outside it.
+                # A producer with an open transaction writes only transactional batches.
                 world.write(producer_id, count, transactional or producer_id in world.open)
             case ("end", int(producer_id), ControlKind() as kind, None):
                 world.end(producer_id, kind)

@@ -1,4 +1,4 @@
-"""Whatever happens to the bytes of a batch, a reader gets a LogError or sound values: nothing else, and never a crash."""
+"""However a batch is damaged, a reader gets a LogError or valid values: no other error, and never a crash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READS: tuple[Callable[[bytes], object], ...] = (
 
 
 def mutated(batch: bytes, chance: random.Random) -> bytes:
-    """Some bytes flipped, dropped or added; mostly with length and CRC repaired, so that the inner checks are reached."""
+    """Flips, drops or adds some bytes; mostly repairs length and CRC, so that the inner checks are reached."""
     raw = bytearray(batch)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randrange(layout.HEADER_BYTES if chance.random() < 0.7 else 0, len(raw))
@@ -65,7 +65,7 @@ def test_mutated_batches(seed: int) -> None:
             header = validate(batch, max_bytes=1 << 20, max_decompressed=MAX_INFLATED)
         except LogError:
             continue
-        # What a produce accepts, every reader can read, and reads as the header says.
+        # Every reader can read a batch that validation accepts, and finds what its header states.
         accepted += 1
         records = decode_batch(batch, max_bytes=MAX_INFLATED)
         assert [record.offset for record in records] == list(range(header.count))

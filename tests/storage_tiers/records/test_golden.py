@@ -1,4 +1,4 @@
-"""Bytes that others wrote: our builder must write them too, our readers must understand them."""
+"""Bytes that other implementations wrote: our builder must produce them and our readers must understand them."""
 
 from __future__ import annotations
 

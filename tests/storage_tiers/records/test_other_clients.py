@@ -1,4 +1,4 @@
-"""Two independent implementations of the format: what they write we read, what we write they read."""
+"""Two independent implementations of the format: we read what they write, and they read what we write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.storage_tiers.records.strategies import record_lists
 
 READERS = {"aiokafka": _DefaultRecordBatchPy, "kafka-python": DefaultRecordBatch}
 BUILDERS = {"aiokafka": _DefaultRecordBatchBuilderPy, "kafka-python": DefaultRecordBatchBuilder}
-#: kafka-python has its own gzip; for the others it wants packages that are not here.
+#: kafka-python has gzip built in; its other codecs need packages that are not installed here.
 PAIRS = [("aiokafka", codec) for codec in Codec] + [("kafka-python", Codec.NONE), ("kafka-python", Codec.GZIP)]
 
 

@@ -1,4 +1,4 @@
-"""What a producer encodes record by record is what the plain builder makes of the same records at once."""
+"""Encoding record by record gives the same bytes as the plain builder gives for all records at once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_compressed_batch_reads_as_it_was_written(codec: Codec) -> None:
 
 @pytest.mark.parametrize("wrong", ["text", 5, bytearray(b"x"), memoryview(b"x")])
 def test_what_is_refused_leaves_nothing(wrong: Any) -> None:
-    """The caller copies a program's buffers into bytes first."""
+    """The writer takes only bytes: callers copy other buffers first."""
     writer = RecordWriter()
     with pytest.raises(TypeError):
         writer.append(wrong, b"x", encode_headers(()), 0)

@@ -1,4 +1,4 @@
-"""Varints as Kafka spells them, and those that are cut or too wide."""
+"""Varints in Kafka's encoding, and those that are cut short or too wide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled walker, the same file run as plain Python, and that again without Cython: one behaviour."""
+"""The compiled walker behaves like the same source as plain Python, with and without Cython installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def twin(request: pytest.FixtureRequest) -> Any:
 
 
 def all_agree(name: str, *arguments: Any, **named: Any) -> Any:
-    """What every twin answers, an error included."""
+    """The result or error of the function, asserted to be equal for every form of the walker."""
     answers = []
     for module in (TWINS if hasattr(walker, name) else TWINS_OVER_BATCHES).values():
         try:
@@ -129,7 +129,7 @@ def test_any_bytes_are_safe_to_walk(payload: bytes, count: int, null_keys: bool,
 )
 @pytest.mark.parametrize("place", range(7))
 def test_extreme_numbers_in_every_place(field: str, place: int) -> None:
-    """Length, timestamp delta, offset delta, key, value, header count, header name: the widest numbers there are."""
+    """The widest varints as length, timestamp delta, offset delta, key, value, header count and header name."""
     body = [b"\x00", b"\x00", b"\x02", b"\x02", b"\x02", b"\x00"]
     raw = bytes.fromhex(field)
     if place:
@@ -190,7 +190,7 @@ def test_find_timestamp_refuses_damage_before_the_record_it_seeks(twin: Any) -> 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
 def chain(*counts: int, base: int = 100, epoch: int = 3) -> tuple[bytes, list[tuple[int, int, int, int, int, int]]]:
-    """A log of batches with so many records each, and what a scan of it must say."""
+    """A log of batches with the given record counts, and the expected result of a scan."""
     log = b""
     expected = []
     for count in counts:

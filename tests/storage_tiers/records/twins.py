@@ -1,4 +1,4 @@
-"""A native kernel beside the same file as plain Python, with Cython at hand and without."""
+"""A native kernel and the same source as plain Python, with and without Cython importable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _plain(kernel: ModuleType, *, cython: bool) -> ModuleType:
 
 @contextmanager
 def _cython_hidden(hidden: bool) -> Iterator[None]:
-    modules: dict[str, Any] = sys.modules  # an entry of None makes the import fail
+    modules: dict[str, Any] = sys.modules  # a None entry makes the import fail
     kept = modules.get("cython")
     if hidden:
         modules["cython"] = None

@@ -1,4 +1,4 @@
-"""An object that tests of the tier process download, and what its question says of it."""
+"""An object that tests of the tier process download, with its checksums and the request that fetches it."""
 
 from __future__ import annotations
 

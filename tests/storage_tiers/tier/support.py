@@ -1,4 +1,4 @@
-"""A broker's end of the tier with everything behind it: client, cache, hydrator, readers; the server in this process."""
+"""A broker's side of the tier: client, cache, hydrator and readers, with the tier's server in the test's own process."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tests.support.local_tier import LocalLauncher
 
 WRITER = ManifestWriter(1, 1)
 MEMORY = StoreLocation.parse("memory://tier-tests")
-#: Deadlines short enough to be reached in a test, and no waiting for idleness.
+#: Deadlines short enough to expire in a test, and an idle time too long to do so.
 QUICK = TierSettings(read_deadline_s=0.3, commit_deadline_s=5.0, idle_s=3600.0)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Waits for a condition, in real time."""
+    """Waits in real time until the condition holds; raises TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)
@@ -49,7 +49,7 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 def batch(
     base: int, count: int = 1, *, size: int = 64, epoch: int = 1, timestamp: int = 1_700_000_000_000, seed: int = 0
 ) -> bytes:
-    """A batch of `count` records with values of `size` bytes, no two batches alike; record i has `timestamp` + i."""
+    """A batch of `count` records with `size`-byte values, unique by `seed` and `base`; record i is at `timestamp` + i ms."""
     noise = random.Random(f"{seed}/{base}").randbytes(64)
     value = (noise * (size // 64 + 1))[:size]
     records = [NewRecord(b"k", value, timestamp=timestamp + i) for i in range(count)]
@@ -58,7 +58,7 @@ def batch(
 
 @dataclass
 class Broker:
-    """One node's cold side on one store."""
+    """One node's cold tier on one store."""
 
     store: FaultyStore
     client: TierClient
@@ -93,7 +93,7 @@ class Broker:
         log_start: int = 0,
         ids: Ids = IDS,
     ) -> Manifest:
-        """Extends the manifest by a local segment, as the broker's offloads do."""
+        """Extends the manifest by a local segment, as a broker's offload does."""
         self.written += 1
         path = self.directory / f"{base:020}-{self.written}.log"
         path.write_bytes(content)
@@ -159,7 +159,7 @@ async def broker(
 
 
 def taken(slices: ColdSlices) -> bytes:
-    """The bytes of an answer, released."""
+    """Reads the slices' bytes and releases their files."""
     data = b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in slices.slices)
     for piece in slices.slices:
         piece.file.release()
@@ -173,7 +173,7 @@ async def read(
     max_bytes: int = 1 << 20,
     log_start: int = 0,
 ) -> ColdSlices:
-    """Reads as a fetch does: asks, waits, asks again."""
+    """Reads as a fetch does: on a miss it waits for the hydration and reads again."""
     for _ in range(100):
         current = manifest if isinstance(manifest, Manifest) else manifest()
         assert current is not None
@@ -186,7 +186,7 @@ async def read(
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process may open no further file."""
+    """Inside the context, this process cannot open another file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)

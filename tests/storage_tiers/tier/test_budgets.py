@@ -1,4 +1,4 @@
-"""Byte budget, back-off and read-ahead: the small pure parts."""
+"""Unit tests of the byte budget, the back-off and the read-ahead window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.clock import SeededRng
 
 
 class Users:
-    """Holds tickets until told, and notes in which order they were granted."""
+    """Holds tickets until the test releases them, and records the order in which they were granted."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self.budget = budget
@@ -48,7 +48,7 @@ async def test_bytes_and_holders_are_bounded_in_order() -> None:
     await users.end("a")
     assert users.order == ["a", "b", "c"] and users.budget.held_bytes == 7
     await users.start("d", 1)
-    assert users.order[-1] == "c"  # two holders
+    assert users.order[-1] == "c"  # two tickets are held at once
     await users.end("b")
     assert users.order[-1] == "d"
     assert users.budget.most_held_bytes == 7
@@ -93,7 +93,7 @@ async def test_who_gives_up_as_it_is_granted_gives_it_back() -> None:
     users = Users(ByteBudget(10, 1))
     async with users.budget.hold(users.budget.ticket(10)):
         await users.start("b", 10)
-    users.tasks["b"].cancel()  # granted a moment ago, and has not run yet
+    users.tasks["b"].cancel()  # cancelled after the grant and before the task runs
     await asyncio.gather(users.tasks["b"], return_exceptions=True)
     assert users.order == [] and users.budget.held_bytes == 0
     await users.start("c", 10)
@@ -126,7 +126,7 @@ def test_random_reads_have_no_window_and_disturb_no_stream() -> None:
         ahead.accessed(place, place - 1)
     assert [ahead.accessed(place, place - 1) for place in (100, 50, 70, 10)] == [None] * 4
     assert ahead.accessed(4, 3) == CHUNK_BYTES << 3
-    # Two readers on one chunk share a window; the second to move on finds the first there.
+    # Two readers of one chunk share a window; when the second moves on, the window has already moved.
     assert ahead.accessed(5, 4) is not None and ahead.accessed(5, 4) is None
 
 
@@ -134,5 +134,5 @@ def test_streams_are_bounded() -> None:
     ahead: ReadAhead[int] = ReadAhead()
     for place in range(0, 10 * (MAX_STREAMS + 1), 10):
         ahead.accessed(place, None)
-    assert ahead.accessed(1, 0) is None  # forgotten: the least recent one
+    assert ahead.accessed(1, 0) is None  # evicted as the least recently used window
     assert ahead.accessed(11 + 10, 10 + 10) == CHUNK_BYTES

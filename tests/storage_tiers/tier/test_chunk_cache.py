@@ -1,4 +1,4 @@
-"""The cache's bound holds whatever is held, and what it hands out stays readable."""
+"""The cache stays within its bounds while chunks are in use, and chunks that it handed out stay readable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.storage_tiers.tier.support import no_descriptors
 
 
 def filled(cache: ChunkCache, number: int, size: int = CHUNK_BYTES, *, unread: bool = False) -> ChunkKey:
-    """Adds a chunk as a hydrator does; the file is sparse."""
+    """Adds a chunk (a sparse file) as the hydrator does."""
     key = ChunkKey("object", 0, number)
     path = os.path.join(cache.directory, f"chunk-{number}-{size}")
     assert cache.reserve(size)
@@ -169,7 +169,7 @@ def test_descriptors_of_a_large_answer_do_not_stay_open(tmp_path: Path, monkeypa
 
 
 def test_a_chunk_for_which_there_is_no_descriptor_is_not_lost(tmp_path: Path) -> None:
-    """Or it would be fetched from the bucket again, and again, as long as descriptors are used up."""
+    """Otherwise the bucket would be asked for it again and again while no descriptor is free."""
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     key = filled(cache, 1, 10)
     with no_descriptors(), pytest.raises(TierUnavailable, match="Too many open files; retry"):

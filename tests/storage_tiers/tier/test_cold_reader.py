@@ -1,4 +1,4 @@
-"""Reading back what was tiered: every byte, from any offset, without gap or repeat, whatever happens meanwhile."""
+"""Reading offloaded records: every byte, from any offset, without gap or repeat, despite concurrent changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> No
 async def test_what_was_brought_stays_until_who_waited_for_it_has_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
-    """Its turn comes only after others, whose chunks may need the room; for who does not come it is kept a moment only."""
+    """Before the waiter runs, others' chunks may need its chunk's room; a waiter that never returns holds it only HOLD_S."""
     monkeypatch.setattr(cold_reader, "HOLD_S", 3600.0 if comes else 0.05)
     async with broker(tmp_path) as b:
         manifest = await b.offload(b"".join(batch(offset) for offset in range(10)), 0, 10)
@@ -110,7 +110,7 @@ async def test_a_scan_has_no_gap_and_no_repeat_across_segments_and_chunks(tmp_pa
 
 
 async def scanned(b: Broker, max_bytes: int) -> bytes:
-    """Everything, read as a consumer does: whole batches of each answer count, the next one begins after them."""
+    """Reads everything as a consumer does: keeps each response's whole batches and continues after them."""
     reader, data, offset = b.reader(), b"", 0
     assert b.manifest is not None
     while offset < b.manifest.end:
@@ -164,7 +164,7 @@ async def test_below_log_start_is_out_of_range(tmp_path: Path) -> None:
         manifest = await b.offload(batch(0, 10), 0, 10)
         with pytest.raises(OffsetOutOfRange, match="below log start 5"):
             b.reader().read(manifest, 4, 100, log_start=5)
-        # A batch that log start cuts is served whole: its reader drops what lies below.
+        # A batch that spans log start is served whole: its consumer drops the records below.
         assert taken(await read(b.reader(), manifest, 5, log_start=5)) == batch(0, 10)
 
 
@@ -230,7 +230,7 @@ async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> Non
 
 
 async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) -> None:
-    """Manifests, newest states, pages, sidecars and chunks alike, from any number of readers; each of them gets the answer."""
+    """For manifests, newest states, pages, sidecars and chunks, from any number of readers; all of them get the result."""
     async with broker(tmp_path) as b:
         for base in range(90):
             await b.offload(batch(base, timestamp=1_700_000_000_000 + base), base, base + 1)
@@ -375,7 +375,7 @@ async def test_epochs_come_from_the_newest_sidecar(tmp_path: Path) -> None:
 
 
 async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_path: Path) -> None:
-    """So that twenty readers, each in its own segment, fetch an index each and not one for every chunk."""
+    """So that twenty readers, each in its own segment, fetch one index each instead of one per chunk."""
     rows = b"".join(struct.pack(">IIq", at, at * sidecar.INTERVAL_BYTES, at) for at in range(16 * 1024))
     checks = struct.pack(">1024I", *range(1024))
     sections = (
@@ -399,7 +399,7 @@ async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_pat
 
 
 async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_at_a_time(tmp_path: Path) -> None:
-    """More partitions than their manifests have room in memory for, each asked for over and over, in the same order."""
+    """More partitions than memory has room for manifests, each read over and over in the same order."""
     partitions = 2 * MAX_HYDRATIONS
     async with broker(tmp_path) as b:
         manifest = await b.offload(batch(0), 0, 1)

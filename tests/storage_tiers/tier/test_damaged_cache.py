@@ -1,4 +1,4 @@
-"""What others do to the cache's files while a node runs: noticed before a byte is served, said, and brought again."""
+"""Cache files damaged while a node runs: the damage is detected before a byte is served, logged, and fetched anew."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_damaged_cache_is_noticed_and_filled_again(
         for _ in range(2):
             assert taken(await read(reader, manifest, 0)) == content
             if not is_open:
-                for chunk in b.cache._chunks.values():  # as when many others were wanted since
+                for chunk in b.cache._chunks.values():  # as after accesses to many other chunks
                     assert chunk.file is not None
                     chunk.file.release()
                     chunk.file = None

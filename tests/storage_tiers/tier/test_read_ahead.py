@@ -1,4 +1,4 @@
-"""Scans: few requests, many at once, and never more of the cache than read-ahead may have."""
+"""Scans make few requests, many of them in parallel, and read-ahead stays within its share of the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENT = dataclasses.replace(QUICK, read_deadline_s=20.0)
 
 
 async def offloaded(b: Broker, segments: int, size: int, ids: Ids = IDS) -> Manifest:
-    """Segments of about `size` bytes: one batch of 1 MB each, all of them one payload."""
+    """Offloads segments of about `size` bytes, made of batches of 1 MB."""
     offset = 0
     for _ in range(segments):
         parts, base, length = [], offset, 0
@@ -37,7 +37,7 @@ async def offloaded(b: Broker, segments: int, size: int, ids: Ids = IDS) -> Mani
 
 
 async def scan(reader: ColdReader, manifest: Manifest, max_bytes: int = MIB, start: int = 0) -> int:
-    """Reads to the end as a consumer does; returns the bytes of whole batches."""
+    """Reads to the end as a consumer does; returns the total size of the whole batches."""
     total, offset = 0, start
     while offset < manifest.end:
         answer = taken(await read(reader, manifest, offset, max_bytes))
@@ -57,7 +57,7 @@ async def test_a_scan_costs_at_most_260_gets_a_gib(tmp_path: Path) -> None:
         total = await scan(b.reader(), manifest)
         assert total == manifest.segments[0].length
         gets = b.store.count("get") - before
-        # Every chunk once, and one sidecar: 257 for a segment of 1 GiB.
+        # Every chunk once, and one sidecar: 257 GETs for a segment of 1 GiB.
         assert gets == -(-total // CHUNK_BYTES) + 1
         print(
             f"{gets} GETs for {total / MIB:.0f} MiB, {b.hydrator.read_ahead} of {b.hydrator.brought} chunks read ahead"
@@ -83,7 +83,7 @@ async def test_random_reads_read_nothing_ahead(tmp_path: Path) -> None:
         reader = b.reader()
         for offset in (o for _ in range(3) for o in rng.sample(range(0, manifest.end, 9), 8)):
             taken(await read(reader, manifest, offset, 1000))
-        assert b.hydrator.read_ahead <= 4  # neighbours met by chance
+        assert b.hydrator.read_ahead <= 4  # random reads that happened to hit neighbouring chunks
 
 
 async def test_read_ahead_never_fills_more_than_half_of_the_cache(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_what_someone_waits_for_overtakes_what_was_read_ahead(tmp_path: Pa
 
 
 async def test_a_full_disk_shrinks_the_cache_and_asks_to_retry(tmp_path: Path) -> None:
-    """The file system refuses each write of a chunk for a while, as a full one does."""
+    """For a while the file system refuses every chunk write, as a full one does."""
     async with broker(tmp_path, settings=PATIENT, store=MemoryStore(EagerClock())) as b:
         manifest = await offloaded(b, 1, 40 * MIB)
         reader = b.reader()

@@ -1,4 +1,4 @@
-"""Questions about the store, a take-over and pages: what each answer promises beyond having a shape."""
+"""Requests about the store, take-overs and pages: what each response guarantees beyond its type."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def manifest_of(node: Broker, ids: Ids = IDS) -> Manifest:
 
 
 def test_what_is_asked_again_while_the_store_does_not_answer_changes_nothing_there() -> None:
-    """A first attempt may have had its effect, and its answer be lost."""
+    """The first attempt may have taken effect and its response been lost."""
     assert {name for name, row in TABLE.items() if row.deadline is Deadline.READ} == {
         "FindSnapshot",
         "ListKeys",
@@ -161,7 +161,7 @@ async def test_a_deleted_partition_stays_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_manifest_that_is_gone_is_not_begun_anew_where_segments_begin_above_zero(tmp_path: Path) -> None:
-    """Also where one segment is left, behind which nothing follows."""
+    """Even when only one segment is left."""
     async with broker(tmp_path) as node:
         await node.offload(batch(0), 0, 1)
         manifest = await node.offload(batch(1), 1, 2)
@@ -204,7 +204,7 @@ def ref_of(
 
 
 def remembered(directory: Path) -> tuple[TierContext, PageRef]:
-    """A page of two pages of two ranges; range n holds offsets [10n, 10n + 10), all of time 100n."""
+    """A page of two pages of two segments each; segment n holds offsets [10n, 10n + 10), all with timestamp 100n."""
     made = [segment_of(IDS, 10 * n, 10 * n + 10, n + 1, timestamp=100 * n) for n in range(4)]
     halves = tuple(made[:2]), tuple(made[2:])
     refs = tuple(ref_of(f"page-{n}", half) for n, half in enumerate(halves))
@@ -266,7 +266,7 @@ async def test_tiers_are_forgotten_beyond_a_bound_those_not_asked_for_longest_fi
 
 
 async def test_only_the_download_that_somebody_waits_for_goes_first_and_none_is_remembered(tmp_path: Path) -> None:
-    """Of two parts of one object, of which the later one is wanted now."""
+    """Two parts of one object are queued, and the later one is raised."""
     store = FaultyStore(MemoryStore(SystemClock()))
     await store.put("object", bytes(30))
     downloads, ended = context(tmp_path, store, download_connections=1).downloads, list[int]()

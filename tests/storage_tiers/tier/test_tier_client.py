@@ -1,4 +1,4 @@
-"""One broker and its tier: what is asked is answered once, within bounds, and the process comes and goes with the work."""
+"""One broker and its tier: each request gets one response, within bounds, and the process lives as long as it has work."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_chunk_is_verified_and_whole(tmp_path: Path) -> None:
 
 
 async def test_each_question_gets_a_file_of_its_own(tmp_path: Path) -> None:
-    """Its receiver removes it: nobody else's bytes go with it."""
+    """The requester deletes its file, which must not take another requester's bytes away."""
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         ready = await asyncio.gather(*(b.client.ask(FetchObject("a", 0, len(BYTES))) for _ in range(5)))
@@ -149,7 +149,7 @@ async def test_bytes_and_connections_in_flight_are_bounded(tmp_path: Path) -> No
 
 
 class Watched(MemoryStore):
-    """Counts how many gets run at once."""
+    """Counts concurrent gets."""
 
     def __init__(self) -> None:
         super().__init__(EagerClock())
@@ -184,7 +184,7 @@ async def test_urgent_downloads_overtake_read_ahead(tmp_path: Path) -> None:
         asking += [asyncio.create_task(fetch(key, key == "d")) for key in "bcd"]
         await until(lambda: b.client.stats.asked["FetchChunk"] == 4)
         await b.client.ask(Stats())  # the process has read all four
-        await b.client.ask(RaisePriority("c", 0, len(BYTES)))  # somebody waits for it now
+        await b.client.ask(RaisePriority("c", 0, len(BYTES)))  # a reader waits for it now
         gate.open()
         await asyncio.gather(*asking)
         assert order == ["a", "d", "c", "b"]
@@ -225,7 +225,7 @@ async def test_the_life_of_a_partition(tmp_path: Path) -> None:
         assert found is not None and found.holder == holder
 
         assert await b.client.ask(LoadManifest(IDS, WRITER)) is None
-        assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 5))).commit == 0  # no manifest, nothing to raise
+        assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 5))).commit == 0  # no manifest, so nothing to raise
         assert (await b.client.ask(Claim(IDS, WRITER, 1))).leader_epoch == 1
         manifest = await b.offload(batch(0, 10), 0, 10)
         assert await b.client.ask(LoadManifest(IDS, WRITER)) == manifest

@@ -1,4 +1,4 @@
-"""The life of the tier process beside its broker: it comes with work, ends when idle, and is started again when lost."""
+"""The life cycle of the tier process: it starts on demand, ends when idle, and is restarted when lost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_it_is_not_idle_while_it_works(tmp_path: Path) -> None:
         assert b.client.running
         gate.open()
         assert (await asking).size == len(BYTES)
-        # Asking for counters is no work: it ends all the same.
+        # A request for counters is not work: the process still ends.
         async with asyncio.timeout(10):
             while b.client.running:
                 await b.client.refresh_counters()
@@ -109,7 +109,7 @@ async def test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off(tm
 
 
 class Losing(LocalLauncher):
-    """Its process can be lost: the socket ends without a word."""
+    """A launcher whose process can be lost: its socket closes without notice."""
 
     def __init__(self, clock: EagerClock) -> None:
         self.store: ObjectStore | None = None
@@ -185,7 +185,7 @@ async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_downloads_that_nobody_waits_for_hold_up_nobody_and_leave_no_file(tmp_path: Path) -> None:
-    """As where a store stands still: those who wait give up, and others ask."""
+    """As with a store that hangs: waiters give up, and others make requests."""
     settings = dataclasses.replace(QUICK, download_connections=1, read_deadline_s=20.0)
     async with broker(tmp_path, settings=settings) as b:
         for key in "abc":
@@ -210,7 +210,7 @@ async def test_a_process_for_which_there_is_no_descriptor_is_unavailable(tmp_pat
 
 
 def test_a_question_at_the_very_moment_that_the_process_ends(tmp_path: Path) -> None:
-    """On the broker's own kind of loop, which takes nothing for a socket that is closed."""
+    """On uvloop, as in the broker: it refuses writes to a closed socket."""
 
     async def asked_after(turns: int) -> None:
         async with broker(tmp_path) as b:

@@ -1,4 +1,4 @@
-"""The real process on a directory store: started by exec, ended by its socket, survived by its broker."""
+"""The real process on a directory store: exec starts it, closing its socket ends it, and its broker survives its loss."""
 
 from __future__ import annotations
 
@@ -93,16 +93,16 @@ async def test_kill_in_the_middle_of_work(tmp_path: Path) -> None:
         for _ in range(3):
             process = b.client.process_id
             assert process is not None
-            os.kill(process, signal.SIGSTOP)  # what is asked now stays open
+            os.kill(process, signal.SIGSTOP)  # requests stay unanswered from here on
             asking = [asyncio.create_task(b.client.ask(chunk())) for _ in range(4)]
             await until(lambda: b.client._life is not None and len(b.client._life.waiting) == 4)
             os.kill(process, signal.SIGKILL)
             results = await asyncio.gather(*asking, return_exceptions=True)
             assert {type(result) for result in results} == {TierUnavailable}
-            ready = await b.client.ask(chunk())  # another process answers, after a back-off
+            ready = await b.client.ask(chunk())  # a new process answers, after a back-off
             assert Path(ready.path).read_bytes() == BYTES
             assert not running(process)
-            # What the dead one left was swept before the next began.
+            # The dead process's files were swept before the next one started.
             assert list((tmp_path / "cache").iterdir()) == [Path(ready.path)]
         assert b.client.stats.lost == 3 and b.client.stats.starts == 4
 
@@ -151,7 +151,7 @@ async def test_a_process_that_works_for_long_is_not_taken_for_hung(tmp_path: Pat
 
 
 async def until_answered(b: Broker) -> None:
-    """On a slow machine the process may need longer to start than the deadlines of this test."""
+    """Retries, because on a slow machine the process may start more slowly than this test's deadlines allow."""
     while True:
         try:
             await b.client.ask(chunk())
@@ -186,7 +186,7 @@ async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
 
 
 async def loaded(b: Broker) -> Manifest | None:
-    """As the broker does: what is unavailable is asked again."""
+    """Loads the manifest as the broker does: it retries while the tier is unavailable."""
     while True:
         try:
             return await b.client.ask(LoadManifest(IDS, WRITER))
@@ -246,7 +246,7 @@ def start_alone(tmp_path: Path) -> tuple[subprocess.Popen[bytes], socket.socket]
 
 
 async def test_it_ends_with_its_brokers_socket(tmp_path: Path) -> None:
-    """As when the broker is killed: the kernel closes its end."""
+    """As when the broker is killed: the kernel closes the broker's end."""
     location, _ = await stored(tmp_path)
     for configured in (False, True):
         process, ours = start_alone(tmp_path)
@@ -269,7 +269,7 @@ async def test_it_ends_where_the_protocol_is_broken(tmp_path: Path, said: bytes)
 
 
 def test_the_brokers_side_loads_no_store_library() -> None:
-    """Nor does the process load the node's own packages."""
+    """Nor does the tier process load the node's other packages."""
     imports = {
         "storage_tiers.cold.process.client, storage_tiers.cold.read.reader": (
             "aiobotocore botocore boto3 aiohttp pyarrow service storage_tiers.cold.stores.s3 storage_tiers.cold.process.server"
@@ -293,7 +293,7 @@ async def test_chunks_are_correct_under_many_readers(tmp_path: Path) -> None:
 
 @pytest.mark.s3
 async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) -> None:
-    """Multipart offload, ranged reads, commits: over aiobotocore, of which this process has nothing."""
+    """Multipart uploads, ranged reads and commits over aiobotocore, which this process does not load."""
     location = StoreLocation.parse(f"s3://{BUCKET}/tier-process", endpoint=versitygw.endpoint, region=REGION)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=TierSettings()) as b:
         await b.client.ask(Probe("probes/"))

@@ -1,4 +1,4 @@
-"""Frames and values cross unchanged; whatever else comes is refused and never half understood."""
+"""Frames and values cross unchanged; any other input is refused as a whole."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _is_question(kind: object) -> bool:
 
 
 async def test_every_row_is_answered_by_the_process(tmp_path: Path) -> None:
-    """With its answer, or a LogError; an answer of another type would end the process, a defect is named as one."""
+    """With a result or a LogError; a result of another type would end the process, and a defect is reported as one."""
     snapshot = tmp_path / "metadata.snapshot"
     snapshot.write_bytes(b"bytes")
     put = questions.PutSnapshot("c", 3, 4, str(snapshot), 5, crc32c(b"bytes"))
@@ -168,7 +168,7 @@ async def test_every_row_is_answered_by_the_process(tmp_path: Path) -> None:
 async def test_a_question_without_a_row_gets_an_error_and_the_process_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after an upgrade under a running node: the broker is older or newer than the process that it starts."""
+    """As when a running node is upgraded on disk: the broker is older or newer than the process that it starts."""
     async with broker(tmp_path) as b:
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(protocol, "TABLE", {"Stats": TABLE["Stats"]})
@@ -187,7 +187,7 @@ def test_every_row_names_the_work_that_a_deadline_may_cut_off() -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_row_is_asked_somewhere_by_the_broker(name: str) -> None:
-    """By its constructor in code that is neither a test nor its own definition."""
+    """Its constructor is called in code that is neither a test nor the request's own definition."""
     asks = re.compile(rf"\b{name}\(")
     asked = [path for path in BROKER_CODE if asks.search(path.read_text())]
     assert asked, f"nobody asks {name}: delete the question and its row"

@@ -1,4 +1,4 @@
-"""Readers that go on while ranges are added, expired and swept, chunks evicted, disks full and processes lost."""
+"""Readers keep working while segments are added, expired and swept, chunks evicted, disks full and processes lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEGMENTS = 20
 
 
 class World:
-    """One partition with a writer, a maintainer and readers. Batches have 1 to 9 records, a few of them are large."""
+    """One partition with a writer, a maintainer and readers. Batches have 1 to 9 records, a few of them large."""
 
     def __init__(self, b: Broker, seed: int) -> None:
         self.b = b
@@ -50,7 +50,7 @@ class World:
             content = b"".join(parts)
             await self.insist(content, base, offset)
         while self.log_start == 0 or self.b.client.stats.lost == 0:
-            await asyncio.sleep(0)  # nothing is shown unless both have happened
+            await asyncio.sleep(0)  # the test proves nothing until both have happened
         self.written = True
 
     async def insist(self, content: bytes, base: int, end: int) -> None:
@@ -85,7 +85,7 @@ class World:
                 assert error.advice is Advice.RETRY, error
 
     async def consume(self, seed: int) -> int:
-        """Returns how many batches were read. Each begins where the one before it ended, or at log start after a jump."""
+        """Returns the number of batches read. Each begins at the end of the one before, or at log start after a jump."""
         rng, reader, offset, count = random.Random(seed), self.b.reader(), 0, 0
         while not self.written or (self.b.manifest is not None and offset < self.b.manifest.end):
             if self.b.manifest is None or offset >= self.b.manifest.end:
@@ -131,7 +131,7 @@ async def test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost(tmp_path: 
                 if world.rng.random() < 0.5:
                     b.cache.shrink()
                 else:
-                    await b.client.ask(Stats())  # so that there is a process to lose
+                    await b.client.ask(Stats())  # starts a process, so that there is one to lose
                     await launcher.lose()
 
         readers = [world.consume(seed * 10 + number) for number in range(3)]
@@ -156,7 +156,7 @@ async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: py
 
 
 def forget_pages(cache: Path) -> None:
-    """What the kernel has of the chunks leaves memory, where files live on a disk."""
+    """Drops the chunks from the page cache; without effect where files live in memory."""
     for path in cache.iterdir():
         fd = os.open(path, os.O_RDWR)
         os.fsync(fd)
@@ -174,7 +174,7 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
             taken(await read(reader, manifest, offset))
             forget_pages(tmp_path / "cache")
             found = reader.read(manifest, offset, 1, log_start=0)
-            if isinstance(found, ColdMiss):  # not where files live in memory anyway
+            if isinstance(found, ColdMiss):  # always a hit where files live in memory
                 misses += 1
                 await found.waiter
                 found = await read(reader, manifest, offset, 1)
@@ -200,7 +200,7 @@ async def test_a_chunk_that_a_thread_has_read_is_let_go(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """16 MiB of real file system at the cache's place."""
+    """A real file system of 16 MiB, mounted as the cache directory."""
     place = tmp_path / "cache"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tidelog-test", place], capture_output=True)

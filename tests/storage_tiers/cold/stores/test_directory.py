@@ -1,4 +1,4 @@
-"""What the directory store promises beyond the conformance suite: other processes, dead writers, failing disks."""
+"""The directory store's guarantees beyond the conformance suite: other processes, dead writers, failing disks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_processes(root: Path, program: str) -> list[str]:
         "from storage_tiers.errors import PreconditionFailed\n"
         "from storage_tiers.files import OsFiles\n"
         "store = BlockingDirectoryStore(sys.argv[1], OsFiles())\n"
-        "sys.stdin.read()\n"  # all begin together, when the test closes their input
+        "sys.stdin.read()\n"  # all processes start together, when the test closes their input
     )
     command = [sys.executable, "-c", prelude + program, str(root)]
     processes = [

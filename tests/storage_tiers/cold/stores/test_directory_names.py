@@ -1,4 +1,4 @@
-"""Keys and paths: one to one, inside the root, and never a file where another key needs a directory."""
+"""Keys map one to one to paths inside the store's root, and no file sits where another key needs a directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage_tiers.errors import StoreRefused
 
 ROOT = "/store"
 
-#: Many slashes, dots, percent signs and our suffixes: where two keys might meet.
+#: Slashes, dots, percent signs and our suffixes are frequent, because they could make two keys collide.
 components = st.one_of(
     st.sampled_from(
         ["", ".", "..", "a", "a%", "%", "%e", "%2E", "a.json", "a.json%", "%locks", "x%up-0123456789abcdef"]

@@ -1,4 +1,4 @@
-"""Store URLs: what each form means, and what a wrong one is told."""
+"""Store URLs: the meaning of each form, and the error for each invalid one."""
 
 from __future__ import annotations
 

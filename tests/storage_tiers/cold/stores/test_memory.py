@@ -1,4 +1,4 @@
-"""The memory store beyond the conformance suite: uploads under way, and its two interfaces."""
+"""The memory store beyond the conformance suite: unfinished uploads, and its two interfaces."""
 
 from __future__ import annotations
 

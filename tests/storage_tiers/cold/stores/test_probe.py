@@ -1,4 +1,4 @@
-"""The probe accepts stores that keep conditions, names what others ignore, and leaves nothing behind."""
+"""The probe accepts stores that honour conditional writes, names the condition that others ignore, and cleans up."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_store_without_conditional_writes_is_refused() -> None:
 @pytest.mark.parametrize("error", [TierUnavailable("slow down"), StoreRefused("denied")])
 @pytest.mark.parametrize("call", range(1, 9))
 async def test_errors_of_the_store_are_passed_on(call: int, error: LogError) -> None:
-    """The eighth call is the last deletion, after the probe has its answer."""
+    """Except at the eighth call: that is the final deletion, after the probe has its result."""
     store = FaultyStore(MemoryStore(SystemClock()))
     store.fail(call, error=error)
     if call == 8:

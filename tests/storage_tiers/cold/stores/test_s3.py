@@ -1,4 +1,4 @@
-"""S3 stores against failing servers: what each failure is called, what is repeated, and what a lost answer leaves."""
+"""S3 stores against failing servers: the error for each failure, the retries, and the effect of a lost response."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.s3
 
 IN_PARTS = bytes(MULTIPART_THRESHOLD + 1)
 READ_SECONDS = 0.3
-#: READ_SECONDS for each request of the longest operation, and a slow machine.
+#: Seconds: READ_SECONDS for each request of the longest operation, with room for a slow machine.
 BOUND_SECONDS = 15
 
 
 @pytest.fixture
 def sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spares the test the SDK's pauses between attempts."""
+    """Limits the SDK to one attempt, so that the test skips its back-off."""
     monkeypatch.setattr(s3_common, "ATTEMPTS", 1)
 
 
@@ -124,7 +124,7 @@ async def every_operation(store: ObjectStore) -> list[tuple[str, LogError]]:
 async def test_a_missing_bucket_is_refused_by_name(open_store: OpenStore, server: S3Server) -> None:
     store = await open_store(server.endpoint, bucket="no-such-bucket")
     for name, error in await every_operation(store):
-        if name != "abort":  # an upload in a missing bucket is gone, which is all that abort promises
+        if name != "abort":  # abort only guarantees that the upload is gone, as it is in a missing bucket
             assert isinstance(error, StoreRefused) and "no-such-bucket" in str(error), (name, error)
 
 
@@ -155,7 +155,7 @@ async def test_wrong_keys_are_refused_by_a_real_server(versitygw: S3Server, monk
 async def test_the_endpoint_may_come_from_the_standard_setting(
     server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By name, so that the SDK by itself would ask for the host `BUCKET.localhost`."""
+    """The endpoint has a host name, for which the SDK's default addressing would use the host `BUCKET.localhost`."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint.replace("127.0.0.1", "localhost"))
     location = StoreLocation.parse(f"s3://{BUCKET}/from-environment")
     store = await S3Store.open(location)
@@ -281,7 +281,7 @@ async def test_half_an_answer_is_no_answer(open_store: OpenStore, proxy: S3Proxy
     await store.get_into("key", 0, size, pieces.append)
     assert b"".join(pieces) == b"content" * 1000
     proxy.on(1, tampered(3), method="GET")
-    assert (await store.get("key", 0, 7)).data == b"conuent"  # whoever reads compares checksums of its own
+    assert (await store.get("key", 0, 7)).data == b"conuent"  # callers compare their own checksums
 
 
 async def test_an_upload_in_parts_is_bounded_repeats_parts_and_leaves_nothing_behind(
@@ -307,7 +307,7 @@ async def test_an_upload_in_parts_is_bounded_repeats_parts_and_leaves_nothing_be
 async def test_an_upload_that_was_swept_is_uploaded_again_by_its_writer(
     proxy: S3Proxy, server: S3Server, sessions: tuple[AioSession, Session]
 ) -> None:
-    """The abort of a sweep meets a writer between its last part and its completion."""
+    """The sweep aborts the upload after the writer has sent its last part and before it completes the upload."""
     location = StoreLocation.parse(f"s3://{BUCKET}/swept", endpoint=proxy.endpoint, region=REGION)
     store = await S3Store.open(location, session=sessions[0])
     proxy.on(2, delayed(1.0), method="POST")
