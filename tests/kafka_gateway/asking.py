@@ -1,4 +1,4 @@
-"""Asks handlers as the server does, but without sockets: kio writes the request and reads the answer."""
+"""Calls handlers as the server does, but without sockets: kio encodes the request and decodes the response."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from storage_tiers.types import FileSlice
 from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 
-#: Where a request goes on after size, api key, version and correlation id.
+#: Byte position in a request after size, api key, version and correlation id.
 AFTER_CORRELATION = 12
 KEYS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower(): api for api in APIS}
 CORRELATION = 4711
 
 
 def joined(pieces: Sequence[Piece]) -> bytes:
-    """What goes over the wire; files are read and released."""
+    """The bytes that go over the wire; files are read and released."""
     out = []
     for piece in pieces:
         if isinstance(piece, FileSlice):
@@ -40,14 +40,14 @@ class Asker:
         self._handlers = {schema: api.build(core, options or Options()) for schema, api in KEYS.items()}
 
     def begin(self, schema: str, version: int, /, **values: Any) -> Any:
-        """The handler's reply, as it gave it."""
+        """The handler's reply, unchanged."""
         frame = bytearray(request_frame(schema, version, correlation=CORRELATION, **values))
         return self._handlers[schema].handle(
             frame, memoryview(frame), AFTER_CORRELATION, len(frame), version, CORRELATION
         )
 
     async def answer(self, schema: str, version: int, /, **values: Any) -> bytes:
-        """The framed answer; empty where there is none."""
+        """The framed response; empty if there is none."""
         reply = self.begin(schema, version, **values)
         if isinstance(reply, DelayedReply):
             try:

@@ -1,4 +1,4 @@
-"""The client's side of the wire, by kio: the oracle for what the gateway reads and writes itself."""
+"""The client's side of the wire, by kio: the oracle for the gateway's own parsers and encoders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_array(annotation: Any) -> bool:
 
 
 def entity(kind: Any, values: dict[str, Any]) -> Any:
-    """`kind` of nested dicts; fields that it does not have are dropped, missing ones are zero, empty or their default."""
+    """Builds a `kind` from nested dicts: unknown fields are dropped, missing ones are zero, empty or their default."""
     fields = {}
     for field in dataclasses.fields(kind):
         inner = _entities(field.type)
@@ -64,7 +64,7 @@ def entity(kind: Any, values: dict[str, Any]) -> Any:
 
 
 def request_frame(schema: str, version: int, /, *, correlation: int = 7, **values: Any) -> bytes:
-    """A request as it goes over the wire, size included."""
+    """The bytes of a request on the wire, including its size."""
     kind = message(schema, version, "request")
     header = kind.__header_schema__(
         request_api_key=kind.__api_key__,
@@ -80,7 +80,7 @@ def request_frame(schema: str, version: int, /, *, correlation: int = 7, **value
 
 
 def response(schema: str, version: int, body: bytes) -> Any:
-    """The response in an answer without its size; every byte must be used."""
+    """Decodes a response given without its size; every byte must be used."""
     kind = message(schema, version, "response")
     _, header_size = entity_reader(kind.__header_schema__)(body, 0)
     read, size = entity_reader(kind)(body, header_size)

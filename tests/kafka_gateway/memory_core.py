@@ -1,7 +1,7 @@
 """The core's contract over plain files in one temporary directory: no recovery, no replicas, no tiers.
 
-Enough to serve real clients, and held to the contract by `tests/conformance/test_contract.py`; what the node itself adds
-(the validation of records, producers, retention, the bucket) is tested with the node.
+It can serve real clients, and `tests/conformance/test_contract.py` holds it to the contract. The node's additions
+(validation of records, producers, retention, the bucket) are tested with the node.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ class MemoryPartition:
         return self.positions[place] if place >= 0 else 0
 
     def batch_end(self, position: int) -> int:
-        """Where the batch at `position` ends; `position` itself behind the last one."""
+        """The byte position at which the batch at `position` ends; the file's size after the last one."""
         place = bisect.bisect_right(self.positions, position)
         return self.positions[place] if place < len(self.positions) else self.size
 
     def first_with_time(self, timestamp: int) -> TimestampOffset | None:
-        """Of the whole batch, whose first record stands for it: enough for batches of one record."""
+        """Looks up whole batches, each represented by its first record: enough for batches of one record."""
         for base, maximum in zip(self.bases, self.maxima, strict=True):
             if maximum >= timestamp and base >= self.log_start:
                 return TimestampOffset(maximum, base, EPOCH)
@@ -120,7 +120,7 @@ class MemoryPartition:
 
 
 class MemoryCore:
-    """Log, topics and configs in one: the contract's three parts do not overlap."""
+    """Implements log, topics and configs in one class: the contract's three parts do not overlap."""
 
     def __init__(self, directory: str | None = None) -> None:
         self._holder = None if directory else tempfile.TemporaryDirectory(prefix="memory-core-")
@@ -184,7 +184,7 @@ class MemoryCore:
             listener()
 
     def close(self) -> None:
-        """Every file must have been given back by then."""
+        """Asserts that every other user has released the files, and releases them."""
         for partition in self.partitions.values():
             assert partition.file.users == 1, f"{partition.file.path} is still held {partition.file.users - 1} times"
             partition.file.release()

@@ -1,4 +1,4 @@
-"""The contract's `Node` over what a memory core holds."""
+"""The contract's `Node` for a memory core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOTAL_BYTES, USABLE_BYTES = 1 << 40, 1 << 39
 
 
 class MemoryNode:
-    """`sizes` is bytes by partition. `disk_error` is what the disk says, `active` who has written to a partition."""
+    """`sizes`: bytes by partition; `disk_error`: the log directory's error; `active`: the producers of each partition."""
 
     def __init__(self, directory: str, sizes: dict[TopicPartition, int]) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""What tests of the gateway over sockets share: a server on a core in memory, and a client that speaks bytes."""
+"""Shared by the gateway's socket tests: a server on an in-memory core, and a client that sends raw frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kafka_gateway.memory_core import MemoryCore
 
 BATCH = record_batch(b"x" * 100)
 PARTITION = TopicPartition("topic", 0)
-#: Beyond what any of these tests may take; every wait is for a condition.
+#: Longer than any of these tests may take; every wait is for a condition.
 PATIENCE_S = 20
 
 
@@ -33,7 +33,7 @@ class Client:
         self.writer.write(b"".join(frames))
 
     async def receive(self) -> bytes | None:
-        """An answer without its size; None once the server has closed the connection."""
+        """A response without its size; None once the server has closed the connection."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 size = struct.unpack(">i", await self.reader.readexactly(4))[0]
@@ -69,7 +69,7 @@ async def serving(
     core.port = server.port
     yield core, server
     await server.stop()
-    # A thread that sends gives its file back on the loop, when the one who read it may long have left.
+    # A sending thread's file is released later, on the event loop, possibly long after the client has gone.
     await until(lambda: all(partition.file.users == 1 for partition in core.partitions.values()))
     core.close()
 

@@ -29,14 +29,14 @@ def make(scratch: int = SCRATCH, **limits: int) -> Connection:
 
 
 def feed(connection: Connection, data: bytes) -> list[tuple[int, int, bytes]]:
-    """Receives all of `data` as a server does; (key, correlation, body) of what may start."""
+    """Receives all of `data` as a server does; returns (api key, correlation id, body) of each request that may start."""
     taken = []
     while data:
         target = connection.target()
         count = min(len(target), len(data))
         assert count, "no space to receive into"
         target[:count] = data[:count]
-        del target  # else the buffer could not grow
+        del target  # a live view would stop the buffer from growing
         data = data[count:]
         connection.received(count)
         taken += take(connection)

@@ -1,4 +1,4 @@
-"""Bounds on connections: in all, of an address, in a second."""
+"""Bounds on connections: in total, per address and per second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every LogError has exactly one number of Kafka's, and the numbers are Kafka's own."""
+"""Every LogError has exactly one Kafka error code, with the number that Kafka gives it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kafka_gateway.errors import CODES, ErrorCode, code_of, message_of
 from storage_tiers.errors import LogError, NotLeader, UnknownTopicOrPartition
 
-#: Kafka's number for each, as org.apache.kafka.common.protocol.Errors has it.
+#: Error codes from org.apache.kafka.common.protocol.Errors.
 NUMBERS = {
     "LogError": -1,
     "MetadataCorrupt": -1,
@@ -74,7 +74,7 @@ def test_every_log_error_is_mapped() -> None:
 
 
 def test_each_has_the_number_that_clients_act_on() -> None:
-    """MESSAGE_TOO_LARGE makes a producer split its batch, RECORD_LIST_TOO_LARGE does not: a neighbour is no near miss."""
+    """Similar codes are not interchangeable: a producer splits its batch on MESSAGE_TOO_LARGE, not on RECORD_LIST_TOO_LARGE."""
     assert {kind.__name__: int(code) for kind, code in CODES.items()} == NUMBERS
 
 

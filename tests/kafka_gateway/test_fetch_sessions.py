@@ -1,4 +1,4 @@
-"""Which session goes for which, as in Kafka's FetchSessionTest; and what a cache of sessions may hold."""
+"""Which session evicts which, as in Kafka's FetchSessionTest, and the bounds of the session cache."""
 
 from __future__ import annotations
 

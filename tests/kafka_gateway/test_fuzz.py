@@ -1,7 +1,7 @@
-"""Ten thousand frames made worse from what real clients sent: the node still answers, and nothing of it is in any log.
+"""10,000 mutated frames of real clients: the node keeps answering, and none of them changes a log.
 
-The node has the topic of the transcripts with records in it. Every batch in a transcript is damaged beforehand, and what
-creates only validates, so that no frame that happens to survive its mutations changes anything on purpose.
+The node has the transcripts' topic with records in it. Beforehand, every batch in a transcript is damaged and every creation
+set to validate only, so that no frame that survives its mutations can legitimately change anything.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.transcripts.record import TOPIC
 FRAMES = 10_000
 PARTITIONS = 4
 AT_ONCE = 8
-#: Frames after which every message class that a mutated version can name has been imported, and buffers are warm.
+#: After so many frames, the node has imported every message class that a mutated version can name and filled its buffers.
 WARM = 4_000
-#: What 6,000 further frames may add. A leak of 10 KiB a frame would be 60 MiB.
+#: Bytes of resident memory that 6,000 further frames may add. A leak of 10 KiB per frame would add 60 MiB.
 MORE_BYTES = 24 << 20
 PRODUCE, FETCH, CREATE_TOPICS, CREATE_PARTITIONS = 0, 1, 19, 37
 _AFTER_CORRELATION = 12
@@ -44,7 +44,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 class Client:
-    """One connection of somebody well-behaved."""
+    """A connection of a well-behaved client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -66,7 +66,7 @@ class Client:
 
 
 async def prepare(client: Client) -> bytes:
-    """The topic, a record in each partition; its id."""
+    """Creates the topic with a record in each partition; returns its id."""
     topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
     created = await client.ask("create_topics", 7, topics=[topic], timeout=milliseconds(30_000))
     assert int(created.topics[0].error_code) == 0
@@ -85,7 +85,7 @@ async def ends(client: Client) -> list[tuple[int, int, int]]:
 
 
 def corpus(topic_id: bytes) -> list[bytes]:
-    """All frames of all transcripts, harmless and of this node's topic."""
+    """All frames of all transcripts, made harmless and rewritten to this node's topic id."""
     frames = [frame for client in clients() for frame in read(client)]
     recorded = {key for frame in frames if (key := topic_id_in(frame)) is not None}
     found = []
@@ -110,7 +110,7 @@ def topic_id_in(frame: Frame) -> bytes | None:
 
 
 def harmless(frame: Frame) -> bytes:
-    """Batches with a wrong CRC; creation that only validates."""
+    """The frame with wrong batch CRCs, or with creation set to validate only."""
     if frame.api_key == PRODUCE:
         data = bytearray(frame.data)
         request = HotParser(lambda _: TOPIC).produce(
@@ -141,7 +141,7 @@ def resident_bytes(node: Node) -> int:
 
 
 async def say(node: Node, frames: list[bytes]) -> None:
-    """One connection that says all this and nothing more; returns once the node has closed it."""
+    """Sends the frames on one connection; returns once the node has closed it."""
     client = await Client.connect(node)
     try:
         client.writer.writelines(frames)
@@ -150,7 +150,7 @@ async def say(node: Node, frames: list[bytes]) -> None:
             while await client.reader.read(1 << 16):
                 pass
     except ConnectionError:
-        pass  # closed before everything was read: Kafka does so too
+        pass  # the node closed before it had read everything, as Kafka does too
     finally:
         client.writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""Peers that are slow, stop halfway, or lie about what they will send: others are served, and memory stays where it was."""
+"""Peers that are slow, stop halfway, or lie about sizes: other clients are served, and memory does not grow."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.transcripts.record import TOPIC
 
 LARGEST = 104_857_600
 PEERS = 100
-#: What a hundred peers may cost the node beside their buffers.
+#: Bytes that a hundred peers may cost the node besides their buffers.
 PEERS_BYTES = 16 << 20
-#: The first buffer of a client that says it sends much. It grows with what has arrived, not with what is promised.
+#: Bytes of the first buffer for a large announced request. It grows with the bytes received, not with the announced size.
 FIRST_BUFFER = 1 << 20
 
 API_VERSIONS = request_frame("api_versions", 0)
@@ -46,7 +46,7 @@ async def is_served(node: Node) -> None:
 
 
 async def closes(peer: Client) -> bytes:
-    """What still came before the node closed the connection."""
+    """The bytes that still arrived before the node closed the connection."""
     async with asyncio.timeout(30):
         with contextlib.suppress(ConnectionError):
             return await peer.reader.read()
@@ -108,7 +108,7 @@ async def test_peers_that_read_nothing_are_fed_no_more(node: Node) -> None:
                 peer.writer.write(request_frame("metadata", 9, topics=None) * 2000)
             for _ in range(20):
                 await is_served(node)
-            # One mebibyte of unread answers each, and what arrived of the requests.
+            # 1 MiB of unread responses each, plus the part of the requests that has arrived.
             assert resident_bytes(node) - size < 20 * (2 << 20) + PEERS_BYTES
         assert await ends(good) == before
 

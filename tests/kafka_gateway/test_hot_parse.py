@@ -1,4 +1,4 @@
-"""Produce and Fetch read by hand give what kio gives, compiled and as plain Python, and never read past the frame."""
+"""The hand-written Produce and Fetch parsers match kio, compiled and as plain Python, and never read past the frame."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def module(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def parse_produce(module: Any, frame: bytes, version: int, *, step: int = 1) -> Any:
-    """In steps, and at once where it is so small; both say the same."""
+    """Parses in steps and, if the request is small enough, also at once; asserts that both results are equal."""
     data = bytearray(frame)
     whole = outcome_of(lambda: module.HotParser(topic_name).produce(data, memoryview(data), BODY, len(data), version))
     stepped = outcome_of(lambda: read_in_steps(module, data, version, step))
@@ -295,16 +295,16 @@ def test_a_produce_of_many_rows_is_read_in_steps_only(module: Any, step: int) ->
         assert len(read.appends) == len(read.indexes) and not read.refused
 
 
-#: As many tagged fields as one structure may have, number 100 and empty each, and one more.
+#: The most tagged fields that one structure may have, each number 100 and empty; and one more than that.
 MOST_TAGS, TOO_MANY_TAGS = (bytes([count]) + b"\x64\0" * count for count in (100, 101))
 
 
 @pytest.mark.parametrize("place", ["header", "end"])
 @pytest.mark.parametrize(("schema", "version"), [("produce", 9), ("fetch", 12)])
 def test_a_structure_has_a_bounded_number_of_tagged_fields(module: Any, schema: str, version: int, place: str) -> None:
-    """Fifty millions of them fit a frame."""
+    """Without a bound, 50 million of them fit in a frame."""
     frame, parse = request_frame(schema, version), {"produce": parse_produce, "fetch": parse_fetch}[schema]
-    # The client id, "test", and what follows it.
+    # Split after the client id "test", or before the last byte.
     before, behind = (
         (frame[:BODY] + frame[BODY : BODY + 6], frame[BODY + 7 :]) if place == "header" else (frame[:-1], b"")
     )

@@ -1,4 +1,4 @@
-"""Several listeners: each tells its clients its own addresses, and the bounds hold for all of them together."""
+"""Several listeners: each advertises its own addresses, and the bounds apply to all of them together."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_all_listeners_wait_while_the_node_is_full(tmp_path: Path) -> None
         await until(lambda: server.connections == 1)
         waiting = await connect(server, "OUTSIDE")
         asked = asyncio.ensure_future(waiting.ask("api_versions", 0))
-        # An answer to the first shows that the loop has had its turns; the other has been told nothing.
+        # A response to the first client shows that the loop has run; the other client has still received none.
         assert (await first.ask("api_versions", 0)).error_code == 0
         assert not asked.done()
         first.writer.close()

@@ -1,4 +1,4 @@
-"""Requests of many rows: others are served meanwhile, work ends with who asked for it, and what is held has a bound."""
+"""Requests of many rows: others are served meanwhile, work ends when its client leaves, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import BATCH, PARTITION, connected, metadata, produce, serving, until
 
 MANY = 20_000
-#: As many as a Produce is appended of in one go.
+#: As many partitions as a Produce appends in one go.
 MANY_PARTITIONS = 500
 NAMES = [f"unknown-{n}" for n in range(MANY)]
 LONG = {
@@ -51,7 +51,7 @@ LONG = {
 
 
 class Held(Lane):
-    """Each slice is over as soon as it has begun, and the first request that rests goes on when it is told to."""
+    """A lane whose slices end as soon as they begin, and whose first resting request resumes only when `go` is set."""
 
     def __init__(self) -> None:
         hurried = itertools.count()
@@ -140,7 +140,7 @@ async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_rec
 
 
 class Remembering(HotParser):
-    """Keeps every buffer that it has read a Produce from."""
+    """Records every buffer from which it parses a Produce."""
 
     def __init__(self, parser: HotParser) -> None:
         self._parser = parser
@@ -155,7 +155,7 @@ class Remembering(HotParser):
         return self._parser.reading(data, view, start, end, version)
 
     def holders(self) -> int:
-        """References to the buffers, views among them, from anywhere else."""
+        """The number of references to the buffers from elsewhere, including views."""
         return sum(sys.getrefcount(self.buffers[place]) - 2 for place in range(len(self.buffers)))
 
 
@@ -253,7 +253,7 @@ async def test_work_ends_with_who_asked_for_it(
         await until(lambda: server.connections == 0)
         assert "connection.closed" not in caplog.text, "a client that leaves is no event"
         async with connected(server) as other:
-            # Work that goes on gets every second turn.
+            # If the work went on, it would get every second turn.
             seen = -1
             while seen != len(created):
                 seen = len(created)
@@ -266,7 +266,7 @@ async def test_work_ends_with_who_asked_for_it(
 async def test_more_rows_than_one_request_may_have_are_refused_by_name(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, server), connected(server) as client:
         names = [f"topic-{n}" for n in range(ROWS_A_REQUEST)]
-        # One resource row and its one key each: twice as many rows as resources.
+        # Each resource is one row plus one row for its key: twice as many rows as resources.
         resources = [
             {"resource_type": 2, "resource_name": name, "configuration_keys": ["retention.ms"]} for name in names
         ]
@@ -281,7 +281,7 @@ async def test_more_rows_than_one_request_may_have_are_refused_by_name(tmp_path:
 
 
 async def test_requests_that_many_send_in_one_go_take_turns_with_others(tmp_path: Path) -> None:
-    """Each is short, all of them are not."""
+    """Each request is short, but together they are long."""
     some = request_frame("delete_topics", 5, topic_names=NAMES[:200])
     async with serving(tmp_path) as (_, server), connected(server) as asks_much, connected(server) as asks_little:
         asks_much.send(some * 200)
@@ -314,7 +314,7 @@ async def test_a_long_request_that_is_malformed_at_its_end_ends_the_connection(t
 def fetch_many(
     count: int, *, correlation: int = 7, wait_ms: int = 0, version: int = 12, session_epoch: int = -1
 ) -> bytes:
-    """Of two partitions that exist, and others of the same topic that do not."""
+    """A Fetch of a topic's two partitions, of others that it does not have, and of an absent topic."""
     rows = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for n in range(count)]
     return request_frame(
         "fetch",
@@ -371,7 +371,7 @@ async def test_a_session_has_a_bound(tmp_path: Path) -> None:
 async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two thousand that send at the same moment are served in turns, with everybody else between them."""
+    """So that 2,000 clients that send at once are served over several turns, with all others in between."""
     monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
     in_turns: list[int] = []
@@ -395,7 +395,7 @@ async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
 
 
 async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
-    """Of four hundred partitions it takes 160 KB, and one of fifty thousand twenty megabytes."""
+    """It takes 160 KB for 400 partitions, and 20 MB for 50,000."""
     rows = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}] * 400
     frame = request_frame(
         "fetch",

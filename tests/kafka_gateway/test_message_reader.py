@@ -1,4 +1,4 @@
-"""Every message that kio writes is read as kio reads it, and no lie about a count or a length passes."""
+"""Every message that kio writes is read as kio reads it, and no false count or length is accepted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VALUES: dict[str, Any] = {
 
 
 def filled(kind: Any) -> dict[str, Any]:
-    """Two elements in every array, a value in every field."""
+    """A message with two elements in every array and a value in every field."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         inner = next((a for a in (field.type, *typing.get_args(field.type)) if dataclasses.is_dataclass(a)), None)
@@ -78,7 +78,7 @@ def test_what_kio_writes_is_read_alike_and_every_truncation_is_malformed(schema:
 
 
 def same(read: Any, expected: Any) -> None:
-    """Compares field by field what is read here with what kio, or the same reader, reads."""
+    """Compares a message, field by field, with the one that kio or the same reader has read."""
     if isinstance(expected, tuple) and not hasattr(expected, "_fields"):
         assert len(read) == len(expected)
         for one, other in zip(read, expected, strict=True):
@@ -130,13 +130,13 @@ def test_a_message_of_too_many_bytes_is_not_read() -> None:
 
 
 class Hurried:
-    """A turn that is always over."""
+    """A turn whose time is always used up."""
 
     is_over = True
 
 
 def read_in_steps(schema: str, version: int, body: bytes) -> tuple[int, Any, bool]:
-    """How often it yielded, the request, and whether it has too many rows."""
+    """Returns the number of yields, the request, and whether it has too many rows."""
     steps, count = messages_of(schema, version).reading(body, Hurried()), 0
     while True:
         try:
@@ -157,13 +157,13 @@ def test_of_too_many_rows_the_first_are_read_and_the_rest_is_not() -> None:
     count = ROWS_A_REQUEST + 1
     _, request, is_full = read_in_steps("delete_topics", 1, struct.pack(">i", count) + b"\0\1a" * count + b"\0\0\0\1")
     assert (len(request.topic_names), request.timeout, is_full) == (ROWS_A_REQUEST, None, True)
-    # Rows within rows count as well.
+    # Nested rows count too.
     topic = b"\0\1t" + struct.pack(">i", count) + b"\0\0\0\0" * count
     _, request, is_full = read_in_steps("describe_log_dirs", 1, struct.pack(">i", 1) + topic)
     assert (request.topics[0].topic, len(request.topics[0].partitions), is_full) == ("t", ROWS_A_REQUEST - 1, True)
 
 
-#: An unknown tagged field, number 100 of three bytes, as the only one of its entity.
+#: The tagged fields of an entity with one unknown field: number 100, three bytes.
 TOMORROW = b"\x01\x64\x03abc"
 FLEXIBLE = [each for each in VERSIONS if message(*each, "request").__flexible__ and body_of(*each)[-1] == 0]
 
@@ -186,7 +186,7 @@ def test_tagged_fields_of_tomorrow_are_ignored_in_every_element() -> None:
 
 
 def test_an_entity_has_a_bounded_number_of_tagged_fields() -> None:
-    """Two millions of them fit a frame, and none of these steps is a row."""
+    """Two million of them fit in a frame, and the bound on rows does not count them."""
     body = body_of("metadata", 12)[:-1]
     assert messages_of("metadata", 12).read(body + bytes([TAGS]) + TOMORROW[1:] * TAGS)
     with pytest.raises(Malformed, match="101 tagged fields in one structure"):

@@ -1,4 +1,4 @@
-"""kio is imported lean, one version at a time, and answers are built alike for all versions."""
+"""kio is imported one version at a time, and responses are built alike for all versions."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_an_answer_of_many_small_arrays_is_a_few_pieces() -> None:
 
 
 class Hurried:
-    """A turn that is always over."""
+    """A turn whose time is always used up."""
 
     is_over = True
 
 
 def through(steps: Generator[None, None, Sequence[bytes]]) -> tuple[Sequence[bytes], int]:
-    """What the steps end with, and how many they are."""
+    """Runs the steps; returns their result and their number."""
     for rests in itertools.count():
         try:
             next(steps)

@@ -1,4 +1,4 @@
-"""A Produce of many rows says what one of few says, rests all along, and leaves nothing behind."""
+"""A Produce of many rows gets the same response as a short one, yields between slices, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.kafka_gateway.server_support import connected, serving
 
 BATCH = record_batch(b"v")
 BROKEN = BATCH[:-1] + b"x"
-#: Two topics that exist, one of them named twice, and what is refused for every reason, in no order.
+#: Two existing topics, one of them named twice, and rows refused for every reason, in no particular order.
 MIXED: tuple[tuple[str, list[tuple[int, bytes | None]]], ...] = (
     ("b", [(1, BATCH), (0, None), (1, BATCH)]),
     ("unknown", [(0, BATCH), (3, BATCH)]),
@@ -38,7 +38,7 @@ MIXED: tuple[tuple[str, list[tuple[int, bytes | None]]], ...] = (
 
 
 class Resting(Lane):
-    """Each slice is over as soon as it has begun."""
+    """A lane whose slices end as soon as they begin, and which counts rests."""
 
     def __init__(self) -> None:
         hurried = itertools.count()
@@ -70,7 +70,7 @@ def frame_of(core: MemoryCore, version: int, wanted: Any, **words: Any) -> bytes
 
 
 async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> bytes:
-    """The framed answer; what hangs up for an end of the connection."""
+    """The framed response; if the handler closes the connection, the reason."""
     data = bytearray(frame)
     try:
         reply = handler.handle(data, memoryview(data), AFTER_CORRELATION, len(data), version, 1)
@@ -78,7 +78,7 @@ async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> byte
             reply = reply.finish(await reply.future)
         elif asyncio.iscoroutine(reply):
             if len(data) <= LARGE_BYTES:  # a larger request has a buffer of its own
-                # The buffer of the connection is received into again.
+                # Meanwhile the connection receives into its buffer again.
                 data[:] = bytes(len(data))
             reply = await reply
     except CloseConnection as closed:
@@ -135,7 +135,7 @@ async def test_a_produce_of_unknown_topics_rests_while_it_is_read_appended_and_a
 
 
 class Kept(HotParser):
-    """Remembers what was read."""
+    """Records the requests that it parses in steps."""
 
     def __init__(self, parser: HotParser) -> None:
         self._parser = parser
@@ -194,7 +194,7 @@ async def never() -> AsyncIterator[asyncio.Future[Any]]:
 
 
 async def wide(core: MemoryCore, name: str, **words: Any) -> bytes:
-    """A Produce of all partitions of a topic that has more of them than are read at once."""
+    """A Produce to all partitions of a topic, one more than are read at once."""
     await core.create([NewTopic(name, partitions=AT_ONCE + 1)])
     return frame_of(core, 9, [(name, [(index, BATCH) for index in range(AT_ONCE + 1)])], **words)
 
@@ -202,7 +202,7 @@ async def wide(core: MemoryCore, name: str, **words: Any) -> bytes:
 async def test_waiting_for_many_commits_ends_with_the_time_that_the_request_gives(
     core: MemoryCore, never: asyncio.Future[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is for the request, and not for each of its slices."""
+    """The timeout is for the whole request, not for each of its slices."""
     given: list[int] = []
 
     class Timed(CommitWait):

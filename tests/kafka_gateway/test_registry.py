@@ -1,4 +1,4 @@
-"""What is advertised is what Apache Kafka 4.2.1 advertises, and what is served is what kio can read."""
+"""The advertised versions are those of Apache Kafka 4.2.1, and kio can read every version that is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kafka_gateway.registry import APIS, Api, by_key
 
 #: Recorded from a running Apache Kafka 4.2.1 broker (KRaft, ApiVersions 4, 2026): api key -> (lowest, highest). 71 and 72
-#: are not among them without a reporter of client metrics; with one it advertises the one version that they have.
+#: were recorded with a reporter of client metrics, without which the broker does not advertise them.
 KAFKA_4_2_1 = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
     13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2),

@@ -1,4 +1,4 @@
-"""The metrics of an API's requests."""
+"""The request metrics of each API."""
 
 from __future__ import annotations
 

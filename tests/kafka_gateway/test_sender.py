@@ -1,4 +1,4 @@
-"""Files leave in shares, and a disk that must be read is waited for in a thread."""
+"""Files are sent in shares, and a thread waits for reads from the disk."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_many_small_answers_are_one_write(sockets: tuple[socket.socket, so
 async def test_a_large_answer_goes_in_shares(
     sockets: tuple[socket.socket, socket.socket], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its bytes, and by the calls that it takes."""
+    """Shares are bounded by bytes and by the number of send calls."""
     monkeypatch.setattr("kafka_gateway.sender.LARGEST_SHARE", 40 << 10)
     monkeypatch.setattr("kafka_gateway.sender.LEAST_SHARE", 40 << 10)
     monkeypatch.setattr("kafka_gateway.sender.LEAST_COUNTED", 10 << 10)
@@ -130,7 +130,7 @@ async def test_a_large_answer_goes_in_shares(
 async def test_the_head_of_a_file_takes_nothing_of_the_files_share(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
-    """Else every whole answer of a share's size would be cut in two."""
+    """Otherwise every response whose file has the size of a share would be cut in two."""
     content = os.urandom(LEAST_SHARE)
     sender = Sender(asyncio.get_running_loop())
     sender.new_turn(1000)
@@ -247,7 +247,7 @@ def told() -> tuple[asyncio.Queue[tuple[OSError | None, bool]], Resume[object]]:
 
 
 def busy_sender() -> Sender:
-    """Of a server that has just given a small answer."""
+    """The sender of a server that has just sent a small response."""
     sender = Sender(asyncio.get_running_loop())
     sender.small_at = asyncio.get_running_loop().time()
     return sender
@@ -268,7 +268,7 @@ async def test_a_thread_sends_what_is_large_while_others_are_given_small_answers
             fulls += is_full
         got += drained(sockets[1])
     assert bytes(got) == b"head" + content + b"tail"
-    # A socket that takes less than it is given is not taken for one that took all.
+    # A partial write is not mistaken for a complete one.
     assert sender.sends_in_threads > FILE_THREADS, "who is done makes room for the next"
     assert fulls == sender.sends_in_threads - 1
     assert (file.users, connection.unsent) == (0, 0)
@@ -288,7 +288,7 @@ async def test_a_connection_that_closes_while_a_thread_sends_leaves_nothing_behi
     file, (resumed, resume) = shared_file(bytes(8 << 20)), told()
     sender, connection = busy_sender(), answering(FileSlice(file, 0, 8 << 20))
     assert sender.send(sockets[0], connection, None, resume) is Progress.THREAD
-    # What takes the number next gets none of the bytes.
+    # The next socket with the same descriptor number receives none of the bytes.
     number = sockets[0].fileno()
     sockets[0].close()
     connection.abandon()
@@ -301,7 +301,7 @@ async def test_a_connection_that_closes_while_a_thread_sends_leaves_nothing_behi
     other.close()
     taken.close()
     assert (file.users, connection.unsent) == (0, 0)
-    # What the thread sent on is gone, as is the socket.
+    # The descriptor that the thread sent on is closed, as is the socket.
     assert len(os.listdir("/proc/self/fd")) == before - 1
     sender.close()
 

@@ -1,4 +1,4 @@
-"""The server on real sockets: order, endings, bounds. What Kafka 4.2.1 does to a connection was recorded from one."""
+"""The server on real sockets: order, connection closes, bounds. Kafka's behaviour was recorded from a 4.2.1 broker."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def raw(key: int, version: int, body: bytes = b"\0\4test") -> bytes:
         raw(3, 1, b"\0\4test\0\0"), raw(3, 1, b"\0\4test\x7f\xff\xff\xf0"), raw(3, 1, b"\0\x99test"),
         raw(0, 9, b"\0\4test\0\0\0\1"), raw(18, 3, b"\0\4test\0\0\0"),
         produce(1, acks=0, partition=9),
-        # An unserved request is not waited for: only its first bytes have arrived.
+        # The server closes on an unserved API as soon as the header arrives, without waiting for the body.
         struct.pack(">ihh", 1000, 999, 0),
     ],
     ids=lambda bad: bad[:12].hex(),

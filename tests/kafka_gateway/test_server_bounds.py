@@ -1,4 +1,4 @@
-"""Bounds of the gateway, and clients that go, over real sockets: nobody holds up or outlives what is his."""
+"""Bounds of the gateway, and clients that leave, over real sockets: none holds up others or leaves anything behind."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def test_a_client_that_does_not_read_stops_being_served(tmp_path: Path) ->
         client.send(*(fetch(place) for place in range(100)))
         await until(lambda: server.counters.requests > before)
         (session,) = server._sessions.values()
-        # Nothing can be sent to it, and what waits to be sent lets no request start: so it stays.
+        # The client accepts no bytes, and the unsent responses let no further request start: a stable state.
         await until(lambda: session.connection.congested and bool(session.events & select.EPOLLOUT))
         assert server.counters.requests - before < 50
-        # Whoever else is there is served meanwhile.
+        # Other clients are served meanwhile.
         async with connected(server) as other:
             other.send(metadata(7))
             assert await other.correlation() == 7
@@ -167,7 +167,7 @@ async def test_files_are_released_when_the_client_goes_while_they_are_sent(tmp_p
             await until(lambda: file.users == 2)
             client.writer.transport.abort()
         await until(lambda: server.connections == 0)
-        # A thread that sends lets go of it when it is done.
+        # A sending thread releases the file when it is done.
         await until(lambda: file.users == 1)
 
 
@@ -180,7 +180,7 @@ async def test_small_answers_overtake_a_large_one_that_a_thread_sends(tmp_path: 
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for round_number in range(3):
             client.send(fetch(3), metadata(4))
-            # Its socket is full, and what it sends next waits for it.
+            # The socket is full, so the rest of the response waits for it.
             await until(lambda: sender.sends_in_threads > 0 and file.users == 2)
             other.send(metadata(5))
             assert await other.correlation() == 5

@@ -1,4 +1,4 @@
-"""Who may push metrics, when, and what is answered; rules as in Kafka's ClientMetricsManager."""
+"""Which clients may push metrics, when, and the responses they get, as in Kafka's ClientMetricsManager."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Kept:
 
 
 class World:
-    """A telemetry, its subscriptions and its time."""
+    """A `Telemetry` with its subscriptions and a clock (ms)."""
 
     def __init__(self, kept: Kept, instances: int = 10) -> None:
         self.telemetry = Telemetry(kept, max_bytes=MAX_BYTES, instances=instances)
@@ -217,7 +217,7 @@ def test_without_a_receiver_nothing_is_kept(world: World, kept: Kept) -> None:
 
 
 async def test_a_push_is_received_beside_the_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen megabytes take fifty milliseconds to inflate, and seconds to read."""
+    """16 MB take 50 ms to decompress, and seconds to parse."""
     may_end, world = threading.Event(), World(kept)
     receive = Kept.receive
 

@@ -1,4 +1,4 @@
-"""A core with two topics, and somebody who asks it."""
+"""A core with two topics, and a caller of its handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the cluster and of the node: answers and messages are those that Apache Kafka 4.2.1 gave."""
+"""Requests about the cluster and the node: responses and messages are those of Apache Kafka 4.2.1."""
 
 from __future__ import annotations
 

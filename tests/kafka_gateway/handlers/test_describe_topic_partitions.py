@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: pages and their cursor, as Apache Kafka 4.2.1 gives them."""
+"""DescribeTopicPartitions: pages and their cursor, as in Apache Kafka 4.2.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a core does, every request of every version has an answer that says so."""
+"""However a core fails, every request of every version gets a response that reports the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kafka_gateway.asking import KEYS, Asker
 from tests.kafka_gateway.memory_core import MemoryCore
 
 SCHEMAS = {api.key: schema for schema, api in KEYS.items()}
-#: What each API asks the core for first.
+#: The core's method that each API calls first.
 ASKED = {
     2: "list_offsets", 3: "describe", 19: "create", 20: "delete", 21: "delete_records", 22: "init_producer_id",
     23: "epoch_end_offset", 32: "describe_configs", 37: "create_partitions", 44: "alter_configs",
@@ -41,7 +41,7 @@ def cases() -> list[Any]:
 
 
 def error_codes(answer: Any) -> set[int]:
-    """Of the answer and everything in it."""
+    """The nonzero error codes of the response and all its parts."""
     found = {int(answer.error_code)} if hasattr(answer, "error_code") else set()
     for name in getattr(answer, "__slots__", ()):
         value = getattr(answer, name)

@@ -1,4 +1,4 @@
-"""Fetch: records as they lie in the files, waits, sessions, isolation, in every version."""
+"""Fetch: records byte for byte as in the files, waits, sessions and isolation, in every version."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_records_come_as_they_lie_in_the_log(asker: Asker, core: MemoryCor
     wanted = topics(core, [(0, 0), (1, 2), (7, 0)]) + topics(core, [(0, 0)], "second")
     answer = await asker.ask("fetch", version, **request(core, [], topics=wanted))
     size = len(BATCH)
-    # As in Kafka, what does not exist comes last.
+    # As in Kafka, partitions that do not exist come last.
     assert rows_of(answer) == [(0, 0, 0, 0), (1, 0, 4, size), (0, 0, 2, size), (7, 3, -1, 0)]
     records = answer.responses[0].partitions[1].records
     assert records[:8] == (2).to_bytes(8, "big")

@@ -1,4 +1,4 @@
-"""There are no coordinators; who asks is told so in every version."""
+"""There are no coordinators, and FindCoordinator says so in every version."""
 
 from __future__ import annotations
 

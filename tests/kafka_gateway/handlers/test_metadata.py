@@ -1,4 +1,4 @@
-"""Metadata and ApiVersions: what a client learns first."""
+"""Metadata and ApiVersions: the first requests of every client."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_no_topics(asker: Asker, version: int) -> None:
 async def test_unknown_names_are_created_unless_the_request_forbids_it(asker: Asker, version: int) -> None:
     wanted = [{"name": "first"}, {"name": "new"}, {"name": "not a name"}]
     forbidden = await asker.ask("metadata", version, topics=wanted, allow_auto_topic_creation=False)
-    # Below version 4 a request cannot forbid it.
+    # Below version 4 a request cannot forbid creation.
     assert rows_of(forbidden)[1] == ("new", 0, 1) if version < 4 else ("new", 3, 0)
     allowed = await asker.ask("metadata", version, topics=wanted, allow_auto_topic_creation=True)
     assert rows_of(allowed) == [("first", 0, 3), ("new", 0, 1), ("not a name", 17, 0)]

@@ -1,4 +1,4 @@
-"""Produce: what each acks means, what is refused and how, in every version."""
+"""Produce: the meaning of each `acks` value, and the error for each refusal, in every version."""
 
 from __future__ import annotations
 
