@@ -1,1 +1,1 @@
-"""Values of the contract to protobuf messages and back, for both ends of a channel. It opens none, and knows no loop."""
+"""Converts the contract's values to protobuf messages and back, for both ends of a channel. No channels, no event loop."""

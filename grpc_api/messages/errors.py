@@ -1,9 +1,9 @@
-"""LogError to what a gRPC caller learns, and back: one table for both ends.
+"""Converts LogErrors to gRPC statuses and back: one table for both ends.
 
-A call that fails ends with the status of the table; its trailing metadata holds, under the key that rich gRPC errors use
-everywhere, a message equal on the wire to google.rpc.Status with one `ErrorDetail`: Kafka's name, tidelog's finer one,
-whether to retry, and the advice. A part of a call that fails bears the same ErrorDetail. What is no LogError is a defect
-of the node: the caller learns INTERNAL and nothing of its insides.
+A failed call ends with the table's status. Its trailing metadata holds, under the standard key of rich gRPC errors, a
+message equal on the wire to google.rpc.Status with one `ErrorDetail`: Kafka's name, tidelog's finer one, whether to retry,
+and the advice. A failed part of a call carries the same ErrorDetail. Any other exception is a defect of the node: the
+caller gets INTERNAL without internals.
 
 Not promised: that an older client knows every reason. It then gets a LogError with the sentence and Kafka's name.
 """
@@ -19,11 +19,11 @@ from grpc_api.proto import errors_pb2 as pb
 from storage_tiers import errors as log
 from storage_tiers.errors import Advice, InvalidRecord, InvalidTimestamp, LogError, RecordFault
 
-#: Where rich gRPC errors stand (https://grpc.io/docs/guides/error, "Richer error model").
+#: The metadata key of rich gRPC errors (https://grpc.io/docs/guides/error, "Richer error model").
 DETAILS_KEY = "grpc-status-details-bin"
 _TYPE_URL = "type.googleapis.com/tidelog.v1.ErrorDetail"
 
-#: Of an error's sentence. It stands in a call's trailing metadata three times, escaped.
+#: Bytes of an error's sentence. The trailing metadata holds it three times, escaped.
 MAX_SENTENCE_BYTES = 1000
 _CUT = " … ".encode()
 #: Records that an error names.
@@ -104,7 +104,7 @@ _UNKNOWN = TABLE[LogError]
 
 
 def retriable(error: LogError) -> bool:
-    """The same request may succeed when it is sent again, after a look at the metadata perhaps."""
+    """Whether the same request may succeed when sent again, perhaps after a metadata refresh."""
     return error.advice in (Advice.RETRY, Advice.REDIRECT)
 
 
@@ -113,8 +113,8 @@ def meaning(error: LogError) -> Meaning:
 
 
 def sentence(error: LogError) -> str:
-    """What the error says, short enough for a call's trailing metadata: receivers drop what is longer than 8 KiB there, and
-    would learn neither the error nor its detail. Much of a sentence may be what the caller sent."""
+    """The error's sentence, cut to fit a call's trailing metadata: receivers drop metadata longer than 8 KiB, and with it the
+    error and its detail. A sentence may be long because it quotes what the caller sent."""
     text = str(error).encode(errors="replace")
     if len(text) > MAX_SENTENCE_BYTES:
         half = (MAX_SENTENCE_BYTES - len(_CUT)) // 2
@@ -136,8 +136,8 @@ def detail_of(error: LogError) -> pb.ErrorDetail:
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """An error that has been told needs no traceback any more. With one, it holds the frames that it went through, and all
-    that they worked on, in a circle with itself wherever a frame keeps it: until a full collection."""
+    """Drops the traceback of a reported error. A traceback keeps its frames and all their values alive, and in a cycle
+    wherever a frame refers to the error, until a full collection."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -162,7 +162,7 @@ def trailing_metadata(error: LogError) -> tuple[tuple[str, bytes], ...]:
 
 
 def detail_in(metadata: Sequence[tuple[str, Any]] | None) -> pb.ErrorDetail | None:
-    """The detail in a failed call's trailing metadata; None if there is none, as where the channel failed."""
+    """The detail in a failed call's trailing metadata; None if there is none, as when the channel failed."""
     for key, value in metadata or ():
         if key == DETAILS_KEY:
             for packed in pb.Status.FromString(value).details:
@@ -171,7 +171,7 @@ def detail_in(metadata: Sequence[tuple[str, Any]] | None) -> pb.ErrorDetail | No
     return None
 
 
-#: What a call that ended without a detail means: the channel, or gRPC itself, ended it.
+#: The error for a call that ended without a detail: the channel or gRPC itself ended it.
 _WITHOUT_DETAIL: Mapping[grpc.StatusCode, type[LogError]] = {
     _Code.UNAVAILABLE: log.LeaderNotAvailable,
     _Code.DEADLINE_EXCEEDED: log.RequestTimedOut,
@@ -180,14 +180,14 @@ _WITHOUT_DETAIL: Mapping[grpc.StatusCode, type[LogError]] = {
     _Code.UNIMPLEMENTED: log.UnsupportedVersion,
     _Code.INVALID_ARGUMENT: log.InvalidRequest,
 }
-#: What gRPC's Python says under INTERNAL or UNKNOWN when a channel breaks while a call uses it, instead of UNAVAILABLE. No
-#: node says it: its own defects have another sentence.
+#: gRPC for Python's sentences under INTERNAL or UNKNOWN, instead of UNAVAILABLE, when a channel breaks during a call. A node
+#: never sends them: its own defects have another sentence.
 _BROKEN_CHANNEL = ("Internal error from Core", "Stream removed")
 
 
 def error_of_call(failure: Any, address: str) -> LogError:
-    """The LogError that ended a call (a grpc.RpcError). LeaderNotAvailable where the node cannot be reached or ended:
-    whether the call did anything is open then. RecordTooLarge for a message beyond the bound of either end."""
+    """The LogError that ended a call (a grpc.RpcError). LeaderNotAvailable if the node cannot be reached or stopped; the
+    call may then have taken effect or not. RecordTooLarge for a message beyond the bound of either end."""
     detail = detail_in(failure.trailing_metadata())
     if detail is not None:
         return error_of(detail)

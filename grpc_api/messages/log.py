@@ -1,4 +1,4 @@
-"""Batches, fetches and offsets as messages. What a message may not hold is refused here, as InvalidRequest."""
+"""Batches, fetches and offsets as messages. Values that a message must not hold are refused here with InvalidRequest."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from grpc_api.proto import offsets_pb2
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import NO_EPOCH, AbortedTransaction, TimestampOffset, TopicId, TopicPartition
 
-#: Partitions in one request: as many as a node is meant to hold.
+#: Partitions in one request: as many as a node is designed to hold.
 MAX_PARTITIONS = 10_000
-#: What the contract's times, as Kafka's, can hold.
+#: The largest timeout of the contract, as of Kafka: an int32.
 MAX_TIMEOUT_MS = (1 << 31) - 1
 
 

@@ -1,9 +1,9 @@
-"""Columns of decoded records into `tidelog.v1.ReadResponse` on the wire, without a Python object for any record.
+"""Encodes columns of decoded records as `tidelog.v1.ReadResponse`, without a Python object per record.
 
-Cython in pure-Python mode; what is C about it stands in `record_rows.pxd`, and uncompiled it gives the same bytes.
+Cython in pure-Python mode; its C types are in `record_rows.pxd`, and uncompiled it gives the same bytes.
 
-Invariants: the bytes are those that protobuf makes of the same records; every column has the rows that the batch says.
-Does not promise: anything for rows without a timestamp, which 64 bits of microseconds do not hold.
+Invariants: the bytes equal protobuf's for the same records; every column has as many rows as the batch states.
+Not promised: anything for rows whose timestamp does not fit 64 bits of microseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME, _CONTENT = 0x0A, 0x12
 
 
 class RowColumn:
-    """A column of variable width, or of lists, as `columns.BytesBuffers` has it."""
+    """A column of variable width or of lists, from `columns.BytesBuffers`."""
 
     def __init__(self, column: BytesBuffers) -> None:
         self.ends = memoryview(column.ends).cast("i")
@@ -42,7 +42,7 @@ class RowColumn:
 
 
 class RowEncoder:
-    """Of the records of one partition, some at a time."""
+    """Encodes the records of one partition, some at a time."""
 
     def __init__(self, partition: cython.longlong) -> None:
         self.partition = partition
@@ -90,7 +90,7 @@ class RowEncoder:
         return size + _bytes_size(self.names, header) if self.names.length(header) else size
 
     def _reserve(self, size: cython.Py_ssize_t) -> None:
-        """Room for a record of so many bytes, with its tag and length."""
+        """Makes room for a record of `size` bytes with its tag and length."""
         least: cython.Py_ssize_t = self.at + size + 11
         if least > len(self.buffer):
             larger = bytearray(max(least, 2 * len(self.buffer)))
@@ -99,7 +99,7 @@ class RowEncoder:
             self.out = memoryview(larger)
 
     def _put_number(self, tag: cython.int, number: cython.longlong) -> None:
-        """Nothing for 0, as protobuf does it."""
+        """Writes nothing for 0, as protobuf does."""
         if number:
             self._put(tag, number)
 

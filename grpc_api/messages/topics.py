@@ -27,7 +27,7 @@ from grpc_api.proto import topics_pb2 as pb
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicId
 
-#: Kafka's: the broker's default.
+#: Kafka's value for "the broker's default".
 _DEFAULT = -1
 
 

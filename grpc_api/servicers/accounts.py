@@ -1,15 +1,15 @@
-"""Memory of one kind that callers make the node hold: which connection holds how much of it, and which has to go. Pure.
+"""Accounts of one bound of memory: how much each connection holds, and which connection to close. Pure.
 
-Invariant: a connection that holds some already gets at most half of what the others leave, so that one connection cannot
-fill the whole, and the next one always finds half of the rest.
+Invariant: a connection that already holds some gets at most half of what the others leave. So one connection cannot fill
+the bound, and the next one always finds half of the rest.
 
-Not promised: that the bound is never exceeded. An answer turns out larger than what was reserved for it by a batch at most;
-then nobody gets more until it is taken.
+Not promised: that the bound is never exceeded. An answer may exceed its reservation by one batch; nothing more is granted
+until the excess is released.
 """
 
 from __future__ import annotations
 
-#: Seconds without any progress after which a connection that others wait for may be closed.
+#: Seconds without progress after which a connection may be closed if others wait for its memory.
 STALLED_S = 0.25
 
 
@@ -22,7 +22,7 @@ class _Account:
 
 
 class Accounts:
-    """Sizes in bytes, times in seconds of one clock. `peer` names a connection."""
+    """Sizes are in bytes, times in seconds of one clock. `peer` names a connection."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -33,14 +33,14 @@ class Accounts:
         return peer in self._of
 
     def left(self, peer: str) -> int:
-        """What the connection may hold beyond what it holds; below zero if it holds more than its part."""
+        """Bytes that the connection may still take; negative if it holds more than its share."""
         own = self._of.get(peer)
         if own is None:
             return self.limit_bytes - self.held_bytes
         return (self.limit_bytes - (self.held_bytes - own.held_bytes)) // 2 - own.held_bytes
 
     def fits(self, peer: str, size: int) -> bool:
-        """Who asks for more than there ever is gets it when nobody holds anything."""
+        """A request larger than the whole bound fits only when nothing is held."""
         return size <= self.left(peer) or self.held_bytes == 0
 
     def take(self, peer: str, size: int, now: float) -> None:
@@ -60,6 +60,6 @@ class Accounts:
             del self._of[peer]
 
     def largest_stalled(self, now: float) -> str | None:
-        """Of the connections that have made no progress for STALLED_S, the one that holds most."""
+        """The connection that holds most among those without progress for STALLED_S."""
         stalled = {peer: each for peer, each in self._of.items() if now - each.moved_at >= STALLED_S}
         return max(stalled, key=lambda peer: stalled[peer].held_bytes, default=None)

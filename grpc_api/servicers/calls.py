@@ -1,10 +1,10 @@
-"""Every call of a node, from before its request is received until its answer is sent, within the bounds of `grpc_api.limits`.
+"""Keeps every call within the bounds of `grpc_api.limits`, from before its request is received until its answer is sent.
 
     a call ──> one of MAX_CALLS ──> room for its request ──> received, parsed ──> its servicer ──> room for its answer ──> sent
 
-gRPC receives a request whole before it shows it, and holds an answer until its caller reads it. So both are counted here, by
-connection: a request before it is read, an answer before it is handed over. All methods are served as streams on the wire,
-where they are the same, since only for a stream gRPC leaves it to the servicer when to read and when to write.
+gRPC receives a request whole before the servicer sees it, and holds an answer until its caller reads it. So both are counted
+here per connection: a request before it is read, an answer before gRPC gets it. All methods are served as streams, because
+only there does the servicer decide when to read and when to write; on the wire unary calls and streams are the same.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from grpc_api.servicers.memory import CallerMemory, Hold
 from storage_tiers.errors import Busy, InvalidRequest
 from storage_tiers.turns import FREE_S, SLICE_S, Lane
 
-#: A request in memory: its bytes, the message made of them, and the values made of that.
+#: Copies of a request in memory: its bytes, the parsed message, and the contract's values.
 REQUEST_COPIES = 3
-#: An answer in memory until it is sent: as Python's bytes, and as gRPC's.
+#: Copies of an answer in memory until it is sent: Python's bytes and gRPC's.
 ANSWER_COPIES = 2
-#: What is counted for an answer that is being made.
+#: Bytes counted for an answer while it is built.
 LEAST_ANSWER_BYTES = 16 << 10
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -38,19 +38,19 @@ Row = TypeVar("Row")
 Parse = Callable[[bytes], Any]
 
 
-#: Rows of a request between two looks at the clock, of 10 to 50 µs each; and those of which each takes nearly 1 ms.
+#: Rows of a request between two looks at the clock: cheap rows take 10 to 50 µs each, dear rows nearly 1 ms.
 PIECE, DEAR_PIECE = 16, 1
 
 _lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = weakref.WeakKeyDictionary()
 
 
 def lane() -> Lane:
-    """Of the running loop: all calls that work on many rows have one slice of a turn between them."""
+    """The running loop's lane: all calls that work on many rows share one slice of a turn."""
     return _lanes.setdefault(asyncio.get_running_loop(), Lane())
 
 
 async def in_pieces(rows: Sequence[Row], size: int = PIECE) -> AsyncIterator[Sequence[Row]]:
-    """The rows in their order, some at a time, with rests between them when their time is over."""
+    """The rows in order, `size` at a time; yields to the loop when the slice is used up."""
     shared = lane()
     until = shared.seconds() + FREE_S
     for first in range(0, len(rows), size):
@@ -61,13 +61,13 @@ async def in_pieces(rows: Sequence[Row], size: int = PIECE) -> AsyncIterator[Seq
 
 
 def writes_its_answer(method: Method) -> Method:
-    """Marks a unary method that counts and sends its answer by itself, since it knows the size before it makes it."""
+    """Marks a unary method that counts and sends its answer itself, because it knows the size beforehand."""
     method.writes_its_answer = True  # type: ignore[attr-defined]
     return method
 
 
 class Bounds:
-    """What all calls of a node hold and do at a time."""
+    """The bounds that all calls of a node share."""
 
     def __init__(self, connections: int = limits.MAX_CONNECTIONS) -> None:
         self.connections = Connections(connections)
@@ -78,8 +78,8 @@ class Bounds:
 
     @asynccontextmanager
     async def turn(self, size: int, rows: int = 0) -> AsyncIterator[None]:
-        """Copying so many bytes in one go, or working on so many rows: one call at a time, and everybody else has a turn
-        before the next. Whoever waits for a caller meanwhile does so outside of it."""
+        """Admits one call at a time to copy `size` bytes or work on `rows` rows; the rest of the loop runs before the next
+        one. Never wait for a caller inside the block."""
         if rows > PIECE:
             await lane().rest()
         if size <= limits.LARGE_BYTES:
@@ -91,7 +91,7 @@ class Bounds:
 
     @contextmanager
     def call(self, *, produces: bool) -> Any:
-        """Busy beyond MAX_CALLS or MAX_PRODUCE_STREAMS."""
+        """Raises Busy beyond MAX_CALLS or MAX_PRODUCE_STREAMS."""
         if self.calls >= limits.MAX_CALLS:
             raise Busy(f"{limits.MAX_CALLS} calls are under way already; retry later")
         if produces and self.produce_streams >= limits.MAX_PRODUCE_STREAMS:
@@ -106,7 +106,7 @@ class Bounds:
 
     @contextmanager
     def reading(self) -> Any:
-        """While records are read one by one. Busy beyond MAX_RECORD_READS."""
+        """Counts one `Records.Read` for the block. Raises Busy beyond MAX_RECORD_READS."""
         if self.record_reads >= limits.MAX_RECORD_READS:
             raise Busy(f"{limits.MAX_RECORD_READS} calls read records already; ask later, or read batches by Log")
         self.record_reads += 1
@@ -117,7 +117,7 @@ class Bounds:
 
     @contextmanager
     def following(self, partitions: int) -> Any:
-        """While a read of so many partitions may wait. Busy beyond MAX_FOLLOWED."""
+        """Counts `partitions` as followed for the block. Raises Busy beyond MAX_FOLLOWED."""
         if self.followed + partitions > limits.MAX_FOLLOWED:
             raise Busy(f"reads wait for {self.followed} of at most {limits.MAX_FOLLOWED} partitions already; ask later")
         self.followed += partitions
@@ -128,7 +128,7 @@ class Bounds:
 
 
 class BoundedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Changes how each method is served, once a method."""
+    """Wraps each method's handler, once per method."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -147,18 +147,18 @@ class BoundedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class CallContext:
-    """gRPC's context of one call, whose `write` counts what it hands over until it is sent."""
+    """gRPC's context of one call; its `write` counts each message until it is sent."""
 
     def __init__(self, context: Any, serialize: Callable[[Any], bytes] | None, bounds: Bounds) -> None:
         self._context = context
         self._serialize = serialize
         self.bounds = bounds
         self.peer_name: str = context.peer()
-        #: What the call's request holds; given back early by a method that goes on for long without it.
+        #: The memory counted for the request; a method that runs long without its request releases it early.
         self.request_room: Hold | None = None
 
     def forget_request(self) -> None:
-        """The request is not used any more: the method has let go of it too."""
+        """Releases the request's memory. The method must have dropped the request itself."""
         if self.request_room is not None:
             self.request_room.resize(0)
 
@@ -168,7 +168,7 @@ class CallContext:
             await self.write_counted(data)
 
     async def write_counted(self, data: bytes) -> None:
-        """Bytes of a message that its writer counts. Returns once they are sent."""
+        """Sends an encoded message whose bytes the caller has counted. Returns once they are sent."""
         if len(data) <= limits.LARGE_BYTES:
             await self._context.write(data)
             return
@@ -229,7 +229,7 @@ async def _answer_stream(handler: Any, context: CallContext, requests: AsyncIter
 
 
 async def _received(raw: Any, parse: Parse, bounds: Bounds) -> AsyncIterator[Any]:
-    """The requests of a stream, each parsed when it is asked for."""
+    """The requests of a stream, each read and parsed on demand."""
     while (data := await raw.read()) is not grpc.aio.EOF:
         async with bounds.turn(len(data)):
             request = _parsed(parse, data)
@@ -239,7 +239,7 @@ async def _received(raw: Any, parse: Parse, bounds: Bounds) -> AsyncIterator[Any
 
 
 def _parsed(parse: Parse, data: bytes) -> Any:
-    """InvalidRequest for bytes that are no message: gRPC would call it the server's error and log a traceback each time."""
+    """Raises InvalidRequest for malformed bytes: gRPC would report a server error and log a traceback each time."""
     try:
         return parse(data)
     except DecodeError as error:

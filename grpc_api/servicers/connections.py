@@ -1,14 +1,14 @@
-"""How many connections are served, and how one of them is closed, both of which gRPC for Python cannot say or do.
+"""Bounds the number of connections and closes single ones, neither of which gRPC for Python can do.
 
-A connection is known from its first call on. Once as many are known as may be, the process's own descriptors tell which of
-them have gone, and if none has, the call is refused. gRPC itself closes connections that are more by REFUSED_CONNECTIONS, so
-that they have a bound also where no call comes on them.
+A connection is known from its first call on. At the bound, the process's own descriptors show which known connections are
+gone; if none is, the call is refused. gRPC itself closes connections beyond the bound plus REFUSED_CONNECTIONS, which also
+bounds connections without calls.
 
-An aborted RPC keeps its message until its caller reads it; a connection that is shut down frees all that its calls hold, and
-gRPC takes it for one that its caller has closed. The socket is found among the process's descriptors by both of its ends.
+Aborting an RPC keeps its message until its caller reads it. Shutting down the connection's socket frees all that its calls
+hold; to gRPC it looks as if the caller had closed it. The socket is found among the process's descriptors by both its ends.
 
-Not promised: anything where there is no /proc. Then a caller that stands still is ended by the keepalive alone, and gRPC's
-own bound is the only one.
+Not promised: any of this without /proc. There only the keepalive ends a caller that reads nothing, and gRPC's own bound is
+the only one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage_tiers.errors import Busy
 
 _DESCRIPTORS = "/proc/self/fd"
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
-#: Seconds between two looks at who has gone, however many ask.
+#: Seconds between two scans for closed connections, however many calls ask.
 LOOK_S = 0.25
 
 #: Host and port.
@@ -33,7 +33,7 @@ Address = tuple[str, int]
 
 
 class Connections:
-    """Those to one port of this process; calls of at most `most` are taken."""
+    """The connections to one port of this process; at most `most` are served."""
 
     def __init__(self, most: int) -> None:
         self.port = 0
@@ -45,7 +45,7 @@ class Connections:
         self._closing: set[str] = set()
 
     async def admit(self, peer: str) -> None:
-        """Before a call of a connection that is not known yet. Busy if there is no room for it."""
+        """Admits the connection of a call; call it before serving one of an unknown peer. Raises Busy at the bound."""
         if len(self.admitted) >= self.most and not await self._forget_gone():
             return
         if len(self.admitted) >= self.most:
@@ -56,18 +56,18 @@ class Connections:
         self.admitted.add(peer)
 
     async def _forget_gone(self) -> bool:
-        """False where that cannot be known. Looks seldom, whoever asks."""
+        """Returns False where descriptors cannot be scanned. Scans at most once per LOOK_S."""
         loop = asyncio.get_running_loop()
         if self._looking is None:
             if loop.time() - self._looked_at < LOOK_S:
                 return True
             self._looking = loop.run_in_executor(None, callers, self.port)
-            # Not by the caller, who may leave: what is seen now would be believed at any later time.
+            # Not in the caller, which may be cancelled: a stale scan would then be taken for a current one.
             self._looking.add_done_callback(self._looked)
         try:
             return await asyncio.shield(self._looking) is not None
         except OSError:
-            return True  # no descriptor is left to look with: as far as is known, nobody has gone
+            return True  # no descriptor is left to scan with: assume that no connection is gone
 
     def _looked(self, looking: asyncio.Future[set[Address] | None]) -> None:
         self._looking, self._looked_at = None, asyncio.get_running_loop().time()
@@ -78,7 +78,7 @@ class Connections:
             self.admitted = {peer for peer in self.admitted if _address(peer) in there}
 
     def close(self, peer: str) -> None:
-        """Begins to end the connection, in a thread: with many open files they take a while to look through."""
+        """Starts closing the connection, in a thread: scanning many open files takes a while."""
         if peer not in self._closing:
             self._closing.add(peer)
             closing = asyncio.get_running_loop().run_in_executor(None, shut_down, peer, self.port)
@@ -91,8 +91,8 @@ class Connections:
 
 
 def shut_down(peer: str, port: int) -> bool:
-    """Ends the connection between `port` here and `peer`, as gRPC writes it (ipv4:127.0.0.1:4711, ipv6:%5B::1%5D:4711). False
-    if there is none."""
+    """Shuts down the connection between the local `port` and `peer`, in gRPC's notation (ipv4:127.0.0.1:4711,
+    ipv6:%5B::1%5D:4711). Returns False if there is none."""
     wanted = _address(peer)
     with contextlib.closing(_sockets(port)) as sockets:
         for found, address in sockets:
@@ -104,21 +104,21 @@ def shut_down(peer: str, port: int) -> bool:
 
 
 def callers(port: int) -> set[Address] | None:
-    """The far ends of the connections to `port` of this process; None where that cannot be known. OSError if no descriptor is
-    left."""
+    """The remote addresses of the connections to `port` of this process; None where descriptors cannot be scanned. Raises
+    OSError if no descriptor is left."""
     if not os.path.isdir(_DESCRIPTORS):
         return None
     return {address for _, address in _sockets(port)}
 
 
 def _address(peer: str) -> Address | None:
-    """Of a connection as gRPC writes it."""
+    """The address in gRPC's notation of a peer."""
     host, _, number = unquote(peer).partition(":")[2].rpartition(":")
     return (host.strip("[]"), int(number)) if number.isdigit() else None
 
 
 def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
-    """The connections to `port` of this process, with their far ends. OSError if no descriptor is left."""
+    """The connections to `port` of this process, with their remote addresses. Raises OSError if no descriptor is left."""
     try:
         names = os.listdir(_DESCRIPTORS)
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
         try:
             if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                 continue
-            # A descriptor of our own: the one found may be closed, and its number given to another file, at any moment.
+            # Duplicated first: the descriptor may be closed, and its number reused for another file, at any moment.
             with socket.socket(fileno=os.dup(int(name))) as found:
                 if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
                     continue

@@ -1,9 +1,10 @@
-"""How a call ends when something is wrong: with the status and the detail of `grpc_api.messages.errors`.
+"""Ends failed calls with the status and detail of `grpc_api.messages.errors`.
 
-What is no LogError is a defect of the node: it is logged here, and the caller learns INTERNAL and nothing of its insides.
+Any exception that is not a LogError is a defect of the node: it is logged here, and the caller gets INTERNAL without
+internals.
 
-A call is ended by its status and not by gRPC's `abort`: the exception that `abort` raises stays with the call, whose frames
-hold the exception, so that a refused request would stay in memory until a full collection.
+A call ends by setting its status, not by gRPC's `abort`: the exception that `abort` raises and the call's frames refer to
+each other, so a refused request would stay in memory until a full collection.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from storage_tiers.errors import LogError
 
 log = logging.getLogger(__name__)
 
-#: Where gRPC for Python logs; with a traceback, as errors, that callers leave while their calls are being ended.
+#: gRPC for Python's logger. It logs an error with a traceback when a caller leaves while its call is ending.
 GRPC_LOGGER = "grpc._cython.cygrpc"
 
 
 @asynccontextmanager
 async def ending(name: str, context: Any) -> AsyncIterator[None]:
-    """What the block raises becomes the call's status."""
+    """Turns what the block raises into the call's status."""
     try:
         yield
     except LogError as error:
@@ -53,7 +54,7 @@ def _end(context: Any, code: grpc.StatusCode, details: str) -> None:
 
 
 def not_of_a_caller(record: logging.LogRecord) -> bool:
-    """A filter of GRPC_LOGGER: what it says of calls whose callers have left is no error of the node's, and any stranger
-    could fill the log with it."""
+    """A filter of GRPC_LOGGER: a caller that leaves is no error of the node's, and any stranger could fill the log with such
+    messages."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or not issubclass(kind, (grpc.aio.InternalError, asyncio.CancelledError))

@@ -1,8 +1,8 @@
-"""One fetch stream: fetch, cut to whole batches, send, go on from where they end.
+"""One fetch stream: fetch, cut to whole batches, send, continue after the last batch sent.
 
-Invariants: the next read begins only when the last message has been taken by HTTP/2's window, so a stream holds one
-message, and none while it waits; each partition's batches come once, whole and in order; a partition that found no room goes
-first the next time. A stream whose partition fails sends what the others had, then ends with that error.
+Invariants: the next read starts only when HTTP/2's window has taken the last message, so a stream holds at most one
+message, and none while it waits. Each partition's batches come once, whole and in order. A partition that found no room
+goes first the next time. If a partition fails, the stream sends what the others had and then ends with that error.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from grpc_api.servicers.fetching import encoded, fetched, part_of, records_of, r
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.records.batch_walk import scan_batches
 
-#: How long a stream may be silent, unless it is asked for something else; and the shortest that may be asked for, so that
-#: an idle stream does not spin.
+#: How long a stream may be silent by default, and the least that a caller may ask for, so that an idle stream does not spin.
 DEFAULT_SILENCE_MS = 10_000
 LEAST_SILENCE_MS = 100
 
-#: Partitions whose silence is looked at in a second, of all streams together: a few hundredths of a processor. The more of
-#: them are followed, the longer a stream may be silent.
+#: Idle partitions checked per second by all streams together, which costs a few hundredths of a processor. The more
+#: partitions are followed, the longer a stream may be silent.
 LOOKS_PER_SECOND = 10_000
 
 Part = tuple[pb.FetchedPartition, bytes]
@@ -30,8 +29,8 @@ _Bounds = tuple[int, int, int]
 
 
 class _Follower:
-    """Where one stream stands. Objects of a partition are made anew only when it has moved: waiting streams together follow a
-    hundred thousand partitions, and Python's collector looks at every new object."""
+    """The state of one stream. A partition's objects are replaced only when it moves: waiting streams together follow a
+    hundred thousand partitions, and Python's collector visits every new object."""
 
     def __init__(self, fetch: Fetch) -> None:
         wait_ms = fetch.max_wait_ms or DEFAULT_SILENCE_MS
@@ -42,20 +41,20 @@ class _Follower:
         if fetch.max_bytes < 1:
             raise InvalidRequest("a stream needs max_bytes: records that one message may hold, in bytes")
         self._fetch = fetch._replace(partitions=(), max_wait_ms=wait_ms, min_bytes=max(1, fetch.min_bytes))
-        #: By place in the request, as which `_order` names them for the next read.
+        #: By index in the request; `_order` lists these indexes for the next read.
         self._wanted: list[FetchPartition] = list(fetch.partitions)
         self._told: list[_Bounds | None] = [None] * len(fetch.partitions)
         self._order: list[int] = list(range(len(fetch.partitions)))
         self._is_new = True
 
     def next_fetch(self, followed: int) -> Fetch:
-        """The next read, while so many partitions are followed by all streams."""
-        # The first answer comes at once: it says where each partition stands.
+        """The next read; `followed` counts the partitions that all streams follow."""
+        # The first answer comes at once and carries each partition's bounds.
         wait_ms = 0 if self._is_new else max(self._fetch.max_wait_ms, followed * 1000 // LOOKS_PER_SECOND)
         return self._fetch._replace(max_wait_ms=wait_ms, partitions=[self._wanted[index] for index in self._order])
 
     async def parts(self, answers: list[Fetched]) -> tuple[list[Part], LogError | None]:
-        """What these answers have to say, and the first error among them; moves every partition on."""
+        """The parts to send for these answers, and the first error among them; advances every partition."""
         parts: list[Part] = []
         failure: LogError | None = None
         served: list[int] = []
@@ -84,10 +83,10 @@ class _Follower:
 
 
 async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
-    """Never returns: raises the LogError of the first partition that fails, or is cancelled."""
+    """Runs until cancelled or until a partition fails, whose LogError it raises."""
     follower, rows = _Follower(fetch), len(fetch.partitions)
     while True:
-        # Streams begin, and are woken, hundreds at a time.
+        # Streams start and wake hundreds at a time.
         async with context.bounds.turn(0, rows):
             wanted = follower.next_fetch(context.bounds.followed)
         async with fetched(log, wanted, context) as answers:
@@ -99,7 +98,7 @@ async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
             release(answers)  # the caller may take its time
             if failure is None or has_parts:
                 await context.write_counted(data)
-            del data  # it is sent, and no longer counted
+            del data  # sent, and no longer counted
         if failure is not None:
             forget_frames(failure)
             raise failure

@@ -1,8 +1,8 @@
-"""A fetch through the contract, its files given back on every path, its bytes put into a message within the bound of answers.
+"""Fetches through the contract: releases the files on every path and builds messages within the bound of answers.
 
-Invariants: no byte of an answer is read before there is room for it, and the room is held until gRPC has sent the message;
-who waits for room holds neither files nor bytes. The less room its connection has left, the smaller is the next answer, down
-to LEAST_RECORDS_BYTES, or a batch.
+Invariants: no byte of an answer is read before there is room for it, and the room is held until gRPC has sent the message.
+A call that waits for room holds neither files nor bytes. The less room a connection has left, the smaller its next answer,
+down to LEAST_RECORDS_BYTES or one batch.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from grpc_api.servicers.calls import ANSWER_COPIES, CallContext
 from grpc_api.servicers.slices import read_slices
 from storage_tiers.errors import InvalidRequest, RecordTooLarge, StorageError
 
-#: Records of one answer, unless a single batch has more.
+#: Bytes of records in one answer, unless a single batch has more.
 MAX_FETCH_BYTES = 2 << 20
-#: Records of a single batch: the message has other fields beside them.
+#: Bytes of a single batch: the message has other fields too.
 MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - (64 << 10)
 LEAST_RECORDS_BYTES = 64 << 10
-#: What a partition's part of an answer takes beside its records, generously.
+#: Upper bound of a partition's bytes in an answer besides its records.
 _PART_BYTES = 256
 
 
 def bounded(fetch: Fetch, most: int = MAX_FETCH_BYTES) -> Fetch:
-    """As much as one message may hold; nobody waits for more. InvalidRequest for more partitions than one look may take."""
+    """The fetch, limited to what one message holds. Raises InvalidRequest for too many partitions."""
     if len(fetch.partitions) > MAX_FETCH_PARTITIONS:
         raise InvalidRequest(
             f"a fetch names at most {MAX_FETCH_PARTITIONS} partitions, not {len(fetch.partitions)}: ask in parts"
@@ -41,8 +41,8 @@ def bounded(fetch: Fetch, most: int = MAX_FETCH_BYTES) -> Fetch:
 
 @asynccontextmanager
 async def fetched(log: Log, fetch: Fetch, context: CallContext) -> AsyncIterator[list[Fetched]]:
-    """The answers, whose bytes count as held until the block ends. Giving up gives the read up. Who is done with their
-    files before says so with `release`."""
+    """The answers; their bytes count as held until the block ends. Cancelling cancels the read. Use `release` to give the
+    files back earlier."""
     room, peer = context.bounds.answers, context.peer_name
     answers = await _answers(log, bounded(fetch, _most(context)))
     held = room.try_hold(peer, _size(answers))
@@ -64,7 +64,7 @@ async def fetched(log: Log, fetch: Fetch, context: CallContext) -> AsyncIterator
 
 
 def _most(context: CallContext) -> int:
-    """Bytes of records that the connection's next answer may have."""
+    """Bytes of records allowed in the connection's next answer."""
     share = context.bounds.answers.share(context.peer_name) // ANSWER_COPIES
     return max(LEAST_RECORDS_BYTES, min(MAX_FETCH_BYTES, share))
 
@@ -86,7 +86,7 @@ async def _answers(log: Log, fetch: Fetch) -> list[Fetched]:
     try:
         return _sendable(fetch, await ready)
     except asyncio.CancelledError:
-        # Answered in the turn in which the caller left: nobody else would give the files back.
+        # The answer came in the same turn as the cancellation: nobody else would give the files back.
         if ready.done() and not ready.cancelled() and ready.exception() is None:
             for each in ready.result():
                 each.release_all()
@@ -94,7 +94,7 @@ async def _answers(log: Log, fetch: Fetch) -> list[Fetched]:
 
 
 def _sendable(fetch: Fetch, answers: Sequence[Fetched]) -> list[Fetched]:
-    """An answer that is larger than asked for is a single batch. One that no message holds is an error in its place."""
+    """Replaces each batch that no message holds by an error. Only a single batch is ever larger than the fetch asked for."""
     return [
         answer if answer.size <= MAX_BATCH_BYTES else _too_large(wanted, answer)
         for wanted, answer in zip(fetch.partitions, answers, strict=True)
@@ -117,7 +117,7 @@ async def records_of(answer: Fetched) -> bytes:
 
 
 def part_of(index: int, answer: Fetched) -> pb.FetchedPartition:
-    """One partition's part without its records; `index` is its place in the request."""
+    """One partition's part without its records; `index` is its index in the request."""
     if answer.error is not None:
         return pb.FetchedPartition(index=index, error=detail_of(answer.error))
     diverging = answer.diverging
@@ -132,7 +132,7 @@ def part_of(index: int, answer: Fetched) -> pb.FetchedPartition:
 
 
 async def part_and_records(index: int, answer: Fetched) -> tuple[pb.FetchedPartition, bytes]:
-    """A disk that does not give the records is this partition's error alone."""
+    """The part and its records; a failing disk is an error of this partition alone."""
     try:
         records = await records_of(answer)
     except StorageError as error:
@@ -150,7 +150,7 @@ def size_of(answers: Sequence[Fetched]) -> int:
 
 
 def encoded(parts: Sequence[tuple[pb.FetchedPartition, bytes]]) -> bytes:
-    """A FetchResponse on the wire. Protobuf would copy every record twice more."""
+    """An encoded FetchResponse, built by hand: protobuf would copy every record twice more."""
     pieces: list[bytes] = []
     for part, records in parts:
         head = part.SerializeToString()

@@ -22,7 +22,7 @@ class CoreLog(LogServicer):
     async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:  # noqa: N802
         results = await append_in_pieces(self._core, request)
         all_done = request.acks == pb.ACKS_ALL
-        del request  # what was appended need not be held until it is committed
+        del request  # appended records need not be held until they are committed
         context.forget_request()
         if all_done:
             results = [await committed(each) for each in results]

@@ -1,10 +1,10 @@
-"""Waiting for memory: a call holds its part of a bound for a while, or waits until there is some.
+"""A shared bound of memory: a call holds its share for a while, or waits until some is free.
 
-Invariants: who waits because its own connection holds much holds up nobody else; who waits for others is served in order,
-before anybody behind it; a connection that makes no progress while others wait for its part is closed, all of its calls end,
-and what they held is free. gRPC alone cannot do that: an RPC that is aborted goes on holding what its caller does not read.
+Invariants: a call that waits for its own connection's memory delays nobody else. Calls that wait for others' memory are
+served in order. A connection without progress while others wait for its share is closed, which ends its calls and frees what
+they held. gRPC alone cannot do that: an aborted RPC keeps holding what its caller does not read.
 
-Not promised: that a living caller is spared that takes longer than STALLED_S over each of its messages while others wait.
+Not promised: to spare a slow caller that needs more than STALLED_S for each message while others wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage_tiers import events
 
 log = logging.getLogger(__name__)
 
-#: Ends a connection, named as gRPC names it.
+#: Closes a connection, named as gRPC names it.
 ClosePeer = Callable[[str], None]
 
 
@@ -49,12 +49,12 @@ class CallerMemory:
         return self._accounts.limit_bytes
 
     def share(self, peer: str) -> int:
-        """What the connection's next answer should hold at most: half of what it may."""
+        """The most bytes that the connection's next answer should hold: half of what it may still take."""
         return max(0, self._accounts.left(peer)) // 2
 
     @asynccontextmanager
     async def hold(self, peer: str, size: int) -> AsyncIterator[Hold]:
-        """Counts `size` bytes for the connection until the block ends; waits for them if need be."""
+        """Counts `size` bytes for the connection until the block ends; waits while they do not fit."""
         hold = Hold(self, peer)
         try:
             await self._take(hold, size)
@@ -63,7 +63,7 @@ class CallerMemory:
             hold.resize(0)
 
     def try_hold(self, peer: str, size: int) -> Hold | None:
-        """The same without waiting: None where that would be needed. Ended by `resize(0)`."""
+        """As `hold`, but returns None instead of waiting. `resize(0)` releases it."""
         if self._waiting or not self._accounts.fits(peer, size):
             return None
         hold = Hold(self, peer)
@@ -86,7 +86,7 @@ class CallerMemory:
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-                self._admit()  # those behind it may fit
+                self._admit()  # calls behind it may fit
         hold.size = size
 
     def change(self, peer: str, before: int, after: int) -> None:
@@ -99,7 +99,7 @@ class CallerMemory:
                 self._admit()
 
     def _admit(self) -> None:
-        """Lets in who waits, in order. Whoever waits for others keeps its place before all behind it."""
+        """Admits waiting calls in order. A call that waits for others' memory keeps its turn ahead of all behind it."""
         now = asyncio.get_running_loop().time()
         is_full = False
         remaining: deque[_WaitingCall] = deque()
@@ -117,7 +117,7 @@ class CallerMemory:
             self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._look)
 
     def _look(self) -> None:
-        """Closes who stands still, as long as others wait for what it holds."""
+        """Closes stalled connections as long as others wait for what they hold."""
         self._looking = None
         if not any(not self._accounts.holds(each.peer) for each in self._waiting):
             return
@@ -140,6 +140,6 @@ class Hold:
         self.size = 0
 
     def resize(self, size: int) -> None:
-        """It turned out to be so much; never waits."""
+        """Sets the size actually held; never waits."""
         before, self.size = self.size, size
         self._memory.change(self.peer, before, size)

@@ -1,11 +1,11 @@
-"""One produce stream: requests are appended as they arrive, answered as they commit, never more than a few under way.
+"""One produce stream: requests are appended as they arrive and answered as they commit, with a bound on those under way.
 
     requests ──> appended in the order sent ──┬─ committed already ──────────────> outbox ──> the caller
                                               └─ waiting ──> commits, in order ──> outbox
 
-Invariants: at most MAX_UNDER_WAY requests between their arrival and their last answer; beyond it nothing is read, so
-HTTP/2's window stops the caller. A request is appended only if its sequence is the next one. Whatever ends the stream,
-what was appended stays, and its answers go out before the error does.
+Invariants: at most MAX_UNDER_WAY requests are between their arrival and their last answer; at the bound nothing is read,
+and HTTP/2's window stops the caller. A request is appended only if its sequence is the next one. Whatever ends the stream,
+appended records stay, and their answers go out before the error.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _accept(_: Append) -> LogError | None:
 async def append_in_pieces(
     core: Core, request: pb.ProduceRequest, refusal: Callable[[Append], LogError | None] = _accept
 ) -> list[Appended | LogError]:
-    """The appends in their order, with a turn for everybody else after each PIECE; those refused are not appended.
-    InvalidRequest, before anything is appended, for a request that makes no sense."""
+    """Appends in order, yielding to the loop after each PIECE; refused ones are skipped. Raises InvalidRequest, before
+    anything is appended, for an invalid request."""
     check_produce(request)
     transactional_id = request.transactional_id if request.HasField("transactional_id") else None
     results: list[Appended | LogError] = []
@@ -53,7 +53,7 @@ async def append_in_pieces(
 
 
 class _WaitingCommit(NamedTuple):
-    """An appended request whose commit must be told."""
+    """An appended request whose commit must be reported."""
 
     sequence: int
     results: Sequence[Appended | LogError]
@@ -61,7 +61,7 @@ class _WaitingCommit(NamedTuple):
 
 
 async def committed(result: Appended | LogError) -> Appended | LogError:
-    """The same, once it is committed; or why it never will be."""
+    """The result once it is committed, or the error why it never will be."""
     if isinstance(result, LogError) or result.committed is None:
         return result
     try:
@@ -72,7 +72,7 @@ async def committed(result: Appended | LogError) -> Appended | LogError:
 
 
 class ProduceSession:
-    """`run` serves one stream to its end. Raises the LogError that ends it before the caller does."""
+    """`run` serves one stream to its end. It raises the LogError if one ends the stream before the caller does."""
 
     def __init__(self, core: Core, send: Send) -> None:
         self._core = core
@@ -108,7 +108,7 @@ class ProduceSession:
                 await self._room.acquire()
                 await self._append(request)
         finally:
-            # What was appended is answered first, then the stream ends.
+            # Appended requests are answered before the stream ends.
             self._commits.put_nowait(None)
 
     async def _open(self, first: pb.ProduceStreamRequest | None) -> None:
@@ -146,7 +146,7 @@ class ProduceSession:
             self._commits.put_nowait(_WaitingCommit(sequence, results, request.acks == pb.ACKS_LEADER))
 
     def _foreign(self, wanted: Append) -> LogError | None:
-        """A batch of another producer. One without a whole header is left to the log, which says what is wrong with it."""
+        """The error for a batch of another producer. A batch without a whole header is left to the log to refuse."""
         if len(wanted.batch) < HEADER_BYTES:
             return None
         try:

@@ -1,10 +1,10 @@
-"""`tidelog.v1.Records` over the core's contract: records of programs into batches, and batches into records.
+"""`tidelog.v1.Records` over the core's contract: encodes records into batches, and decodes batches into records.
 
-Invariants: a record that is refused touches no other, but for those of its batch; one message of a read is made at a time, and
-nothing is held while its caller reads it but that message; offsets of a partition rise. One read at a time decodes, and in a
-thread, since a batch of a few kilobytes may inflate to many megabytes.
+Invariants: a refused record affects only the records of its own batch. A read builds one message at a time and holds nothing
+else while its caller reads it. Offsets of a partition rise. One read at a time decodes, in a thread, because a batch of a few
+kilobytes may inflate to many megabytes.
 
-Not promised: that a record sent again is there once. Nor speed beyond that of one call: `Log` has batches as they are.
+Not promised: deduplication of a record that is sent again, nor throughput beyond one call's: `Log` carries raw batches.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from storage_tiers.records.decoder import decode
 from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter, encode_headers
 from storage_tiers.types import AbortedTransaction, TopicPartition
 
-#: Records of one batch, uncompressed, unless one alone has more.
+#: Bytes of the records of one batch, uncompressed, unless one record alone has more.
 BATCH_BYTES = 256 << 10
-#: Records of one message of a read, unless one alone has more, and how many.
+#: Bytes of the records of one message of a read, unless one record alone has more, and their number.
 MESSAGE_BYTES, MESSAGE_RECORDS = 1 << 20, 8192
-#: Batches read at a time: a message is made of them.
+#: Bytes of batches read at a time, of which a message is made.
 READ_BYTES = 256 << 10
-#: How long one look for more records waits.
+#: How long one fetch waits for more records.
 WAIT_MS = 10_000
 
 _COLUMNS = OFFSET | TIMESTAMP | KEY | VALUE | HEADERS
 
 
 class _NewBatch:
-    """Records of one partition on their way, and their places in the request."""
+    """A batch being built for one partition, and the indexes of its records in the request."""
 
     __slots__ = ("partition", "places", "writer")
 
@@ -61,7 +61,7 @@ class _NewBatch:
 
 
 class _Grouping:
-    """The records of one request by partition, in batches, in their order; `refused` by place."""
+    """Groups the records of one request into batches per partition, in order; `refused` is by index in the request."""
 
     def __init__(self, count: int, now_ms: int, rng: Rng) -> None:
         self._count = count
@@ -121,7 +121,7 @@ class CoreRecords(RecordsServicer):
             raise InvalidRequest(f"a request holds at most {MAX_SENT_RECORDS} records, not {count}: send them in parts")
         grouping = _Grouping(len(self._described(topic).partitions), self._clock.unix_ms(), self._rng)
         await grouping.add_all(request.records)
-        del request  # what is in batches need not be held twice
+        del request  # its records are in batches now
         context.forget_request()
         sent = [pb.SentRecord()] * count
         for place, error in grouping.refused.items():
@@ -189,7 +189,7 @@ class CoreRecords(RecordsServicer):
     async def _offsets(
         self, topic: str, partitions: Sequence[int], at: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Mapping[int, int]:
-        """By partition, but for those that have none."""
+        """Offsets by partition; partitions without one are left out."""
         found: dict[int, int] = {}
         async for some in in_pieces(partitions):
             queries = [OffsetQuery(TopicPartition(topic, each), at, isolation=isolation) for each in some]
@@ -208,7 +208,7 @@ def _sent(partition: int, result: Appended | LogError, at: int) -> pb.SentRecord
 
 
 class _Part(NamedTuple):
-    """What was read of a partition, to be decoded from `start` on."""
+    """Batches read from a partition, to be decoded from `start` on."""
 
     partition: int
     records: bytes
@@ -217,8 +217,8 @@ class _Part(NamedTuple):
 
 
 class _Reading:
-    """One read. `positions` are the next offsets by partition, in the order of their turns; `ends`, where there are any, are
-    where it stops."""
+    """One read. `positions` holds the next offset of each partition, in the order of their turns; `ends`, if given, the
+    offsets where the read stops."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class _Reading:
         self._ends = ends
 
     async def run(self, context: CallContext) -> None:
-        """Returns at the ends. Raises the LogError of the first partition that fails, after what the others had."""
+        """Returns at the ends. Raises the LogError of the first partition that fails, after sending what the others had."""
         while wanted := self._wanted():
             async with fetched(self._core.log, self._fetch(wanted), context) as answers:
                 parts, failure = await self._parts(wanted, answers)
@@ -281,7 +281,7 @@ class _Reading:
         return parts, failure
 
     async def _message(self, parts: Sequence[_Part]) -> bytes:
-        """Records of as many parts as one message holds; moves their partitions on, behind all others."""
+        """One message of as many parts as it holds; advances their partitions and moves them behind all others."""
         if not parts:
             return b""
         async with self._decoding:
@@ -293,7 +293,7 @@ class _Reading:
 
 
 def _encoded(parts: Sequence[_Part]) -> tuple[bytes, dict[int, int]]:
-    """A ReadResponse, and the next offset of each partition that it holds records of, or passes markers of."""
+    """An encoded ReadResponse, and the next offset of each partition whose records it holds or whose markers it skips."""
     pieces: list[bytes] = []
     positions: dict[int, int] = {}
     left = MESSAGE_BYTES
@@ -311,8 +311,8 @@ def _encoded(parts: Sequence[_Part]) -> tuple[bytes, dict[int, int]]:
 def _first_rows(
     whole: bytes, start: int, following: int, aborted: Sequence[AbortedTransaction], most_bytes: int
 ) -> tuple[ColumnBatch | None, int]:
-    """As many records as a message holds, and the offset after them. Where that is inside a batch, it is inflated anew for the
-    next message: an inflated batch that waits for a caller would be memory without a bound."""
+    """As many records as a message holds, and the offset after them. A batch cut by the message is inflated again for the
+    next one: keeping inflated batches while callers read would take unbounded memory."""
     decoder = ColumnDecoder(_COLUMNS, max_rows=MESSAGE_RECORDS, max_bytes=most_bytes)
     for columns in decoder.add(whole, start, aborted=aborted):
         return columns, memoryview(columns.offsets).cast("q")[columns.rows - 1] + 1
@@ -324,7 +324,7 @@ def _first_rows(
 def _rows(partition: int, columns: ColumnBatch, whole: bytes, aborted: Sequence[AbortedTransaction]) -> bytes:
     if not columns.timestamp_nulls:
         return RowEncoder(partition).encode(columns)
-    # Beyond what a column of microseconds holds: a few records at the end of time.
+    # Timestamps that do not fit 64 bits of microseconds: the batch is decoded without columns.
     offsets = memoryview(columns.offsets).cast("q")
     response = pb.ReadResponse()
     for each in decode(whole, start_offset=offsets[0], end_offset=offsets[columns.rows - 1] + 1, aborted=aborted):

@@ -1,6 +1,6 @@
 """The gRPC server of a node: the servicers on one port, with health checking and reflection.
 
-grpc is imported when a server is asked for and not before: a process without one does not pay its memory.
+grpc is imported only when a server starts: a process without one does not pay for its memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GrpcServer:
-    """A server that runs. `port` is the one it listens on, `bounds` count what its callers hold."""
+    """A running server. `port` is its port; `bounds` count what its callers hold."""
 
     def __init__(self, server: Any, health: Any, port: int, bounds: Bounds) -> None:
         self._server = server
@@ -28,18 +28,18 @@ class GrpcServer:
         self.bounds = bounds
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Reports NOT_SERVING, takes no new calls, gives those under way `grace_s`, then ends them."""
+        """Reports NOT_SERVING, refuses new calls, gives running ones `grace_s` seconds, then ends them."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 
 
 def hold_port(host: str, port: int) -> socket.socket:
-    """Keeps `host`:`port` (an empty host: every address; port 0: a free one) from others that listen until it is closed,
-    without listening, so that `serve_grpc` can have the port meanwhile. InvalidConfig if the address cannot be had."""
+    """Reserves `host`:`port` (an empty host: every address; port 0: a free one) until the socket is closed. It does not
+    listen, so `serve_grpc` can take the port meanwhile. Raises InvalidConfig if the address cannot be bound."""
     address = host or every_address()
     held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
-        # Linux lets two share an address so while neither listens: gRPC sets it as well.
+        # With it, which gRPC sets too, Linux lets two sockets share an address while neither listens.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((address, port))
     except OSError as error:
@@ -59,8 +59,8 @@ def _address(host: str, port: int) -> str:
 
 
 async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX_CONNECTIONS) -> GrpcServer:
-    """Listens on `host`:`port` (0: a free one) and serves `core` to so many connections. InvalidConfig if that address cannot
-    be had."""
+    """Listens on `host`:`port` (0: a free one) and serves `core` to at most `connections` connections. Raises InvalidConfig
+    if the address cannot be bound."""
     import grpc.aio
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
@@ -78,7 +78,7 @@ async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX
     try:
         bound = server.add_insecure_port(_address(host or every_address(), port))
     except RuntimeError:
-        hold_port(host, port).close()  # says why, as gRPC does not
+        hold_port(host, port).close()  # its error says why; gRPC's does not
         raise _not_listening(host, port, "gRPC has no more to say") from None
     bounds.connections.port = bound
     await server.start()

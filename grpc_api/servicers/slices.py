@@ -1,4 +1,4 @@
-"""Bytes of file slices for a message: from memory at once, from a disk in a thread, so that the loop never waits for one."""
+"""Reads file slices for a message: from the page cache at once, from a disk in a thread, so the loop never waits for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from storage_tiers.errors import StorageError
 from storage_tiers.types import FileSlice
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-#: The file system cannot tell without blocking.
+#: The file system cannot probe its cache without blocking.
 _CANNOT_PROBE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 async def read_slices(slices: Sequence[FileSlice]) -> bytes:
-    """The slices joined. The caller holds their files meanwhile. StorageError if the disk does not give them."""
+    """The slices joined. The caller keeps their files open meanwhile. Raises StorageError if the disk fails."""
     try:
         parts = [await _read(piece) for piece in slices]
     except OSError as error:

@@ -1,9 +1,9 @@
-"""The token of an idempotent stream: which producer id and epoch it goes on with.
+"""The token of an idempotent stream: the producer id and epoch with which it resumes.
 
     version 1 | producer id int64 | epoch int16 | CRC-32C of cluster id and all before
 
-It guards against mistakes (another cluster's, a cut or mixed up token), not against an enemy: whoever may produce may
-claim any producer id through Kafka's protocol too.
+It guards against mistakes (a truncated or corrupt token, or another cluster's), not against an attacker: any client that
+may produce can claim any producer id through Kafka's protocol too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def encode_token(cluster_id: str, producer_id: int, producer_epoch: int) -> byte
 
 
 def decode_token(cluster_id: str, token: bytes) -> tuple[int, int]:
-    """(producer id, epoch). InvalidRequest for what this cluster never gave."""
+    """(producer id, epoch). Raises InvalidRequest for a token that this cluster never issued."""
     if len(token) == _IDENTITY.size + _CHECK.size:
         identity, check = token[: _IDENTITY.size], token[_IDENTITY.size :]
         version, producer_id, producer_epoch = _IDENTITY.unpack(identity)

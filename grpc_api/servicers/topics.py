@@ -1,4 +1,4 @@
-"""`tidelog.v1.Topics` over the core's contract: unpack, call, pack. Watchers are told of changes by their difference."""
+"""`tidelog.v1.Topics` over the core's contract: unpack, call, pack. Watchers receive only what changed."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicId
 
 DEFAULT_SEAL_TIMEOUT_MS = 60_000
-#: Of one update of metadata, some hundred bytes each and more with many partitions.
+#: Topics in one metadata update: some hundred bytes each, more with many partitions.
 TOPICS_A_MESSAGE = 200
-#: Topics of one request to create: the answer tells all configs of each, 5 KB.
+#: Topics in one create request: the answer carries all configs of each, 5 KB.
 MAX_CREATED = 500
-#: What the contract's timeouts, as Kafka's, can hold.
+#: The largest timeout of the contract, as of Kafka: an int32.
 MAX_TIMEOUT_MS = (1 << 31) - 1
 
 _Seen = Mapping[TopicId, TopicDescription]
 
 
 class CoreTopics(TopicsServicer):
-    """`version` counts the changes that this process has seen; every watcher waits on the same event."""
+    """`_version` counts the changes that this process has seen; every watcher waits on the same event."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -94,7 +94,7 @@ class CoreTopics(TopicsServicer):
         *,
         complete: bool = False,
     ) -> None:
-        """One update, in as many messages as keep each small: a watcher that reads no further holds one of them."""
+        """Sends one update in several small messages, so that a watcher that stops reading holds only one of them."""
         left = len(topics)
         first = True
         async for some in in_pieces(topics, TOPICS_A_MESSAGE):
@@ -113,7 +113,7 @@ class CoreTopics(TopicsServicer):
         await context.write(update)
 
     def _look(self) -> tuple[ClusterDescription, _Seen]:
-        """As of now, made once for all watchers of a version."""
+        """The current state, built once per version for all watchers."""
         if self._looked_at != self._version:
             found = self._core.topics.describe(None)
             seen = {each.topic_id: each for each in found if not isinstance(each, LogError)}
@@ -168,7 +168,7 @@ class CoreTopics(TopicsServicer):
 
 
 async def _add(answer: pb.DescribeTopicsResponse, described: Sequence[TopicDescription | LogError]) -> None:
-    """A topic may have thousands of partitions, and a request name it a thousand times."""
+    """Adds the topics in pieces: a topic may have thousands of partitions, and a request may name it a thousand times."""
     for each in described:
         if isinstance(each, LogError):
             answer.topics.append(topic_answer(each))
