@@ -69,6 +69,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
+    """All options of one read. `store` is a URL or an absolute path, `max_bytes` the size of a split."""
+
     store: str
     topics: tuple[str, ...]
     cluster_id: str | None = None

@@ -2,8 +2,8 @@
 
     requests (lazily) ──> at most IN_FLIGHT ranged GETs at once ──> bodies, in request order
 
-Invariants: at most IN_FLIGHT bodies of at most FETCH_BYTES are in memory beside the one in use; a MiB of a segment is yielded
-only if its CRC-32C matches the sidecar. Not promised: requests larger than FETCH_BYTES.
+Invariants: at most IN_FLIGHT bodies are in memory beside the one in use, each up to FETCH_BYTES of a segment or a sidecar's
+sections; a MiB of a segment is yielded only if its CRC-32C matches the sidecar. Not promised: requests above FETCH_BYTES.
 """
 
 from __future__ import annotations

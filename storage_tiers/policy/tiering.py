@@ -2,7 +2,7 @@
 
 A closed segment is offloaded in order, as soon as it lies wholly below `bound` = min(high watermark, last stable offset). The
 active one is closed after `segment.ms` or `tidelog.tier.max.lag.ms`, even without further appends, or when a seal is
-requested. Records below log start are not offloaded: the first offload begins with the batch that holds log start.
+requested. Batches below log start are not offloaded: the first offload begins with the batch that holds log start.
 
 Not promised: that a closed segment can be offloaded. An open transaction holds `bound` back, which shows as lag.
 """

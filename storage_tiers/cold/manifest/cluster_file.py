@@ -49,6 +49,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
+    """The content of `cluster.json`. `holder` is the node start that raised `incarnation` last."""
+
     cluster_id: str
     incarnation: int
     holder: Holder

@@ -39,6 +39,9 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
+    """The content of `topic.json`. `partitions` is their number, `incarnation` the last writer's, `configs` the topic's own
+    values by name. `earlier` are the ids that the name meant before, newest last. `revision` rises with every write."""
+
     cluster_id: str
     topic: str
     topic_id: TopicId

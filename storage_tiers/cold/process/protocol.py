@@ -2,9 +2,9 @@
 
 A frame is its length (4 bytes, big-endian) and a JSON object of at most MAX_FRAME_BYTES. The broker sends `Configure` once,
 then questions with rising numbers, and `Forget` for a question whose answer nobody awaits any more. Each answer carries its
-question's number; answers come in any order. The process sends `Idle` after a time without a question. Only the broker then
-closes the socket, and only if it has no question open: so no question is lost to a process that is about to end. A closed
-socket ends both sides' work.
+question's number; answers come in any order. The process sends `Idle` after a time without a question and keeps running; the
+broker closes the socket if it has no question open. So no question is lost to a process that is about to end. A closed socket
+ends both sides' work.
 
 Bytes of objects never pass here: they go through files in the cache directory, and frames carry the paths.
 """

@@ -262,7 +262,7 @@ class _SegmentCheck:
             self.add(Fault.UNDECODABLE, segment.key, walk.undecodable)
 
     def _sum(self, piece: bytes, at: int) -> None:
-        """Pieces begin at whole MiB of the segment."""
+        """Adds a piece, which begins at byte `at` of the segment, to the CRC-32C of each MiB."""
         view = memoryview(piece)
         while view:
             room = CHECK_BYTES - at % CHECK_BYTES

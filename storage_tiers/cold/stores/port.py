@@ -42,13 +42,16 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class ObjectBody:
+    """The bytes read, and the ETag of the version that they belong to."""
+
     data: bytes
     etag: str
 
 
 @dataclass(frozen=True, slots=True)
 class FileBody:
-    """Bytes [position, position + length) of a local file, read in bounded pieces while it is sent."""
+    """Bytes [position, position + length) of a local file, read in bounded pieces while they are sent. `crc32c` was computed
+    when they were written."""
 
     path: str
     position: int

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 
 class BlockingS3Store:
+    """Opening sends nothing; StoreRefused if the AWS settings cannot be used. `connect_seconds` bounds connecting and
+    `read_seconds` each wait for bytes."""
+
     def __init__(
         self,
         location: StoreLocation,
