@@ -1,4 +1,4 @@
-"""All transitions of a manifest. Pure.
+"""All changes that one commit may make to a partition's manifest. Pure.
 
 A transition maps a manifest to the next one, which takes effect only by a compare-and-swap on the manifest's key (I4). Every
 transition is one commit: `commit` rises by one. `recent` keeps the last 32 commit ids, so that a writer whose answer was lost

@@ -1,4 +1,4 @@
-"""Opens the store at a location.
+"""Opens the object store at a location: for a node, or blocking for readers and tools.
 
 S3 libraries are imported only when an S3 store is opened: a node on a local directory never loads them. This module does not
 read the environment; for S3 the SDK itself follows the standard AWS chain (AWS_ENDPOINT_URL, profiles, roles ...).

@@ -1,6 +1,6 @@
 """The common part of both S3 stores: client settings, the form of keys, ranges and checksums, the meaning of errors.
 
-Pure; botocore is imported only for its exceptions. Timeouts are per attempt: an attempt fails after READ_SECONDS without a
+Pure but for the import of botocore's exceptions. Timeouts are per attempt: an attempt fails after READ_SECONDS without a
 byte from the server.
 """
 
