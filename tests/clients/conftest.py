@@ -1,4 +1,4 @@
-"""One node with a store, one Java and one Node.js for all tests of real clients; they run in one worker (xdist_group)."""
+"""One node with a store, one Java and one Node.js process for all tests of real clients, in one worker (xdist_group)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node holds of a topic's only partition on its disk, and how to make it hold nothing."""
+"""The local log of a topic's only partition, and its eviction to the bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.clients.samples import Record
 from tests.support.clients import TIERED, local_bytes, seal, until
 from tests.support.node import Node
 
-#: Topics that keep their local copies until `evict`.
+#: Configs of topics that keep their local segments until `evict`.
 KEPT = {**TIERED, "local.retention.ms": "-1"}
 
 
@@ -20,12 +20,12 @@ def log(node: Node, topic: str) -> bytes:
 
 
 def stored(node: Node, topic: str) -> list[Record]:
-    """Decoded by the plain decoder."""
+    """The partition's local records, decoded by the plain decoder."""
     return [Record(each.key, each.value, each.headers, each.timestamp) for each in decode(log(node, topic))]
 
 
 def evict(node: Node, topics: Sequence[str]) -> None:
-    """Returns when all is in the bucket and no local copy is left."""
+    """Returns once all records are in the bucket and no local copy is left."""
     change = ConfigEntry("local.retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change]) for topic in topics]
     admin = AdminClient({"bootstrap.servers": node.kafka})

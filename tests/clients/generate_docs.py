@@ -1,4 +1,4 @@
-"""The parts of docs/clients.md that are made from tables: `python -m tests.clients.generate_docs` writes them anew."""
+"""The generated parts of docs/clients.md: `python -m tests.clients.generate_docs` rewrites them from the tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def tool_names() -> str:
 
 
 def differences() -> str:
-    """Each reason once."""
+    """The reasons for all differences, each once."""
     whys = list(dict.fromkeys([each.why for each in tools.DIFFERENCES] + [why for _, why in tools.OURS]))
     return "\n".join(f"- {why}" for why in whys)
 
 
 def filled(page: str) -> str:
-    """The page with its made parts made anew."""
+    """The page with its generated parts regenerated."""
     for name, text in (("tools", tool_names()), ("differences", differences())):
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         head, _, rest = page.partition(begin)

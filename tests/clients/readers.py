@@ -1,6 +1,6 @@
-"""Each client's consumer under assign(): reads partition 0 of topics from given offsets, some records of each.
+"""Each client's consumer under assign(): reads a given range of offsets from partition 0 of each topic.
 
-What comes back is in order of offset, by topic; that offsets have neither gap nor repeat is asserted here.
+Results are by topic, in offset order; that offsets have neither gap nor repeat is asserted here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tests.clients.samples import Record
 from tests.support.talker import Talker
 
-#: Of each topic, the first offset wanted and the one after the last.
+#: By topic, the first offset wanted and the one after the last.
 Wanted = Mapping[str, tuple[int, int]]
 Found = dict[str, list[Record]]
 
@@ -28,7 +28,7 @@ PATIENCE_S = 60
 
 
 class Gathered:
-    """Counts what arrives until nothing is missing."""
+    """Collects records until none is missing."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.found: Found = {topic: [] for topic in wanted}
@@ -102,7 +102,7 @@ def aiokafka(address: str, wanted: Wanted, **settings: object) -> Found:
 
 
 def kcat(address: str, wanted: Wanted, **settings: object) -> Found:
-    """One process a topic: it reads one only."""
+    """One kcat process per topic, as kcat reads only one."""
     gathered = Gathered(wanted)
     for topic, (first, end) in wanted.items():
         command = ["kcat", "-b", address, "-C", "-q", "-t", topic, "-p", "0", "-o", str(first), "-c", str(end - first)]
@@ -116,7 +116,7 @@ def kcat(address: str, wanted: Wanted, **settings: object) -> Found:
 
 
 def _kcat_record(text: bytes, topic: str, gathered: Gathered) -> bytes:
-    """Adds the first record of the text, returns what is behind it. Lengths of -1 are nulls."""
+    """Adds the first record of the text and returns the rest. A length of -1 is a null."""
     line, _, body = text.partition(b"\n")
     offset, timestamp, key_length, value_length, headers = line.split(b" ", 4)
     key_bytes, value_bytes = max(int(key_length), 0), max(int(value_length), 0)

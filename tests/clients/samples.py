@@ -1,4 +1,4 @@
-"""What the clients write and read: records of every shape, the same ones on every run."""
+"""The records that clients write and read: every shape, and the same on every run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COUNT = 24
-#: A moment of 2023: no client takes it for now.
+#: A time in 2023, which cannot be confused with the current time.
 FIRST_MS = 1_700_000_000_000
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """As a client sees it. `timestamp` in ms; -1 where the writer cannot be told one."""
+    """A record as a client sees it. `timestamp` in ms; -1 if the writer cannot set one."""
 
     key: bytes | None
     value: bytes | None
@@ -23,9 +23,9 @@ class Record(NamedTuple):
 
 
 def records(*, null_headers: bool = True, nothing: bool = True) -> Sequence[Record]:
-    """Keys, values and header values that are null, empty, and of every byte; headers of one name twice; times that go back.
+    """Null and empty keys, values and header values, and every byte value; repeated header names; timestamps that go back.
 
-    Without `null_headers` no header is null, without `nothing` no record has neither key nor value.
+    Without `null_headers` no header value is null; without `nothing` no record lacks both key and value.
     """
     keys = (b"key", None, b"", "schlüssel ☂".encode(), b"key")
     values = (b"value ", None, b"", bytes(range(256)), b"v" * 3000)
@@ -50,7 +50,7 @@ def records(*, null_headers: bool = True, nothing: bool = True) -> Sequence[Reco
 
 
 def lines() -> Sequence[Record]:
-    """What kcat can be told: one set of headers for all, no timestamps, an empty key or value means null."""
+    """Records that kcat can write: one set of headers for all, no timestamps, and no empty keys or values, only null ones."""
     every: Headers = (("a", b"1"), ("null", None), ("a", b"2"))
     keys = (b"key", None, "schlüssel ☂".encode())
     values = (b"value", None, b"v" * 3000, b"%")

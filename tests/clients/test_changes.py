@@ -1,6 +1,6 @@
-"""Clients that live through what changes under them: a node that starts again, a topic that is deleted and created again.
+"""Clients during changes of the node: it restarts, or a topic is deleted and created again.
 
-And what is large: many connections, many partitions in one request.
+Also large cases: many connections, and many partitions in one request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 class Librdkafka:
-    """A consumer of one partition that stays, as the others below."""
+    """A long-lived consumer of one partition, like the others below."""
 
     def __init__(self, address: str, topic: str, offset: int = 0, epoch: int | None = None) -> None:
         settings = {"group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
@@ -47,7 +47,7 @@ class Librdkafka:
         found: list[bytes] = []
         for _ in range(600):
             polled = self._consumer.consume(count - len(found), timeout=0.1)
-            # What is wrong for a while is told here as well.
+            # Temporary errors arrive here too.
             found += [bytes(each.value() or b"") for each in polled if each.error() is None]
             if len(found) == count:
                 return found
@@ -104,9 +104,9 @@ def write(address: str, topic: str, *values: bytes) -> None:
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
 def test_consumers_go_on_after_a_restart_raised_the_epoch(changing: Node, java: Talker) -> None:
-    """They ask with the epoch of before, are refused, learn the new one and go on where they were.
+    """Consumers fetch with the old epoch, are refused, learn the new one and continue where they were.
 
-    Who begins at a place of the older epoch asks OffsetForLeaderEpoch whether what was there still stands.
+    A consumer that starts at an offset of the older epoch asks OffsetForLeaderEpoch whether its records still exist.
     """
     create(changing, "aged", 1, {})
     write(changing.kafka, "aged", b"0", b"1", b"2")
@@ -130,9 +130,9 @@ def test_consumers_go_on_after_a_restart_raised_the_epoch(changing: Node, java: 
 # --- topics that come again -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("client", ["confluent-kafka", "Java"])
 def test_a_topic_created_again_is_read_by_who_read_the_old_one(changing: Node, java: Talker, client: str) -> None:
-    """Its offset is beyond the end of the new one, whose records it then reads from the beginning, as it is configured.
+    """A consumer's offset is past the new topic's end, so it resets to the beginning, as configured.
 
-    kafka-python reads nothing more, of Apache Kafka neither.
+    kafka-python reads no further record, and none from Apache Kafka either.
     """
     topic = f"again-{client}"
     create(changing, topic, 1, {})
@@ -205,7 +205,7 @@ def connections(node: Node) -> int:
 
 
 def test_1000_partitions_in_one_request(changing: Node, java: Talker, javascript: Talker) -> None:
-    """Of Produce, Fetch (in a session), ListOffsets and Metadata."""
+    """With Produce, Fetch (in a session), ListOffsets and Metadata."""
     create(changing, "broad", PARTITIONS, {})
     records = [{"partition": n, "key": None, "value": base64.b64encode(b"%d" % n).decode()} for n in range(PARTITIONS)]
     configs = {"linger.ms": "1000", "batch.size": "1024", "max.in.flight.requests.per.connection": "1"}

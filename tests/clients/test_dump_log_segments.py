@@ -17,7 +17,7 @@ RECORDS = 3000
 
 @pytest.fixture(scope="module")
 def partition_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partition of several segments, written by an idempotent producer, its node stopped."""
+    """A partition of several segments, written by an idempotent producer; its node has stopped."""
     with Node(tmp_path_factory.mktemp("dump")) as node:
         admin = AdminClient({"bootstrap.servers": node.kafka})
         configs = {"internal.segment.bytes": "20000", "remote.storage.enable": "false", "index.interval.bytes": "4096"}

@@ -1,4 +1,4 @@
-"""docs/clients.md says what is tried here, with the versions that are tried."""
+"""docs/clients.md lists the clients and the versions that these tests use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import kafka_jars, node_packages
 
 
 def row(page: str, first: str, heading: str) -> list[str]:
-    """The cells of the row that begins with `first`, in the table whose heading begins with `heading`."""
+    """The cells of the row that begins with `first`, in the table whose header row begins with `heading`."""
     table = page[page.index(f"| {heading} |") :].split("\n\n")[0]
     found = re.search(rf"^\| {re.escape(first)}[^|]*\|(.*)\|$", table, re.MULTILINE)
     assert found is not None, first

@@ -1,4 +1,4 @@
-"""Configs changed by librdkafka's admin client, and how the next request feels them. Kafka's own tools: test_tools.py."""
+"""Configs that librdkafka's admin client changes, and their effect on the next request. Kafka's tools: test_tools.py."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_live_change_refuses_the_next_record_and_says_why(node: Node) -> None:
 
 
 def delivery(node: Node, topic: str, value: bytes, **fields: Any) -> str | None:
-    """The name of the error that the record met."""
+    """The name of the record's delivery error, if any."""
     met: list[str | None] = []
     producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 0})
     producer.produce(topic, value, on_delivery=lambda error, _: met.append(error.name() if error else None), **fields)

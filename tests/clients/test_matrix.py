@@ -1,7 +1,7 @@
-"""Every client reads what every other wrote, with every codec, from the local disk and from the bucket.
+"""Every client reads the records of every other, with every codec, from the local disk and from the bucket.
 
-One topic for each writer and codec. What lies on disk, decoded by the plain decoder, is what the writer was told, and
-what every reader finds.
+There is one topic for each writer and codec. The records on disk, decoded by the plain decoder, equal the writer's sample
+and the result of every reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.clients import create
 from tests.support.node import Node
 from tests.support.talker import Talker
 
-#: The first connection of kafka-python reads its messages' schemas in a way that Python is to drop.
+#: At its first connection, kafka-python reads its message schemas through a deprecated Python function.
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
 
 
@@ -34,7 +34,7 @@ TOPICS = [topic_of(writer, codec) for writer in WRITERS for codec in CODECS]
 
 @pytest.fixture(scope="module")
 def told(node: Node, java: Talker, javascript: Talker) -> dict[str, list[Record]]:
-    """What each topic's writer was told to write, all of it written."""
+    """By topic, the records that its writer was told to write and has written."""
     admin = AdminClient({"bootstrap.servers": node.kafka})
     for created in admin.create_topics([NewTopic(topic, 1, 1, config=KEPT) for topic in TOPICS]).values():
         created.result(30)
@@ -53,13 +53,13 @@ def on_disk(node: Node, told: dict[str, list[Record]]) -> dict[str, list[Record]
 
 @pytest.fixture(scope="module")
 def evicted(node: Node, on_disk: dict[str, list[Record]]) -> Iterator[None]:
-    """No local copy is left of any of it."""
+    """Evicts every topic, so that no local copy is left."""
     evict(node, list(on_disk))
     yield
 
 
 def seen_by(reader: str, found: dict[str, list[Record]]) -> dict[str, list[Record]]:
-    """kcat prints a header's value up to its first zero byte."""
+    """The records as the reader shows them: kcat prints a header's value only up to its first zero byte."""
     if reader != "kcat":
         return found
     return {

@@ -1,4 +1,4 @@
-"""What real clients meet beside plain reading and writing: large records, append times, topics that nobody created."""
+"""Real clients beyond plain reading and writing: large records, append times, topics that do not exist yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.talker import Refused, Talker
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
 LARGE = 300_000
 
-#: What makes a client ask for a kilobyte at a time.
+#: Settings that make a client fetch 1,000 bytes at a time.
 SMALL_FETCHES: Mapping[str, Mapping[str, int]] = {
     "confluent-kafka": {"max.partition.fetch.bytes": 1000},
     "kafka-python": {"max_partition_fetch_bytes": 1000, "fetch_max_bytes": 1000},
@@ -36,7 +36,7 @@ SMALL_FETCHES: Mapping[str, Mapping[str, int]] = {
 
 @pytest.fixture(scope="module")
 def large(node: Node) -> list[Record]:
-    """Each record a batch of its own, some far larger than what is asked for."""
+    """Records in batches of their own, some far larger than the fetch limit."""
     create(node, "large", 1, {**KEPT, "internal.segment.bytes": str(1 << 20)})
     producer = Producer({"bootstrap.servers": node.kafka, "batch.num.messages": 1, "enable.idempotence": True})
     for number in range(8):
@@ -123,7 +123,7 @@ def test_no_topic_is_made_where_the_node_forbids_it(
         producer = Producer({"bootstrap.servers": strict.kafka, "topic.metadata.propagation.max.ms": 500})
         producer.produce("unasked", b"x", on_delivery=lambda error, _: errors.append(error.code() if error else None))
         assert producer.flush(30) == 0
-        # Its own error or the node's, by which of the two it looks at first.
+        # The client's own error or the node's, depending on which it checks first.
         assert len(errors) == 1
         assert errors[0] in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
         assert AdminClient({"bootstrap.servers": strict.kafka}).list_topics(timeout=30).topics == {}

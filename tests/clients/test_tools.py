@@ -1,4 +1,4 @@
-"""Kafka's own tools on a node: what they print is what they print on Apache Kafka, but where the table says so."""
+"""Kafka's own tools print the same on a node as on Apache Kafka, except for the differences in the table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOOL_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Without a store, so that defaults are Kafka's."""
+    """A node without a store, so that its defaults are Kafka's."""
     with Node(tmp_path_factory.mktemp("tools"), store="none") as node:
         yield node
 
@@ -43,13 +43,13 @@ def test_every_tool_is_asked() -> None:
     assert asked == set(tools.CLASSES)
 
 
-#: At Apache Kafka itself.
+#: Runs of the tools on Apache Kafka before the test fails.
 ATTEMPTS = 3
 
 
 @pytest.mark.differential
 def test_apache_kafka_still_prints_it(java: Talker, tmp_path: Path) -> None:
-    """Of some attempts, one is enough: Kafka answers an alteration before it acts, and for a moment shows half of it."""
+    """One success in ATTEMPTS is enough: Kafka acknowledges an alteration before applying it, and briefly shows half of it."""
     wanted = tools.APACHE_KAFKA.read_text()
     for attempt in range(ATTEMPTS):
         with ApacheKafka(tmp_path / f"kafka-{attempt}") as kafka:
@@ -60,7 +60,7 @@ def test_apache_kafka_still_prints_it(java: Talker, tmp_path: Path) -> None:
 
 
 def test_kafkas_test_of_clients_and_brokers_passes(plain: Node, java: Talker) -> None:
-    """It writes, reads under assign(), looks up offsets by time, creates topics and describes configs."""
+    """The tool writes, reads under assign(), looks up offsets by time, creates topics and describes configs."""
     features = ("create-topics", "offsets-for-times", "cluster-id", "describe-configs", "idempotent-producer")
     words = ["--bootstrap-server", plain.kafka, "--topic", "compatible", "--num-cluster-nodes", "1"]
     for feature in features:
@@ -72,7 +72,7 @@ def test_kafkas_test_of_clients_and_brokers_passes(plain: Node, java: Talker) ->
 
 
 def test_its_verifiable_producer_is_told_of_every_record(plain: Node) -> None:
-    """It writes 0, 1, 2 ... and says for each that it was acknowledged. It ends its process, so it has one of its own."""
+    """The tool writes 0, 1, 2 ... and reports each acknowledgement. It needs its own process because it exits it."""
     create(plain, "verified", 1, {})
     printed = kafka_jars.run_tool(
         "org.apache.kafka.tools.VerifiableProducer",
@@ -85,7 +85,7 @@ def test_its_verifiable_producer_is_told_of_every_record(plain: Node) -> None:
 
 
 def test_its_replica_verification_finds_no_lag(plain: Node, tmp_path: Path) -> None:
-    """It fetches as a replica does and goes on until it is ended."""
+    """The tool fetches as a replica does, until it is killed."""
     create(plain, "replicated", 2, {})
     main = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", kafka_jars.class_path()]
     main += ["org.apache.kafka.tools.ReplicaVerificationTool", "--broker-list", plain.kafka]

@@ -1,7 +1,7 @@
-"""What Kafka's own tools are asked, one after the other, and what they print with what differs from run to run taken out.
+"""The commands given to Kafka's own tools, in order, and their output with everything that varies between runs masked.
 
-`python -m tests.clients.tools HOST:PORT FOLDER` prints the transcript of any broker, empty but for itself, whose data lies in
-FOLDER. That of Apache Kafka 4.2.1 stands beside this file.
+`python -m tests.clients.tools HOST:PORT FOLDER` prints the transcript of any broker without topics whose data is in FOLDER.
+The transcript of Apache Kafka 4.2.1 is next to this file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.talker import Talker
 DRIVER = Path(__file__).parent / "java" / "Driver.java"
 APACHE_KAFKA = Path(__file__).with_name(f"tools-kafka-{kafka_jars.VERSION}.txt")
 
-#: The scripts of Kafka's `bin`, and what they start.
+#: The scripts of Kafka's `bin`, and the classes they run.
 CLASSES = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
@@ -40,7 +40,7 @@ CLASSES = {
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
-#: One command a line. {file:…} is a file with that JSON, {data} the broker's directory; what stands behind `<` is typed.
+#: One command per line. {file:…} is a file with that JSON, {data} the broker's directory; the text after `<` is the input.
 COMMANDS = """
 kafka-topics --list
 kafka-topics --create --topic made --partitions 2 --config retention.ms=-1 --config segment.bytes=2000000
@@ -133,7 +133,7 @@ kafka-broker-api-versions
 """
 
 
-#: Of both brokers' text: what differs from run to run.
+#: Masks on both brokers' output for text that varies between runs.
 MASKS = (
     (r"127\.0\.0\.1[: ]\d+", "HOST:PORT"),
     (r"\b1[67]\d{11}\b", "TIME"),
@@ -144,7 +144,7 @@ MASKS = (
     (r"3000 records sent.*", "3000 records sent"),
     (r'"logDir":"[^"]+"', '"logDir":"DIRECTORY"'),
     (r"crc: \d+", "crc: CRC"),
-    (r"(?<=[^a-zA-Z]size: )8[67]", "86"),  # by how far apart in time the two records are
+    (r"(?<=[^a-zA-Z]size: )8[67]", "86"),  # depends on the time between the two records
     (r'(?<="size":)8[67]', "86"),
     (r"\S*/(made-\d)", r"DIRECTORY/\1"),
     (r" +$", ""),
@@ -156,7 +156,7 @@ _REPLICAS = "Kafka sets this default for eligible leader replicas, which a singl
 
 
 class Difference(NamedTuple):
-    """Kafka's text with `instead` for every `kafkas` is ours. Patterns."""
+    """Patterns: Kafka's output, with every match of `kafkas` replaced by `instead`, equals ours."""
 
     kafkas: str
     instead: str
@@ -180,7 +180,7 @@ DIFFERENCES = (
         for each in LATER
     ),
 )
-#: What ours says more, and Kafka's never.
+#: Text that only our output has, with the reason.
 OURS = (
     (r"^  tidelog\..*\n", "tidelog also shows its own configs"),
     (r" \(it is NAME=REGEX, .*\)", "tidelog adds the required form of a client metrics pattern"),
@@ -194,7 +194,7 @@ class Ran(NamedTuple):
 
 
 def run(talker: Talker, address: str, data: Path, scratch: Path) -> Iterator[Ran]:
-    """Every command in turn, on a broker that knows no topic yet."""
+    """Runs every command in turn, on a broker without topics."""
     topic_id = ""
     for command in COMMANDS.replace("\\\n", "").strip().splitlines():
         line, _, typed = command.partition(" <")
@@ -218,13 +218,13 @@ def _with_files(line: str, scratch: Path) -> str:
 def _arguments(words: Sequence[str], address: str) -> list[str]:
     if words[0] == "kafka-dump-log":
         return list(words[1:])
-    if words[0] == "kafka-cluster":  # it takes its options behind what it is to do
+    if words[0] == "kafka-cluster":  # it takes its options after the subcommand
         return [*words[1:], "--bootstrap-server", address]
     return ["--bootstrap-server", address, *words[1:]]
 
 
 def masked(printed: str) -> str:
-    """Without what differs from run to run; lists whose order means nothing are sorted."""
+    """Output without the text that varies between runs, and with unordered lists sorted."""
     for pattern, instead in MASKS:
         printed = re.sub(pattern, instead, printed, flags=re.MULTILINE)
     printed = re.sub(r"(?<=Configs: )\S+", lambda found: ",".join(sorted(found[0].split(","))), printed)
@@ -236,7 +236,7 @@ def text(ran: Iterator[Ran]) -> str:
 
 
 def start(options: Sequence[str] = ()) -> Talker:
-    """Java with the driver; errors that tools log are not worth a line."""
+    """Java with the driver; the tools log only errors, which the masks remove."""
     quiet = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
     return Talker(["java", *quiet, *options, "-cp", kafka_jars.class_path(), str(DRIVER)])
 

@@ -1,4 +1,4 @@
-"""Each client's producer: writes the sample to partition 0 of a topic with a codec, and returns what it was told to write."""
+"""Each client's producer: writes a sample to partition 0 of a topic with a codec."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def java(talker: Talker) -> Write:
 
 def kafkajs(talker: Talker) -> Write:
     def write(address: str, topic: str, codec: str, sample: Sequence[Record]) -> None:
-        # Not idempotent: such a producer of kafkajs says epoch 0 and sequence 0 of no producer id.
+        # Not idempotent: such a kafkajs producer sends epoch 0 and sequence 0 without a producer id.
         talker.ask(command="produce", bootstrap=address, topic=topic, codec=codec, records=told(sample))
 
     return write
 
 
 def told(sample: Sequence[Record]) -> list[dict[str, object]]:
-    """In JSON."""
+    """The sample as JSON values for the driver."""
     return [
         {
             "key": _text(key),
@@ -109,7 +109,7 @@ WRITERS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "Java", "kafka
 
 
 def writers(java_talker: Talker, javascript_talker: Talker) -> dict[str, tuple[Write, Sequence[Record]]]:
-    """Each with the records that it can be told to write."""
+    """By client, its writer and the records that it can write."""
     return {
         "confluent-kafka": (confluent, records()),
         "kafka-python": (kafka_python, records(null_headers=False, nothing=False)),

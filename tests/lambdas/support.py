@@ -1,4 +1,4 @@
-"""A bucket with one tiered partition, the queue's messages about it, and a context with a clock of its own."""
+"""A bucket with one tiered partition, the queue's messages about it, and a Lambda context with settable time left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = Settings(LOCATION, READER)
 
 @dataclass
 class Context:
-    """`remaining` are the answers to how much time is left (ms), the last of them for ever."""
+    """`remaining` lists the answers for the time left (ms); the last one repeats."""
 
     remaining: list[int] = field(default_factory=lambda: [900_000])
     aws_request_id: str = "request-1"
@@ -35,7 +35,7 @@ class Context:
 
 
 def notification(key: str, bucket: str = LOCATION.bucket) -> str:
-    """The body of S3's message, as the servers write it: the key is quoted as in a form."""
+    """The body of S3's message; as from real servers, the key is quoted like a form field."""
     record = {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",
@@ -46,7 +46,7 @@ def notification(key: str, bucket: str = LOCATION.bucket) -> str:
 
 
 def batch(*bodies: str) -> dict[str, object]:
-    """What the queue hands to the function."""
+    """The event with which the queue invokes the function."""
     return {"Records": [{"messageId": f"m{at}", "body": body} for at, body in enumerate(bodies)]}
 
 
@@ -75,7 +75,7 @@ class World:
     def wake(
         self, *bodies: str, context: Context | None = None, store: BlockingMemoryStore | None = None
     ) -> Sequence[str]:
-        """Runs the handler over these messages (one hint at the partition if there are none); the ids of those that failed."""
+        """Runs the handler on these messages (by default one hint about the partition); returns the ids of failed ones."""
         answer = handle(
             batch(*(bodies or (hint(),))),
             context or Context(),
@@ -87,7 +87,7 @@ class World:
         return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
     def verdicts(self, reader: str = READER) -> list[tuple[int, int, str]]:
-        """(commit, base, verdict) of everything recorded, in order."""
+        """(commit, base, verdict) of every recorded verdict, in order."""
         prefix = f"{IDS.cluster_id}/readers/{reader}/verdicts/"
         documents = [json.loads(self.store.get(info.key).data) for info in self.store.list(prefix)]
         return [(found["commit"], found["base"], found["verdict"]) for found in documents]

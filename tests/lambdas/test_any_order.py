@@ -1,7 +1,7 @@
-"""Whatever the queue does to its hints and however handlers end: each segment that stays readable is recorded once, in order.
+"""However the queue delivers hints and however handlers end, each segment that stays readable is recorded once, in order.
 
-A seeded world: commits that add, retention that removes, hints that are lost, repeated, held back and shuffled, handlers
-that die or run out of time at any call, sweeps past the grace.
+A seeded simulation: commits add and retention removes segments; hints are lost, repeated, delayed and shuffled; handlers
+die or run out of time at any call; sweeps run past the grace period.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ STEPS = 40
 
 
 class History:
-    """What the partition went through, and what a reader of it was promised."""
+    """A partition's random history, and the checks of what its readers are guaranteed."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
         self.random = random.Random(seed)
         self.queue: list[str] = []
-        self.added: list[tuple[int, int]] = []  # (commit, base) of every segment there ever was
+        self.added: list[tuple[int, int]] = []  # (commit, base) of every segment ever added
         self.swept_unseen = False
 
     async def step(self) -> None:
@@ -93,7 +93,7 @@ async def test_each_live_segment_is_recorded_once(tmp_path: Path, seed: int) -> 
     await history._extend()
     for _ in range(STEPS):
         await history.step()
-    assert world.wake() == []  # the next hint makes all of it good
+    assert world.wake() == []  # one more hint catches up on everything
     history._check()
     assert world.cursor() == world.commit()
     missed = list(world.store.list(f"{IDS.cluster_id}/readers/{READER}/missed/"))

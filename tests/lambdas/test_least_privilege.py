@@ -1,4 +1,4 @@
-"""The role's policy against the calls that the handler really makes: each is allowed, and nothing is allowed without one."""
+"""The role's policy against the handler's actual calls: each call is allowed, and each permission is used by a call."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ VALUES = {
     "queue_arn": "arn:aws:sqs:us-east-1:123456789012:hints",
     "log_group_arn": "arn:aws:logs:us-east-1:123456789012:log-group:g",
 }
-#: Which permission an operation of the S3 API needs.
+#: The permission that each S3 operation needs.
 ACTIONS = {"GetObject": "s3:GetObject", "PutObject": "s3:PutObject", "ListObjectsV2": "s3:ListBucket"}
-#: Granted, though no call of the handler's own shows it: (statement, why).
+#: Statements granted for needs other than the handler's own calls, with the reason.
 WITHOUT_A_CALL = {
     "LearnThatAnObjectIsMissing": "without s3:ListBucket S3 answers a GET of a missing object with 403, not with 404",
     "ReadAndWriteEncrypted": "S3 asks KMS in the caller's name",
@@ -52,8 +52,8 @@ def policy() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def calls(tmp_path: Path, moto: s3_servers.S3Server) -> Iterator[list[tuple[str, str]]]:
-    """(operation, ARN) of everything the handler asks of S3, in a life that meets all it knows: missing cursor, pages,
-    damage, what was swept, a duplicate."""
+    """(operation, ARN) of the handler's S3 calls in a run with every case: a missing cursor, pages, damage, swept
+    segments, a duplicate."""
     moto.create_bucket(SETTINGS.location.bucket)
     session = boto3.session.Session(s3_servers.ACCESS_KEY, s3_servers.SECRET_KEY, region_name=s3_servers.REGION)
     made: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""What `make lambda-package` builds, unpacked and invoked in a clean interpreter: bucket, notification, queue, handler."""
+"""The package of `make lambda-package`, unpacked and invoked in a clean interpreter: bucket, notification, queue, handler."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support import s3_servers
 from tests.support.node import ROOT, Node
 from tests.support.s3_servers import S3Server
 
-#: In one worker, so that the package is built once.
+#: One xdist worker, so that the package is built once.
 pytestmark = pytest.mark.xdist_group("lambda-package")
 
 BUCKET = "tidelog-lambda-test"
-#: A handler's life as Lambda gives it one: nothing on the path but the package, and an event from outside.
+#: Runs the handler as Lambda does: only the package on the path, and an event as input.
 INVOKE = """
 import json, logging, sys
 sys.path.insert(0, sys.argv[1])
@@ -70,7 +70,7 @@ def test_it_fits_and_loads_on_the_runtime(package: Path, unpacked: Path) -> None
 
 
 class Aws:
-    """A bucket that notifies a queue as the Terraform module has it, on moto."""
+    """A bucket on moto that notifies a queue as the Terraform module configures it."""
 
     def __init__(self, server: S3Server) -> None:
         self.server = server
@@ -92,7 +92,7 @@ class Aws:
         )
 
     def receive(self) -> list[dict[str, str]]:
-        """Everything that waits in the queue, as the event source hands it on."""
+        """All messages in the queue, as the event source delivers them; deletes them."""
         found = []
         while messages := self.sqs.receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:
@@ -113,7 +113,7 @@ def aws() -> Iterator[Aws]:
 
 
 def invoke(unpacked: Path, records: list[dict[str, str]], endpoint: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What the handler answered, and the events it logged."""
+    """The handler's response, and the events it logged."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", INVOKE, str(unpacked)],
         input=json.dumps({"Records": records}),

@@ -1,4 +1,4 @@
-"""Duplicates, losses, reordering, deaths and rivals become: each live segment exactly once, in the order of commits."""
+"""Despite duplicates, losses, reordering, deaths and rivals, each live segment is recorded once, in commit order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Dying(BlockingMemoryStore):
-    """A store whose n-th call fails, before or after it took effect."""
+    """A store whose n-th call fails, before or after it takes effect."""
 
     def __init__(self, store: BlockingMemoryStore, dies_at: int, after: bool) -> None:
         self.__dict__.update(store.__dict__)
@@ -90,7 +90,7 @@ async def test_lost_and_reordered_hints_change_nothing(world: World) -> None:
     for _ in range(4):
         await world.extend()
         hints.append(hint())
-    assert world.wake(hints[3], hints[0]) == []  # two were lost, two are the wrong way round
+    assert world.wake(hints[3], hints[0]) == []  # two are lost, two arrive in the wrong order
     assert world.verdicts() == [(1, 0, "sound"), (2, 10, "sound"), (3, 20, "sound"), (4, 30, "sound")]
     assert world.cursor() == 4
 
@@ -135,7 +135,7 @@ async def test_a_death_at_every_call_is_made_good(tmp_path: Path, after: bool) -
 
 
 async def test_two_handlers_at_once_record_once(world: World) -> None:
-    """The rival overtakes between every two calls of the first one."""
+    """A rival handler runs from start to end before the first one's fourth store call."""
     for _ in range(3):
         await world.extend()
 

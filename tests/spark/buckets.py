@@ -1,4 +1,4 @@
-"""Buckets as the project's own writer makes them, for readers: topics of real batches in a directory or an S3 store."""
+"""Buckets for tests of readers: the project's own writer puts topics of real batches into a directory or S3 store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.blocking_adapter import BlockingAdapter
 from tests.support.clock import ManualClock, SeededRng
 
 CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
-#: For JVMs of tests: start fast, no threads for what pays off after minutes only.
+#: Options for the tests' JVMs: fast start, and no threads for optimisations that pay off only after minutes.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 START_MS = 1_700_000_000_000
 
@@ -37,7 +37,7 @@ def topic_id_of(name: str, generation: int = 0) -> TopicId:
 
 @dataclass
 class Bucket:
-    """Writes through the store's own port; each call of `extend` is one commit of one range."""
+    """Writes through the store's own port; each call of `extend` is one commit of one segment."""
 
     store: BlockingObjectStore
     directory: Path
@@ -90,7 +90,7 @@ class Bucket:
         aborted: Sequence[AbortedTransaction] = (),
         log_start: int = 0,
     ) -> Manifest:
-        """Offloads whole batches as the partition's next range."""
+        """Offloads whole batches as the partition's next segment."""
         found = [header for _, header in headers(data)]
         self.written += 1
         path = self.directory / f"{self.written}.log"
@@ -117,7 +117,7 @@ class Bucket:
         return asyncio.run(self.tier(topic, partition).expire(log_start))
 
     def sweep(self, topic: str, *, partition: int = 0) -> None:
-        """Deletes what no manifest names any more, at once."""
+        """Deletes at once every object that no manifest names any more."""
         asyncio.run(self.tier(topic, partition).sweep(0))
 
 
@@ -131,7 +131,7 @@ def numbered(
     step_ms: int = 1000,
     **batch: int,
 ) -> bytes:
-    """Records whose fields tell their offset, one second apart."""
+    """Batches of records whose fields contain their offset; timestamps are `step_ms` apart."""
     found = []
     for first in range(base, base + count, per_batch):
         offsets = range(first, min(first + per_batch, base + count))
@@ -150,7 +150,7 @@ def options(store: Path | str, topics: str, **more: str) -> Mapping[str, str]:
 
 
 def read(options: Mapping[str, str], schema: StructType | None = None) -> list[dict[str, Any]]:
-    """What Spark would get, task by task, without a JVM: the planned partitions travel pickled, as in Spark."""
+    """The rows that Spark would get, task by task, without a JVM; planned partitions are pickled, as in Spark."""
     source = DefaultSource(options)
     schema = source.schema() if schema is None else schema
     reader = pickle.loads(pickle.dumps(source.reader(schema)))

@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, and buckets to read."""
+"""One Spark session for all tests in this folder, and buckets to read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark's defaults, on a small machine whose JVM does not spend its time on optimising what runs once. Workers use
-    this very Python, and inherit its environment."""
+    """Spark's defaults for a small machine, with a JVM that does not optimise code that runs once. Workers use the
+    test's Python and inherit its environment."""
     from pyspark.sql import SparkSession
 
     s3_servers.set_environment()
@@ -47,7 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Bucket:
-    """A directory store at tmp_path/store with a cluster and no topic."""
+    """A directory store at tmp_path/store with a cluster but no topic."""
     store = BlockingDirectoryStore(str(tmp_path / "store"), OsFiles())
     store.create_root()
     local = tmp_path / "local"
@@ -59,7 +59,7 @@ def bucket(tmp_path: Path) -> Bucket:
 
 @pytest.fixture
 def memory_bucket(tmp_path: Path) -> Bucket:
-    """The same in memory, for what needs no Spark."""
+    """The same in memory, for tests that need no Spark."""
     made = Bucket(MemoryStore(ManualClock(START_MS)).blocking(), tmp_path)
     made.create_cluster()
     return made

@@ -1,4 +1,4 @@
-"""Runs of whole batches out of chunks of any size, and the proof that none is missing."""
+"""Runs of whole batches cut from chunks of any size, and the check that no batch is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding clusters, topics, ids and partitions: what is there is read, what is not clear is an error that says what is."""
+"""Finding clusters, topics, ids and partitions: what exists is read, and an ambiguous request gets an error that lists it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_several_clusters_are_listed(memory_bucket: Bucket) -> None:
     other = Bucket(memory_bucket.store, memory_bucket.directory, OTHER)
     other.create_cluster()
     memory_bucket.store.put("somebody else's/object", b"")
-    assert [plan.end for plan in plans(memory_bucket)] == [5]  # the only one that has the topic
+    assert [plan.end for plan in plans(memory_bucket)] == [5]  # from the only cluster that has the topic
     assert "none of which with 'a', 'nothing'" in refusal(memory_bucket, "a,nothing")
     other.publish("a", 1, state=State.DELETED)
     assert [plan.end for plan in plans(memory_bucket)] == [5]

@@ -1,4 +1,4 @@
-"""Options: what is accepted, what each refusal says."""
+"""Options: accepted values, and the message of each refusal."""
 
 from __future__ import annotations
 

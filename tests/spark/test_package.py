@@ -1,4 +1,4 @@
-"""`pyspark_tidelog` as a user's Python meets it: light, found by itself, beside files of any name."""
+"""`pyspark_tidelog` in a user's Python: it imports little, Spark finds it, and the user's files may have any name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USERS_OWN = 'raise AssertionError(f"{__name__}.py of the user was imported")\n'
 
 
 def run_as_user(directory: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """A script in a folder with the user's own spark.py and service.py; tidelog is there as it is installed."""
+    """Runs a script in a folder that holds the user's own spark.py, service.py and the like, with tidelog as installed."""
     for name in ("spark", "service", "storage", "options", "plan"):
         (directory / f"{name}.py").write_text(USERS_OWN)
     (directory / "job.py").write_text(script)

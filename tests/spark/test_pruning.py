@@ -1,4 +1,4 @@
-"""What is pruned holds no row that the filters would keep; what need not be read is pruned."""
+"""Pruning drops every segment that need not be read, and none with a row that the filters would keep."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ OFFSET, PARTITION, TIMESTAMP = ("offset",), ("partition",), ("timestamp",)
         ((GreaterThan(TIMESTAMP, moment((START_MS + 99_000) * 1000)),), [(0, 100, 200)]),
         ((GreaterThanOrEqual(TIMESTAMP, moment((START_MS + 99_000) * 1000)),), [(0, 0, 100), (0, 100, 200)]),
         ((LessThan(TIMESTAMP, moment(0)),), [(0, 0, 100), (0, 100, 200), (1, 0, 50)]),
-        # What says nothing of a range prunes nothing.
+        # A filter that does not constrain segments prunes nothing.
         ((EqualTo(("key",), b"key 5"),), [(0, 0, 100), (0, 100, 200), (1, 0, 50)]),
         ((Not(EqualTo(PARTITION, 1)),), [(0, 0, 100), (0, 100, 200), (1, 0, 50)]),
         ((StringStartsWith(("topic",), "b"), EqualNullSafe(OFFSET, None)), [(0, 0, 100), (0, 100, 200), (1, 0, 50)]),

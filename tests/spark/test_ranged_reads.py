@@ -1,4 +1,4 @@
-"""Reading ahead: in order, bounded, verified."""
+"""Read-ahead is in order, bounded and verified."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_closing_early_starts_nothing_more() -> None:
 
 # --- verified pieces ---------------------------------------------------------------------------------------------------
 class Watched:
-    """A store that remembers its ranged reads, and how many were under way at once."""
+    """A store that records its ranged reads and the most that ran at once."""
 
     def __init__(self, store: BlockingObjectStore) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class Watched:
 
 @pytest.fixture
 def segment(memory_bucket: Bucket) -> RemoteSegment:
-    """About 5 MiB and a half in batches of 100 KiB."""
+    """About 5.5 MiB in batches of 100 KiB."""
     manifest = memory_bucket.extend("a", numbered(0, 550, per_batch=10, value_bytes=10_000))
     return manifest.segments[0]
 
@@ -132,7 +132,7 @@ def test_a_piece_is_its_bytes_read_in_whole_checked_stretches(
     )
     assert len(segment_reads) == -(-(-(-end // CHECK_BYTES) - first // CHECK_BYTES) // fetch)
     assert watched.most <= 2
-    assert len(watched.reads) == len(segment_reads) + 1  # the sidecar's
+    assert len(watched.reads) == len(segment_reads) + 1  # one more read for the sidecar
 
 
 def test_reads_ahead_go_on_into_the_next_piece(memory_bucket: Bucket, segment: RemoteSegment) -> None:

@@ -1,4 +1,4 @@
-"""Reading without a JVM, but else as Spark does: plan, pickle, read. A directory store, written by the project's own writer."""
+"""Reading as Spark does (plan, pickle, read) but without a JVM, from a directory store that the project's writer made."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_nulls_headers_and_timestamps(bucket: Bucket, store: Path) -> None:
         moment,
         moment + timedelta(milliseconds=1),
         datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1),
-        None,  # beyond what Spark's timestamps reach
+        None,  # beyond the range of Spark's timestamps
         moment + timedelta(milliseconds=7),
         moment + timedelta(milliseconds=7),
     ]
@@ -127,7 +127,7 @@ def test_several_topics_and_partitions(bucket: Bucket, store: Path) -> None:
 def test_nothing_there_is_no_row(bucket: Bucket, store: Path) -> None:
     reader = DefaultSource(options(store, "a")).reader(ONLY_OFFSETS)
     assert reader.partitions() == []
-    assert list(reader.read(InputPartition(None))) == []  # what Spark makes of it
+    assert list(reader.read(InputPartition(None))) == []  # Spark's task for an empty plan
 
 
 def test_many_ranges_spilled_to_pages(bucket: Bucket, store: Path) -> None:
@@ -154,7 +154,7 @@ def test_below_log_start_nothing_is_seen(bucket: Bucket, store: Path) -> None:
 @given(data=st.data())
 def test_any_range_in_any_splits_is_read_exactly_once(bucket: Bucket, store: Path, data: st.DataObject) -> None:
     if bucket.written == 0:
-        for base in range(0, 6000, 2000):  # three ranges of about 200 KiB: several indexed intervals each
+        for base in range(0, 6000, 2000):  # three segments of about 200 KiB: several indexed intervals each
             bucket.extend("a", numbered(base, 2000, per_batch=20, value_bytes=80))
     start = data.draw(st.integers(0, 6000))
     end = data.draw(st.integers(start, 6000))
@@ -171,7 +171,7 @@ def test_any_range_in_any_splits_is_read_exactly_once(bucket: Bucket, store: Pat
 
 @pytest.mark.parametrize(("start", "end"), [(0, 40), (0, 1), (3, 9), (9, 10), (10, 31), (25, 40), (39, 40), (20, 20)])
 def test_ranges_with_gaps(bucket: Bucket, store: Path, start: int, end: int) -> None:
-    """As compaction leaves them: offsets missing at a remote segment's beginning and end, between batches and inside them."""
+    """As after compaction: offsets are missing at the start and end of a segment, between batches and inside them."""
     there = [5, 8, 12, 13, 25, 38]
     first = build_batch(
         [record(5), record(8)], base_offset=4, offset_deltas=(1, 4), last_offset_delta=5, leader_epoch=1
@@ -198,7 +198,7 @@ def at(offset: int) -> str:
 
 @pytest.fixture
 def timed(bucket: Bucket, store: Path) -> Path:
-    """Two ranges of several indexed intervals; one second a record."""
+    """Two segments of several indexed intervals each; records are one second apart."""
     bucket.extend("a", numbered(0, 3000, per_batch=20, value_bytes=80, codec=Codec.NONE))
     bucket.extend("a", numbered(3000, 3000, per_batch=20, value_bytes=80, codec=Codec.LZ4))
     return store
@@ -269,7 +269,7 @@ def marker(offset: int, producer: int, kind: ControlKind) -> bytes:
 
 @pytest.fixture
 def transactional(bucket: Bucket, store: Path) -> Path:
-    """Offsets 0-4 aborted, 5-9 of another producer committed, 10-14 plain, then markers; an abort over two ranges."""
+    """Offsets 0-4 aborted, 5-9 of another producer committed, 10-14 plain, then markers; a transaction over two segments."""
     bucket.extend(
         "a",
         of_producer(0, 5, 1)
@@ -277,7 +277,7 @@ def transactional(bucket: Bucket, store: Path) -> Path:
         + numbered(10, 5)
         + marker(15, 1, ControlKind.ABORT)
         + marker(16, 2, ControlKind.COMMIT)
-        + of_producer(17, 3, 1),  # committed in the next range
+        + of_producer(17, 3, 1),  # committed in the next segment
         aborted=[AbortedTransaction(1, 0, 15, 0)],
     )
     bucket.extend(
@@ -310,7 +310,7 @@ def test_ranges_that_begin_inside_a_transaction(transactional: Path, start: int)
 
 
 def test_aborted_transactions_across_chunks_of_one_range(bucket: Bucket, store: Path) -> None:
-    """Several MiB between first record and marker: each run of batches must know of the transaction."""
+    """With several MiB between first record and marker, each run of batches must still apply the abort."""
     data = b"".join(
         (numbered(offset, 100, value_bytes=5000) if offset % 200 else of_producer_large(offset))
         for offset in range(0, 2000, 100)
@@ -347,7 +347,7 @@ def test_a_range_swept_since_the_plan_is_an_error(bucket: Bucket, store: Path) -
     bucket.extend("a", numbered(50, 50))
     reader, partitions = planned(store)
     bucket.expire("a", 60)
-    assert consumed(reader, partitions) == list(range(100))  # removed, but within the grace: the plan's moment holds
+    assert consumed(reader, partitions) == list(range(100))  # removed, but readable within the grace period
     bucket.sweep("a")
     message = failure(reader, partitions, TierObjectMissing)
     assert "offsets [0, 50) of a-0 are gone: retention removed them since commit 2" in message
@@ -390,7 +390,7 @@ def test_a_range_rewritten_and_swept_since_the_plan_is_an_error(bucket: Bucket, 
     kept = {info.key: bucket.store.get(info.key).data for info in bucket.store.list(f"{bucket.cluster}/topics/a/")}
     bucket.store.delete(list(kept))
     bucket.tiers.clear()
-    bucket.tier("other")  # so that the next tier draws other uuids
+    bucket.tier("other")  # so that the next tier draws different uuids
     bucket.extend("a", numbered(0, 50, codec=Codec.ZSTD))
     message = failure(reader, partitions, TierObjectMissing)
     assert "were rewritten since commit 1" in message
@@ -432,7 +432,7 @@ def test_tampered_and_truncated_objects_are_errors(bucket: Bucket, store: Path) 
 def test_a_batch_damaged_before_its_offload_is_an_error(bucket: Bucket, store: Path) -> None:
     data = bytearray(numbered(0, 50, codec=Codec.GZIP))
     data[-3] ^= 1
-    # By a writer that looks at headers only.
+    # The writer is patched to check headers only.
     with mock.patch.object(sidecar, "recover_scan", lambda piece, start, *_: scan_batches(piece, start, len(piece))):
         bucket.extend("a", bytes(data))
     with pytest.raises(TierCorrupt, match="CRC-32C of the record batch is"):

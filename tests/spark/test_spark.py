@@ -1,4 +1,4 @@
-"""Through Spark itself, with its default configuration: rows arrive as columns, errors reach the user with their sentence."""
+"""Through Spark itself, with its default configuration: rows arrive as columns, and errors show the user one sentence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def failure(df: DataFrame) -> str:
 
 
 def planning_refused(df: DataFrame) -> str:
-    """The sentence of a refusal, which is all that Spark shows: its own prefix before it, no stack of any kind."""
+    """The sentence of a refusal, asserted to be all that Spark shows: its own prefix, and no stack trace."""
     shown = failure(df).strip()
     assert "Traceback" not in shown
     assert "\tat " not in shown
@@ -60,7 +60,7 @@ def planning_refused(df: DataFrame) -> str:
 
 
 def task_failed(df: DataFrame) -> str:
-    """The sentence of what a task ended with, on the second line of two: Spark's own is the first."""
+    """The sentence of a task's error: the second of two lines, after Spark's own."""
     shown = failure(df).strip()
     assert "Traceback" not in shown
     assert "\tat " not in shown
@@ -201,7 +201,7 @@ def test_pushdown_by_option_and_conf(
 
 
 def test_a_pruned_plan_is_for_one_query(spark: SparkSession, bucket: Bucket, store: Path) -> None:
-    """Spark 4.2.0 hands it to the next query of the same load() that filters nothing."""
+    """Spark 4.2.0 reuses it for the next query of the same load() that pushes no filter."""
     bucket.extend("a", numbered(0, 100))
     bucket.extend("a", numbered(100, 100))
     with filter_pushdown(spark, True):
@@ -258,7 +258,7 @@ def test_explain_says_what_is_read_and_as_of_when(
     bucket.extend("a", numbered(0, 100))
     bucket.extend("a", numbered(0, 30), partition=1)
     asked = load(spark, store).where("offset < 80").groupBy("partition").count()
-    explain(asked, "formatted")  # plans: what is committed from here on is not in it
+    explain(asked, "formatted")  # fixes the plan: later commits are not in it
     shown = capsys.readouterr().out
     assert "BatchScan tidelog" in shown
     assert "AdaptiveSparkPlan" in shown
@@ -281,7 +281,7 @@ def test_explain_says_what_is_read_and_as_of_when(
 
 @pytest.fixture(scope="module")
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
-    """versitygw where it can be built, else moto."""
+    """versitygw if it can be built, else moto."""
     missing = s3_servers.versitygw_missing()
     server = request.getfixturevalue("versitygw" if missing is None else "moto")
     assert isinstance(server, S3Server)

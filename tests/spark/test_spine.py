@@ -1,4 +1,4 @@
-"""The spine's last part, over a real S3 server: what a Kafka client wrote, Spark reads, the node stopped."""
+"""The last part of the spine test, over a real S3 server: Spark reads a Kafka client's records after the node stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits tile what is read, exactly once, whatever the segments, the index and the sizes are."""
+"""Splits cover the offsets to read exactly once, for any segments, index and sizes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def sidecar_of(segment: RemoteSegment, rows: Sequence[tuple[int, int]]) -> Sidec
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[list[RemoteSegment], dict[str, Sidecar]]:
-    """Segments that tile offsets, each with an index whose first row is its first batch."""
+    """Contiguous segments, each with an index whose first row is its first batch."""
     segments: list[RemoteSegment] = []
     sidecars: dict[str, Sidecar] = {}
     base = draw(st.integers(0, 50))
     for number in range(draw(st.integers(1, 6))):
         lengths = draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 200)), min_size=1, max_size=8))
-        lead = draw(st.integers(0, 5))  # compaction may have taken the first offsets
+        lead = draw(st.integers(0, 5))  # compaction may have removed the first offsets
         rows, offset, position = [], base + lead, 0
         for count, size in lengths:
             rows.append((offset, position))
@@ -66,7 +66,7 @@ def check_cover(splits: Sequence[Split], start: int, end: int) -> None:
         assert piece.end <= piece.segment.end
         assert 0 <= piece.first_byte < piece.end_byte <= piece.segment.length
         if piece.segment.key == last[0]:
-            assert piece.first_byte == last[1]  # no byte of a remote segment is read twice or left out between
+            assert piece.first_byte == last[1]  # no byte of a segment is read twice or skipped
         last = piece.segment.key, piece.end_byte
         at = piece.stop
     assert at == end

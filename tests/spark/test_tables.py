@@ -1,4 +1,4 @@
-"""Arrow tables without Spark hold the rows that Spark gets, in types that are Spark's own."""
+"""Arrow tables, made without Spark, hold the rows that Spark gets, in Spark's types."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_rows_are_sparks(store: Path) -> None:
     assert found.splits == 3
     parts = [found.reader(split) for split in range(found.splits)]
     assert pa.concat_tables(part.read_all() for part in parts).to_pylist() == table.to_pylist()
-    assert pa.table(found).num_rows == 3021  # by Arrow's stream
+    assert pa.table(found).num_rows == 3021  # through Arrow's C stream interface
 
 
 def test_columns_and_ranges(store: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_topic_as_of_a_commit_while_its_objects_live(bucket: Bucket, tmp_path:
         bucket.extend("t", numbered(base, 10))  # commits 1 to 5
     store = tmp_path / "store"
     assert [len(rows_at(store, commit)) for commit in range(1, 6)] == [10, 20, 30, 40, 50]
-    manifest = bucket.expire("t", 20)  # commit 6 removes two ranges
+    manifest = bucket.expire("t", 20)  # commit 6 removes two segments
     assert rows_at(store, 2) == list(range(20))
     assert rows_at(store, 5) == list(range(50))
     assert rows_at(store, manifest.commit) == list(range(20, 50))
