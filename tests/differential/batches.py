@@ -1,4 +1,4 @@
-"""Record batches, written and read here and nowhere else of ours: the judge believes no code that it judges.
+"""Record batches, encoded and decoded independently of our own code, because the judge must not trust the code it judges.
 
 Format: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -23,7 +23,7 @@ _XERIAL = b"\x82SNAPPY\0"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """`after` is its timestamp in milliseconds after the batch's first."""
+    """`after`: milliseconds from the batch's first timestamp to this record's."""
 
     value: bytes | None
     key: bytes | None = None
@@ -33,7 +33,7 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch to send. `count` and `last_offset_delta` lie where they are given; `flip` damages that byte afterwards."""
+    """A batch to send. `count` and `last_offset_delta`, if given, override the true values; `flip` damages that byte."""
 
     records: Sequence[Record]
     codec: str = "none"
@@ -100,7 +100,7 @@ def compressed(codec: str, plain: bytes) -> bytes:
     if codec == "snappy":
         return bytes(cramjam.snappy.compress_raw(plain))
     if codec == "lz4":
-        compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)  # the frames that Java reads
+        compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)  # frames that Java can read
         compressor.compress(plain)
         return bytes(compressor.finish())
     return bytes(getattr(cramjam, codec).compress(plain))
@@ -108,7 +108,7 @@ def compressed(codec: str, plain: bytes) -> bytes:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def read_batches(data: bytes) -> list[dict[str, Any]]:
-    """Every batch as a tree; a last one that is not whole is only counted, as consumers drop it."""
+    """Every batch as a tree; an incomplete last one is only marked as cut off, as consumers drop it."""
     batches: list[dict[str, Any]] = []
     position = 0
     while len(data) - position >= HEAD_BYTES:
@@ -161,7 +161,7 @@ def _decompress(codec: int, payload: bytes) -> bytes:
 
 
 def _unsnappy(payload: bytes) -> bytes:
-    """Raw, or in the frames of Java's xerial library."""
+    """Decompresses Snappy data, either raw or in the framing of Java's xerial library."""
     if not payload.startswith(_XERIAL):
         return bytes(cramjam.snappy.decompress_raw(payload))
     out, position = b"", 16

@@ -1,8 +1,8 @@
 """Compares two transcripts field by field. Pure: trees in, differences and counts out.
 
-First each side is normalised alone: what a broker must choose by itself (ids, times, words) becomes what can be compared
-of it: the same token for the same id, `<now>` for a time within the run, `<text>` for words. Then the two trees are walked
-together, and every leaf is equal, or a difference on purpose, or a failure. No leaf is skipped.
+First each side is normalised alone: values that a broker chooses freely (ids, times, texts) become comparable tokens: the
+same token for the same id, `<now>` for a time within the run, `<text>` for a text. Then both trees are walked together, and
+every leaf is equal, or an intended difference, or a failure. No leaf is skipped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.differential.message_trees import Tree
 from tests.differential.peer import Exchange
 from tests.differential.rules import ABSENT, ANY, Kind, Normalised, OnPurpose
 
-#: How far the two clocks of a time on the wire and of this process may lie apart.
+#: Milliseconds by which a broker's clock may differ from this process's.
 CLOCK_SLACK_MS = 5_000
 _NO_ID = (None, -1, 0, "", "00000000-0000-0000-0000-000000000000")
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What normalising must know of a peer. `until_ms` is when the session had ended, `known` its ids that have names."""
+    """A peer's data for normalisation. `until_ms`: the session's end (Unix ms); `known`: names by id."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One place of two answers. `path` has no indexes and is what rules name; `place` is for people."""
+    """One leaf of both responses. Rules refer to `path`, which has no indexes; `place` has them, for people."""
 
     path: str
     place: str
@@ -57,8 +57,8 @@ class Difference:
 
 @dataclasses.dataclass
 class Outcome:
-    """`compared` has (api, version, path) of every leaf that was compared, once for each time; `free` what no row names
-    the value of: our side there is held to what it was (`pinned.py`)."""
+    """`compared`: (api, version, path) of each comparison; `free`: leaves whose value on our side the tables leave open,
+    and which `pinned.py` compares with its recorded values."""
 
     compared: list[tuple[str, int, str]] = dataclasses.field(default_factory=list)
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -75,7 +75,7 @@ def compare(
     normalised: Iterable[Normalised],
     on_purpose: Iterable[OnPurpose],
 ) -> Outcome:
-    """Of one session. Both transcripts must have the same steps; ValueError if they do not."""
+    """Compares one session. Raises ValueError unless both transcripts have the same steps."""
     if [(e.api, e.version, e.label) for e in kafka] != [(e.api, e.version, e.label) for e in tidelog]:
         raise ValueError(f"{session}: the transcripts have different steps")
     rules, rows = tuple(normalised), tuple(on_purpose)
@@ -111,7 +111,7 @@ def _purpose(rows: Iterable[OnPurpose], session: str, exchange: Exchange, leaf: 
 
 # --- walking ----------------------------------------------------------------------------------------------------------
 def leaves(kafka: Tree, tidelog: Tree, path: str = "", place: str = "") -> Iterator[Leaf]:
-    """Both trees in step. What stands on one side only is one leaf with `ABSENT` on the other."""
+    """Walks both trees together. A value on one side only is one leaf with `ABSENT` on the other."""
     if path == "" and ("connection" in kafka) != ("connection" in tidelog):
         sides = [tree.get("connection", "answered") for tree in (kafka, tidelog)]
         yield Leaf("connection", "connection", sides[0], sides[1])
@@ -131,7 +131,7 @@ def leaves(kafka: Tree, tidelog: Tree, path: str = "", place: str = "") -> Itera
 
 # --- normalising ------------------------------------------------------------------------------------------------------
 class Normaliser:
-    """Of one peer's transcript, in order: ids are numbered as they come up."""
+    """Normalises one peer's transcript in order: ids are numbered as they appear."""
 
     def __init__(self, side: Side, rules: Sequence[Normalised]) -> None:
         self._side = side
@@ -158,7 +158,7 @@ class Normaliser:
         return self._leaf(value, rule)
 
     def _by_key(self, rows: list[Tree], key: str, path: str, rules: Sequence[Normalised]) -> Tree:
-        """A dict by what `key` says of each row (`a+b`: two fields); a repeated one gets a number behind it."""
+        """The rows as a dict by the field `key` (`a+b`: two fields); repeated keys get a number appended."""
         found: dict[str, Tree] = {}
         for row in sorted(rows, key=lambda row: self._key_of(row, key)):
             name = plain = self._key_of(row, key)

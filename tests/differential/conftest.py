@@ -1,4 +1,4 @@
-"""Both brokers, in each setup that a session asks for, started once a run and kept for all sessions."""
+"""Both brokers, in each setup that a session needs, started once per run and kept for all sessions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.support.ports import free_port
 KAFKAS_RECEIVER = Path(__file__).with_name("MetricsReceiver.java")
 
 
-#: What Kafka has to be told to run alone, tidelog is told too, so that it is no difference.
+#: Configs that Kafka needs to run alone; tidelog gets them too, so that they cause no difference.
 ONE_REPLICA = (".replication.factor", ".min.isr")
-#: What a broker with a tier looks after, it looks after often.
+#: Short intervals for the background work of brokers with a tier.
 EAGER: dict[str, str | int | bool] = {"log.retention.check.interval.ms": 200}
 KAFKAS_TIER: dict[str, str | int | bool] = {
     **EAGER,
@@ -58,7 +58,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
                 kafka, node = ApacheKafka(left), Node(right)
             alone = (key for key in kafka.configs() if key.endswith(ONE_REPLICA) and not key.startswith("rlmm."))
             node.settings = {**dict.fromkeys(alone, 1), **node.settings}
-            # Kafka is told what to advertise, too.
+            # Kafka has a configured advertised address, so tidelog gets one too.
             node.kafka = f"127.0.0.1:{free_port()}"
             node.flags = [*node.flags, "--advertised-listeners", f"PLAINTEXT://{node.kafka}"]
             stack.enter_context(kafka)

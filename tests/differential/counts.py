@@ -1,6 +1,6 @@
-"""How much was compared: per API the distinct fields over all versions, and the single values. They may only rise.
+"""The amount compared: per API, distinct fields over all versions, and single values. The counts may only rise.
 
-`counts.json` holds what the last run that was written had; `make differential ARGS=--write-counts` writes it anew.
+`counts.json` holds the last recorded counts; `make differential ARGS=--write-counts` rewrites it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY = re.compile(r"<[^>]*>")
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """`fields`: (version, field) pairs; `values`: single comparisons."""
+    """`fields`: number of distinct (version, field) pairs; `values`: number of single comparisons."""
 
     fields: int
     values: int
@@ -45,7 +45,7 @@ def write(counts: dict[str, Count]) -> None:
 
 
 def fallen(before: dict[str, Count], now: dict[str, Count]) -> list[str]:
-    """What is compared less than before, in words."""
+    """One line for each API whose counts have fallen."""
     none = Count(0, 0)
     return [
         f"{api}: {count.fields} fields and {count.values} values before, now {got.fields} and {got.values}"

@@ -1,7 +1,7 @@
-"""Twenty faults that our answers might have, seeded into real ones: the comparison has to report each.
+"""Twenty plausible faults, seeded into real responses of ours: the comparison must report each.
 
-A fault says in which answers of ours it can sit (API, path of the field, and a value there that it changes) and what it
-makes of the value. `seeded` gives a transcript for every place, one at a time, as if we had answered so.
+A fault names the responses that it fits (API, path of the field, and which values there) and how it changes the value.
+`seeded` yields, for each such place, a transcript as if we had answered with that fault.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from tests.differential.message_trees import Tree
 from tests.differential.peer import Exchange
 
-#: What a fault makes of a value to say that the field is not there.
+#: The result of a fault that removes the field.
 GONE: Any = object()
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """`path` as in the rules, without indexes or keys; `fits` says of a value whether the fault changes it."""
+    """`path` is as in the rules, without indexes or keys; `fits` tells whether the fault applies to a value."""
 
     name: str
     api: str
@@ -90,7 +90,7 @@ FAULTS = (
 
 
 def seeded(fault: Fault, transcript: Sequence[Exchange]) -> Iterator[tuple[int, list[Exchange]]]:
-    """For each place that the fault fits: the step it is in, and the transcript with the fault there."""
+    """For each place that the fault fits: the step's number, and the transcript with the fault there."""
     for step, exchange in enumerate(transcript):
         if exchange.api != fault.api:
             continue

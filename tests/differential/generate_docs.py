@@ -1,4 +1,4 @@
-"""docs/compatibility.md, from the tables that the comparison uses. Writer: `python -m tests.differential.generate_docs`."""
+"""docs/compatibility.md, generated from the comparison's tables by `python -m tests.differential.generate_docs`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _value(value: object) -> str:
 
 
 def _plain(path: str) -> str:
-    """A rule's path for people: without the patterns that stand for any row."""
+    """A rule's path for people, without the patterns for rows."""
     path = re.sub(r"\.?<\*>", "", path).replace("<", "").replace(">", "")
     return re.sub(r"\.?\*\.?", ".", path).strip(".") or "everything"
 

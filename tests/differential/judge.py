@@ -1,8 +1,8 @@
-"""Runs sessions on both brokers, once each, and compares what they answered.
+"""Runs sessions on both brokers, once each, and compares their responses.
 
 A session is a function of a peer and a version, registered by `session`. It runs for every version of its API that we
-serve, or for those it names, on brokers with default configs or with those of its `Setup`. Sessions of APIs that we do not
-serve do not run; `rules.LATER` has to name those APIs.
+serve, or for the versions it names, on brokers with default configs or those of its `Setup`. Sessions of APIs that we do
+not serve do not run; `rules.LATER` must name those APIs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.differential.rules import EXPECTED, NORMALISED
 
 Script = Callable[[Peer, int], None]
 
-#: The APIs that we serve everybody, by kio's name: the lowest and the highest version that we answer.
+#: The APIs that we serve to every client, by kio's name: API key, and the lowest and highest version served.
 SERVED = {
     re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower(): (api.key, api.served_from, api.highest)
     for api in APIS
@@ -57,7 +57,7 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class Broker:
-    """`restart` stops it cleanly and starts it on what it has, at the same address."""
+    """`restart` stops the broker cleanly and starts it with the same data and address."""
 
     address: str
     restart: Callable[[], object]
@@ -65,7 +65,7 @@ class Broker:
 
 @dataclasses.dataclass(frozen=True)
 class Heard:
-    """What both answered in one session."""
+    """Both brokers' responses in one session."""
 
     kafka: Sequence[Exchange]
     tidelog: Sequence[Exchange]
@@ -97,7 +97,7 @@ def all_sessions() -> tuple[Session, ...]:
 
 
 class Judge:
-    """`brokers` gives Kafka and tidelog in a setup, both empty at first; it is asked once a setup."""
+    """`brokers` returns Kafka and tidelog in a setup, both initially empty; it is called once per setup."""
 
     def __init__(self, brokers: Callable[[Setup], tuple[Broker, Broker]]) -> None:
         self._brokers = cache(brokers)
@@ -133,7 +133,7 @@ class Judge:
 
 
 def judged(of: Session, heard: Heard) -> Outcome:
-    """Where any answer of ours is on purpose, it is the one that is written down."""
+    """Compares a session; where the tables allow us any answer, ours must be the recorded one."""
     outcome = compare(of.name, heard.kafka, heard.tidelog, heard.sides, NORMALISED, EXPECTED)
     outcome.differences += pinned.strayed(_pinned(), of.name, of.version, outcome, heard.kafka)
     return outcome

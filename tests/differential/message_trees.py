@@ -1,7 +1,7 @@
-"""Requests of Kafka's schemas as bytes, answers as plain trees, both by kio; and record batches by hand.
+"""Requests as bytes and responses as plain trees, both by kio from Kafka's schemas; record batches by our own decoder.
 
-A request is given as the union of all versions' fields: what its version does not have is dropped, what no version has is
-an error (a misspelt field would compare nothing). A tree is made of dicts, lists, numbers, text, booleans and None:
+A request is given with the fields of all versions: fields that its version lacks are dropped, and a field that no version
+has is an error (a misspelt field would compare nothing). A tree consists of dicts, lists, numbers, text, booleans and None:
 error codes by name, durations and times in milliseconds, records batch by batch.
 """
 
@@ -27,7 +27,7 @@ from tests.differential.batches import read_batches
 Tree: TypeAlias = Any
 
 CLIENT_ID = "judge"
-#: An answer that nobody can read whole.
+#: Stands for a response that cannot be decoded.
 NO_TEXT: Tree = {"connection": "a string that is no UTF-8"}
 _ZEROS: dict[str, Any] = {
     "int8": 0,
@@ -46,7 +46,7 @@ _ZEROS: dict[str, Any] = {
 
 @functools.cache
 def versions(schema: str) -> tuple[int, ...]:
-    """Those that kio knows, rising."""
+    """The versions that kio knows, ascending."""
     package = importlib.import_module(f"kio.schema.{schema}")
     return tuple(sorted(int(module.name[1:]) for module in pkgutil.iter_modules(package.__path__)))
 
@@ -63,7 +63,7 @@ def api_key(schema: str) -> int:
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 def request(schema: str, version: int, correlation: int, values: dict[str, Any]) -> bytes:
-    """A request without its size. Raises KeyError for a field that no version of the API has."""
+    """Encodes a request without its size. Raises KeyError for a field that no version of the API has."""
     _check_names(schema, values)
     kind = message(schema, version, "request")
     head = kind.__header_schema__(
@@ -144,8 +144,8 @@ def _check_names(schema: str, values: Any) -> None:
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 def answer(schema: str, version: int, body: bytes) -> tuple[int, Tree]:
-    """Correlation id and tree of an answer without its size; `NO_TEXT` where a string of it is no UTF-8. Raises ValueError
-    unless every byte is used."""
+    """Correlation id and tree of a response given without its size; `NO_TEXT` if a string in it is not UTF-8. Raises
+    ValueError unless every byte is used."""
     kind = message(schema, version, "response")
     head, head_size = entity_reader(kind.__header_schema__)(body, 0)
     try:

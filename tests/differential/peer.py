@@ -1,8 +1,8 @@
-"""One broker as a session sees it: a socket, what was asked, and what was answered.
+"""One broker as a session sees it: a socket, and a transcript of requests and responses.
 
-A session speaks to one peer at a time and may go on with what that peer answered (a topic's id, a producer's epoch), so the
-two transcripts of a session have the same steps and different names. Everything that is asked with `ask`, `tell`, `raw` or
-`pipeline` is in the transcript; what only prepares is not (`create`, `quietly`).
+A session talks to one peer at a time and may use that peer's answers (a topic's id, a producer's epoch), so its two
+transcripts have the same steps but different names. Requests made with `ask`, `tell`, `raw` or `pipeline` are in the
+transcript; preparations (`create`, `quietly`) are not.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tests.differential import message_trees
 from tests.differential.message_trees import Tree
 
 ANSWER_SECONDS = 30.0
-#: How long a peer may take to close a connection that it should close.
+#: Seconds that a peer may take to close a connection that it should close.
 CLOSE_SECONDS = 10.0
 SETTLE_SECONDS = 0.15
 _PAUSE_S = 0.01
-#: What stands in the transcript where the peer closed the connection, or where no answer belongs.
+#: Transcript entries for a connection that the peer closed, and for no response.
 CLOSED: Tree = {"connection": "closed"}
 SILENT: Tree = {"connection": "no answer"}
 
 
 class PeerFailed(AssertionError):
-    """A peer answered what cannot be read, or never came to where it should be."""
+    """A peer's response could not be decoded, or the peer never reached the expected state."""
 
 
 class PeerSilent(PeerFailed):
@@ -37,7 +37,7 @@ class PeerSilent(PeerFailed):
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One question and its answer. `label` says what is special about the question, and is unique in its session."""
+    """One request and its response. `label` describes the request and is unique in its session for the API and version."""
 
     api: str
     version: int
@@ -46,7 +46,7 @@ class Exchange:
 
 
 class Peer:
-    """`name` says whose answers these are; `prefix` begins every topic that the session makes; `restart` restarts it."""
+    """`name`: the broker's; `prefix`: of every topic that the session creates; `restart`: restarts the broker."""
 
     def __init__(self, name: str, address: str, prefix: str, restart: Callable[[], object] | None = None) -> None:
         self.name = name
@@ -55,14 +55,14 @@ class Peer:
         self.prefix = prefix
         self.started_ms = time.time_ns() // 1_000_000
         self.transcript: list[Exchange] = []
-        #: Ids of topics made here, and whose they are.
+        #: Topic names by id, for topics created here.
         self.topics: dict[str, str] = {}
         self._restart = restart
         self._socket: socket.socket | None = None
         self._correlation = 0
 
     def restart(self, *topics: tuple[str, int]) -> None:
-        """Cleanly. Returns once it leads the partitions (name and number) again."""
+        """Restarts the broker cleanly; returns once it leads the given topics' partitions (name, partition count) again."""
         assert self._restart is not None
         self.hang_up()
         self._restart()
@@ -75,11 +75,11 @@ class Peer:
         return self._note(api, version, label, answer)
 
     def ask_for(self, api: str, version: int, label: str, keep: Callable[[Tree], Tree], /, **values: Any) -> Tree:
-        """Of an answer that tells more than this session's own, what `keep` keeps."""
+        """Asks and records `keep` of the response, for responses that also cover other sessions' state."""
         return self._note(api, version, label, keep(self.quietly(api, version, **values)))
 
     def settle_same(self, api: str, version: int, label: str, /, **values: Any) -> Tree:
-        """Asks until the answer has not changed for a while: what was changed arrives at Kafka's brokers later."""
+        """Asks until the response is stable for SETTLE_SECONDS, as changes reach Kafka's brokers with a delay."""
         answer = self.quietly(api, version, **values)
         steady = time.monotonic()
         while time.monotonic() < steady + SETTLE_SECONDS:
@@ -90,11 +90,11 @@ class Peer:
         return self._note(api, version, label, answer)
 
     def collect(self, api: str, version: int, label: str, answer: Tree, /) -> Tree:
-        """Notes what a session has put together from several answers of this API."""
+        """Records a result that the session has assembled from several responses of this API."""
         return self._note(api, version, label, answer)
 
     def ask_patiently(self, api: str, version: int, label: str, seconds: float, /, **values: Any) -> Tree:
-        """For what a peer may leave unanswered: that too is an answer, after that time."""
+        """Asks a request that may stay unanswered: no response within `seconds` is recorded as `SILENT`."""
         self._send(message_trees.request(api, version, number := self._next(), values))
         try:
             answer = self._answer(api, version, number, seconds)
@@ -103,7 +103,7 @@ class Peer:
         return self._note(api, version, label, answer)
 
     def tell(self, api: str, version: int, label: str, /, **values: Any) -> None:
-        """For what must not be answered: the next request's answer has to be the next answer."""
+        """Sends a request that must not be answered: the next response must belong to the next request."""
         self._send(message_trees.request(api, version, self._next(), values))
         follow = self._next()
         self._send(message_trees.request("api_versions", 0, follow, {}))
@@ -116,7 +116,7 @@ class Peer:
             self._note(api, version, label, {"connection": "an answer"})
 
     def pipeline(self, api: str, version: int, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Tree]:
-        """All at once; the answers have to come in the same order."""
+        """Sends all requests at once; the responses must come in the same order."""
         numbers = [self._next() for _ in requests]
         encoded = [message_trees.request(api, version, n, dict(v)) for n, (_, v) in zip(numbers, requests, strict=True)]
         self._send_bytes(b"".join(map(message_trees.framed, encoded)))
@@ -128,8 +128,8 @@ class Peer:
     def raw(
         self, label: str, data: bytes, /, api: str = "frames", version: int = 0, *, patience: float | None = None
     ) -> Tree:
-        """Bytes as they are, size included. Answers are read as `api` v`version`; "frames" expects to be hung up on. With
-        `patience`, no answer in so many seconds is one too."""
+        """Sends raw bytes, size included. The response is decoded as `api` v`version`; "frames" expects the peer to close.
+        With `patience`, no response within that many seconds is recorded as `SILENT`."""
         self.hang_up()
         self._send_bytes(data)
         try:
@@ -146,13 +146,13 @@ class Peer:
         return self._note(api, version, label, message_trees.answer(api, version, frame)[1])
 
     def quietly(self, api: str, version: int, /, **values: Any) -> Tree:
-        """Asks without a note."""
+        """Asks without recording the exchange."""
         number = self._next()
         self._send(message_trees.request(api, version, number, values))
         return self._answer(api, version, number)
 
     def begin(self, api: str, version: int, /, **values: Any) -> Waiting:
-        """Asks on a connection of its own, for an answer that is to come later."""
+        """Asks on a separate connection, for a response that comes later."""
         return Waiting(self, api, version, values)
 
     def hang_up(self) -> None:
@@ -165,7 +165,7 @@ class Peer:
         return f"{self.prefix}-{name}"
 
     def create(self, name: str = "t", /, partitions: int = 1, **configs: str) -> tuple[str, str]:
-        """A topic that is ready: its name and id. A config's dots are written as underscores."""
+        """Creates a topic and waits until it is ready; returns its name and id. Dots in config names become underscores."""
         topic = self.named(name)
         wanted = {
             "name": topic,
@@ -182,7 +182,7 @@ class Peer:
         return topic, created["topic_id"]
 
     def delete(self, topic: str) -> None:
-        """Until metadata does not show it any more."""
+        """Deletes the topic and waits until metadata no longer shows it."""
         self.quietly("delete_topics", 5, topic_names=[topic])
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
@@ -194,7 +194,7 @@ class Peer:
             time.sleep(_PAUSE_S)
 
     def await_partitions(self, topic: str, partitions: int) -> None:
-        """Until every partition's leader says where its log ends: Kafka shows partitions before it leads them."""
+        """Waits until every partition's leader returns its log end offset: Kafka shows partitions before it leads them."""
         deadline = time.monotonic() + ANSWER_SECONDS
         rows = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
         while True:
@@ -208,7 +208,7 @@ class Peer:
             time.sleep(_PAUSE_S)
 
     def fill(self, topic_id: str, *batches: bytes, partition: int = 0) -> None:
-        """Appends, each batch with a request of its own."""
+        """Appends each batch with its own request."""
         for batch in batches:
             answer = self.quietly(
                 "produce",
@@ -242,10 +242,10 @@ class Peer:
         try:
             self._connected().sendall(data)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the peer closed before it had read everything; receiving says so
+            pass  # the peer closed before it had read everything; the receive reports it
 
     def _receive(self, seconds: float = ANSWER_SECONDS) -> bytes | None:
-        """An answer without its size, None where the peer closed. The connection is then gone."""
+        """A response without its size; None if the peer closed the connection, which is then dropped here too."""
         connection = self._connected()
         connection.settimeout(seconds)
         try:
@@ -285,7 +285,7 @@ class Peer:
 
 
 class Waiting:
-    """A request that may be answered long after it was sent. Made by `Peer.begin`."""
+    """A request whose response may come much later. Made by `Peer.begin`."""
 
     def __init__(self, peer: Peer, api: str, version: int, values: Mapping[str, Any]) -> None:
         self._peer = peer
@@ -295,7 +295,7 @@ class Waiting:
         self._own._send(message_trees.request(api, version, self._number, dict(values)))
 
     def end(self, label: str) -> Tree:
-        """The answer, within `ANSWER_SECONDS`."""
+        """Waits for the response, at most `ANSWER_SECONDS`, and records it."""
         api, version = self._asked
         try:
             answer = self._own._answer(api, version, self._number)

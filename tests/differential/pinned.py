@@ -1,7 +1,7 @@
-"""Our own answers where the tables let them be anything: what they were when they were written down, and nothing else.
+"""Our recorded answers wherever the tables allow any: they must not change.
 
 `pinned.json` has, by session, step and place, each answer and the versions of the session's API that give it.
-`make differential ARGS=--write-counts` writes it anew; its changes are read as code is.
+`make differential ARGS=--write-counts` rewrites it; its changes are reviewed like code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write(pinned: Pinned) -> None:
 
 
 def collected(outcomes: Iterable[tuple[str, int, Outcome]]) -> Pinned:
-    """Of (session, version, what it came to)."""
+    """The answers to record, from (session, version, outcome) rows."""
     found: Pinned = {}
     for session, version, outcome in outcomes:
         for free in outcome.free:
@@ -42,7 +42,7 @@ def collected(outcomes: Iterable[tuple[str, int, Outcome]]) -> Pinned:
 def strayed(
     pinned: Pinned, session: str, version: int, outcome: Outcome, asked: Iterable[Exchange]
 ) -> list[Difference]:
-    """Where our answer is not the one that is written down, or none is; also where it has become Kafka's."""
+    """Differences where our answer is not the recorded one, none is recorded, or ours now equals Kafka's."""
     found = []
     free_places = {(_step(free.exchange), _general(free.leaf.place, session, version)) for free in outcome.free}
     for exchange in asked:
@@ -62,7 +62,7 @@ def strayed(
 
 
 def gone(pinned: Pinned, now: Pinned) -> list[str]:
-    """What is written down of a step or place that is no longer free, in words."""
+    """One line for each recorded place that the tables no longer leave open."""
     return [
         f"{session}: {step}: {place}"
         for session, steps in pinned.items()
@@ -77,7 +77,7 @@ def _step(exchange: Exchange) -> str:
 
 
 def _general(text: str, session: str, version: int) -> str:
-    """Names of topics begin with the session and its version."""
+    """Removes the version from topic names, which begin with the session and its version."""
     return text.replace(f"{session}-v{version}", session)
 
 

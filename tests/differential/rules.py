@@ -1,10 +1,10 @@
-"""What may differ between the two brokers' answers: three tables, and nothing else.
+"""The only allowed differences between the two brokers' answers, in three tables.
 
-`NORMALISED`: fields whose value each broker chooses by itself, and what of them is compared all the same.
-`ON_PURPOSE`: answers of ours that are meant to differ, with the reason that docs/compatibility.md gives users.
-`LATER`: what Kafka serves and we do not yet.
-Paths have no indexes; rows of a list in any order are named by their key in angle brackets. Patterns are fnmatch's.
-Every row has to be met in a complete run: a row that meets nothing fails it.
+`NORMALISED`: fields whose value each broker chooses freely, and the property of them that is still compared.
+`ON_PURPOSE`: answers of ours that differ intentionally, with the reason that docs/compatibility.md gives users.
+`LATER`: APIs that Kafka serves and we do not yet.
+Paths have no indexes; rows of an unordered list are named by their key in angle brackets. Patterns are fnmatch's.
+A complete run must match every row: a row without a match fails it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class _Marker(enum.Enum):
         return self.value
 
 
-#: Stands for a field or a row that one side does not have.
+#: Stands for a field or a row that one side lacks.
 ABSENT = _Marker.ABSENT
-#: In a row of `ON_PURPOSE`: whatever it is. Of ours, what it is stands in `pinned.json`.
+#: In a row of `ON_PURPOSE`: any value. Our actual value is recorded in `pinned.json`.
 ANY = _Marker.ANY
 
 
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Normalised:
-    """`key`: of IDENTITY the kind of thing, of ANY_ORDER the field (or `a+b`) that names a row."""
+    """`key`: for IDENTITY the kind of id, for ANY_ORDER the field (or `a+b`) that names a row."""
 
     api: str
     path: str
@@ -443,7 +443,7 @@ LATER = (
     Later(92, "DeleteShareGroupOffsets", _SHARE),
 )
 
-#: The tables as the comparison takes them: an API of later work is one that we do not advertise.
+#: The intended differences: `ON_PURPOSE`, and the APIs of `LATER` missing from those that we advertise.
 EXPECTED = (
     *ON_PURPOSE,
     *(OnPurpose("api_versions", f"api_keys.<{api.key}>", ANY, ABSENT, api.what) for api in LATER),

@@ -1,4 +1,4 @@
-"""The comparison itself: it reports what differs, and forgives what the tables name and no more."""
+"""The comparison itself: it reports every difference except those that the tables name."""
 
 from __future__ import annotations
 

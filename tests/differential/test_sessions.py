@@ -1,4 +1,4 @@
-"""Every session on both brokers, and what a complete run must have met."""
+"""Every session on both brokers, and the coverage that a complete run must reach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.differential.rules import EXPECTED, NORMALISED
 
 pytestmark = [pytest.mark.differential, pytest.mark.timeout(900)]
 
-#: Each fault is tried in so many places, chosen by its own seed.
+#: Most sessions in which each fault is tried, chosen with the fault's name as seed.
 PLACES = 40
 
 
@@ -40,7 +40,7 @@ def test_every_row_of_the_tables_is_met(judge: Judge) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_seeded_fault_is_reported(judge: Judge, fault: Fault) -> None:
-    """Wherever it sits: a difference more than without it, in that very step."""
+    """Wherever the fault is, it adds a difference in that very step."""
     tried = 0
     for session, heard, step in places(judge, fault):
         sound = {str(difference) for difference in judge.outcome(session).differences}

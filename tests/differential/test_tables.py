@@ -1,4 +1,4 @@
-"""The tables hold together, with each other and with docs/compatibility.md."""
+"""The tables agree with each other and with docs/compatibility.md."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is said to both brokers: one module an area, one function a session, imported by `judge`."""
+"""The sessions run on both brokers: one module per area, one function per session, imported by `judge`."""

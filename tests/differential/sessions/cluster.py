@@ -1,4 +1,4 @@
-"""What is asked of the node itself: DescribeCluster, DescribeLogDirs, ElectLeaders, DescribeQuorum, UpdateFeatures."""
+"""Requests about the node itself: DescribeCluster, DescribeLogDirs, ElectLeaders, DescribeQuorum, UpdateFeatures."""
 
 from __future__ import annotations
 

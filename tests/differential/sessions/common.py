@@ -1,4 +1,4 @@
-"""Requests that the sessions of several areas begin with."""
+"""Requests that the sessions of several areas share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of(topic: Topic, offsets: Mapping[int, int], **fields: Any) -> list[dict[str
 
 
 def ends(peer: Peer, topic: Topic, partitions: int, label: str = "") -> None:
-    """Log start and end of each partition, in the transcript."""
+    """Records the log start and end of each partition in the transcript."""
     for name, timestamp in (("start", -2), ("end", -1)):
         rows = [{"partition_index": index, "timestamp": timestamp} for index in range(partitions)]
         topics = [{"name": topic[0], "partitions": rows}]
@@ -37,13 +37,13 @@ def ends(peer: Peer, topic: Topic, partitions: int, label: str = "") -> None:
 
 
 def contents(peer: Peer, topic: Topic, partitions: int, label: str = "") -> None:
-    """Every record, in the transcript: the batches as consumers get them."""
+    """Records every batch, as consumers get it, in the transcript."""
     topics = of(topic, dict.fromkeys(range(partitions), 0))
     peer.ask("fetch", 13, f"everything {label}".strip(), max_wait=0, min_bytes=0, topics=topics)
 
 
 def idempotent(peer: Peer) -> tuple[int, int]:
-    """A new producer's id and epoch. A Kafka that has just started first says that it is loading."""
+    """A new producer's id and epoch. Retries while a freshly started Kafka is still loading."""
     while True:
         given = peer.quietly("init_producer_id", 4, transactional_id=None)
         if given["error_code"] != "COORDINATOR_LOAD_IN_PROGRESS":

@@ -10,7 +10,7 @@ from tests.differential.peer import Peer
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-#: What a broker of either kind is told at its start, so that it is no difference.
+#: The broker configs that are compared.
 BROKER_KEYS = [
     "log.retention.ms", "log.retention.bytes", "log.segment.bytes", "num.partitions", "message.max.bytes",
     "log.cleanup.policy", "compression.type", "auto.create.topics.enable", "min.insync.replicas", "log.roll.ms",
@@ -153,7 +153,7 @@ def broker_configs(peer: Peer, version: int) -> None:
 
 @session("alter_configs")
 def replaced(peer: Peer, version: int) -> None:
-    """The old way: what is not named is reset."""
+    """AlterConfigs, the old API, resets every config that the request does not name."""
     name = peer.create(retention_ms="1", segment_bytes="2000000")[0]
 
     def ask(label: str, *configs: tuple[str, str | None], of: str = name, validate_only: bool = False) -> None:

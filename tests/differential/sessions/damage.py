@@ -1,4 +1,4 @@
-"""Requests with one byte made another: both answer the same, or hang up on the same."""
+"""Requests with one changed byte: both brokers give the same response, or both close the connection."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID
 
 _PARTITION: dict[str, Any] = {"partition_index": 0}
-#: Requests that change nothing, whatever byte of them is damaged (so not Metadata, which makes topics), and
-#: do not ask about everything that other sessions made (as ElectLeaders of null does). None of these topics exists.
+#: Requests that change nothing, whichever byte is damaged (so not Metadata, which creates topics), and that do
+#: not cover other sessions' topics (as ElectLeaders of null does). None of these topics exists.
 REQUESTS: dict[str, dict[str, Any]] = {
     "fetch": {"max_wait": 0, "topics": [{"topic": "no", "topic_id": UNKNOWN_ID, "partitions": [{"partition": 0}]}]},
     "list_offsets": {"replica_id": -1, "topics": [{"name": "no", "partitions": [{**_PARTITION, "timestamp": -1}]}]},

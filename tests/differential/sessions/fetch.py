@@ -1,4 +1,4 @@
-"""Fetch: where reading begins and ends, limits, epochs, isolation; and sessions (KIP-227)."""
+"""Fetch: start and end of reads, limits, epochs, isolation; and sessions (KIP-227)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.differential.judge import session
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID, Topic, of
 
-#: Answers at once, with whatever there is.
+#: The broker responds at once with what it has.
 NOW: dict[str, Any] = {"max_wait": 0, "min_bytes": 0}
 SESSIONS = range(7, 19)
 
@@ -43,7 +43,7 @@ def limits(peer: Peer, version: int) -> None:
 
 @session("fetch")
 def several(peer: Peer, version: int) -> None:
-    """The order of partitions in the request is the order of the answer, and who is served first."""
+    """The order of partitions in the request determines their order in the response and which is served first."""
     first, second = peer.create("b", partitions=3), peer.create("a")
     for partition in range(3):
         peer.fill(first[1], batch(b"%d" % partition * 100), partition=partition)
@@ -99,7 +99,7 @@ def isolation(peer: Peer, version: int) -> None:
 
 @session("fetch")
 def waiting(peer: Peer, version: int) -> None:
-    """How long is not compared, but that the wait ends, and with what."""
+    """The length of a wait is not compared, only that it ends and its result."""
     topic = three_batches(peer)
     peer.ask("fetch", version, "for nothing", max_wait=50, min_bytes=1, topics=of(topic, {0: 7}))
     peer.ask("fetch", version, "for more than there is", max_wait=50, min_bytes=1 << 20, topics=of(topic, {0: 0}))

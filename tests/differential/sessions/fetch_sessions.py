@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) while topics come and go, and when clients lose count of them."""
+"""Fetch sessions (KIP-227) while topics come and go, and when clients use wrong session epochs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOME = (7, 12, 13, 18)
 
 
 class Reader:
-    """One fetch session of a peer: counts its epochs."""
+    """One fetch session of a peer, which counts its epoch."""
 
     def __init__(self, peer: Peer, version: int, label: str, topics: Any) -> None:
         self._peer = peer
@@ -36,7 +36,7 @@ class Reader:
 
 @session("fetch", versions=SESSIONS)
 def a_topic_that_comes_and_goes(peer: Peer, version: int) -> None:
-    """Below version 13 a session names topics, and goes on with the next one of that name."""
+    """Below version 13 a session names topics, and continues with the next topic of the same name."""
     other, name = peer.create("other"), peer.named("t")
     first = (name, UNKNOWN_ID)
     reader = Reader(peer, version, "before it is there", of(other, {0: 0}) + of(first, {0: 0}))
@@ -106,7 +106,7 @@ def on_two_connections(peer: Peer, version: int) -> None:
 
 @session("fetch", versions=(12, 13))
 def another_version_within(peer: Peer, version: int) -> None:
-    """By names and then by ids, or the other way round."""
+    """The session changes from topic names to ids, or the other way round."""
     topic = peer.create()
     peer.fill(topic[1], batch(b"x"))
     reader = Reader(peer, version, "opened", of(topic, {0: 0}))

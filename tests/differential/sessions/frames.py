@@ -1,4 +1,4 @@
-"""Frames that no client should send: both hang up, and go on answering others."""
+"""Frames that no client should send: both brokers close the connection and keep serving others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.differential import message_trees
 from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
 
-#: An API each that is asked in the middle of its versions, with nothing in it.
+#: Fields that an otherwise empty request needs.
 EMPTY = {"transactional_id": None}
 
 

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things are in a log."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: the positions of records in a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def asked(topic: str, timestamps: dict[int, int], **fields: Any) -> list[dict[st
 
 
 def filled(peer: Peer, name: str = "t") -> Topic:
-    """Offsets 0 to 6, at NOON, +10, +20; +50; +30, +30, +40: time goes back once."""
+    """Offsets 0 to 6 at NOON +0, +10, +20; +50; +30, +30, +40 ms: timestamps go back once."""
     topic = peer.create(name)
 
     def at(first: int, *after: int) -> bytes:
@@ -37,7 +37,7 @@ def times(peer: Peer, version: int) -> None:
 
 @session("list_offsets")
 def special_timestamps(peer: Peer, version: int) -> None:
-    """-1 latest, -2 earliest, -3 of the highest timestamp, -4 earliest local, -5 latest tiered, -6 pending upload."""
+    """-1 latest, -2 earliest, -3 highest timestamp, -4 earliest local, -5 latest tiered, -6 earliest pending upload."""
     full, empty = filled(peer, "full")[0], peer.create("empty")[0]
     for special in (-1, -2, -3, -4, -5, -6, -7, -100, -(2**63)):
         peer.ask("list_offsets", version, f"{special}", replica_id=-1, topics=asked(full, {0: special}))

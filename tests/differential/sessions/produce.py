@@ -1,4 +1,4 @@
-"""Produce: what is appended, what is refused and how, and what idempotent producers are told."""
+"""Produce: what is appended, how batches are refused, and the answers to idempotent producers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def damaged(peer: Peer, version: int) -> None:
 
 @session("produce", versions=(3, 8, 13))
 def odd(peer: Peer, version: int) -> None:
-    """What Kafka takes, each in a topic of its own."""
+    """Odd batches that Kafka accepts, each in a topic of its own."""
     behind, bits = peer.create("behind"), peer.create("bits")
     records = batch(b"x") + b"\0\0\0"
     peer.ask("produce", version, "bytes behind", acks=-1, topic_data=to(behind, {0: records}))
@@ -175,7 +175,7 @@ def timestamps(peer: Peer, version: int) -> None:
 
 @session("produce")
 def compacted(peer: Peer, version: int) -> None:
-    """A compacted topic needs keys; each record without one is named."""
+    """A compacted topic requires keys; the response names each record without one."""
     topic = peer.create(cleanup_policy="compact")
     keyed, bare = Record(b"v", b"k"), Record(b"v")
     for label, records in (
@@ -238,7 +238,7 @@ def sequences(peer: Peer, version: int) -> None:
 
 @session("produce")
 def sequences_at_the_end(peer: Peer, version: int) -> None:
-    """Sequence numbers go on at 0 behind the highest."""
+    """Sequence numbers wrap to 0 after the highest."""
     topic = peer.create()
     producer, epoch = idempotent(peer)
     top = 2**31 - 1
@@ -265,7 +265,7 @@ def two_batches_of_a_producer(peer: Peer, version: int) -> None:
 
 @session("produce")
 def a_topic_made_again(peer: Peer, version: int) -> None:
-    """A request by the old topic's id, or to a name that is another topic now."""
+    """Requests with the old topic's id, or to a name that now belongs to another topic."""
     topic = peer.create()
     producer, epoch = idempotent(peer)
     peer.fill(topic[1], batch(b"x", producer=(producer, epoch, 0)))

@@ -29,7 +29,7 @@ def gauge(name: bytes, value: int) -> bytes:
 
 
 def padded(size: int) -> bytes:
-    """MetricsData of that size: one field that nobody knows."""
+    """MetricsData of the given size, made of one unknown field."""
     return bytes([15 << 3 | 2]) + varint(size - 4) + bytes(size - 1 - len(varint(size - 4)))
 
 
@@ -80,7 +80,7 @@ def subscribing(peer: Peer, version: int) -> None:
 
 def pushing(peer: Peer, version: int) -> None:
     def ask(label: str, **values: Any) -> None:
-        """Each as a client of its own: a second push would come too early."""
+        """Pushes as a new client each time, because a second push would come too early."""
         push(peer, label, peer.quietly("get_telemetry_subscriptions", 0, client_instance_id=None), **values)
 
     for codec, number in CODECS.items():
@@ -146,7 +146,7 @@ def inflated(peer: Peer, version: int) -> None:
 
 @session("get_telemetry_subscriptions", setup=Setup.RECEIVER)
 def subscribed_to_something(peer: Peer, version: int) -> None:
-    """What a client's software, id and address are matched with; that it may ask again at once where that changes."""
+    """Matches on a client's software, id and address; when matches change, the client may ask again at once."""
     name = peer.named("s")
     peer.quietly("api_versions", 3, client_software_name="judge", client_software_version="1.2")
     opened = subscribed(peer, "to nothing", None)
@@ -181,7 +181,7 @@ def subscribed_to_something(peer: Peer, version: int) -> None:
 
 @session("get_telemetry_subscriptions", setup=Setup.RECEIVER)
 def on_another_connection(peer: Peer, version: int) -> None:
-    """With its connection a client is forgotten."""
+    """The broker forgets a client when its connection closes."""
     opened = subscribed(peer, "first", None)
     push(peer, "a last push", opened, terminating=True)
     peer.hang_up()

@@ -1,6 +1,6 @@
-"""What has left the local disk: segments that rolled, went to the tier and are read from there; and a broker that restarted.
+"""Records that have left the local disk: segments that rolled and are read from the tier; and a broker restart.
 
-Kafka tiers into its own LocalTieredStorage. Both close segments at the same batches and keep the active one alone.
+Kafka's tier is its own LocalTieredStorage. Both brokers roll at the same batches and keep only the active segment locally.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tests.differential.sessions.common import Topic, ends, idempotent, of, to
 
 BATCHES = 20
 _PAUSE_S = 0.05
-#: Until a segment is closed, uploaded and gone from the local disk.
+#: Seconds to wait until a segment is closed, offloaded and gone from the local disk.
 TIER_SECONDS = 4 * ANSWER_SECONDS
 ROLLING = {"internal_segment_bytes": "2000", "retention_ms": "-1"}
 TIERED = {**ROLLING, "remote_storage_enable": "true", "local_retention_bytes": "1"}
 
 
 def rolled(peer: Peer, name: str, **configs: str) -> Topic:
-    """Batches of two records with rising times, four to a segment."""
+    """A topic of batches of two records with rising timestamps, four batches per segment."""
     topic = peer.create(name, 1, **configs)
     for number in range(BATCHES):
         records = [Record(b"%03d" % number * 60, b"k"), Record(b"%03d" % number * 60, after=5)]
@@ -37,7 +37,7 @@ def listed(peer: Peer, topic: Topic, timestamp: int) -> int:
 
 
 def cold(peer: Peer, name: str = "t") -> Topic:
-    """A rolled topic of which the active segment alone is on the local disk."""
+    """A rolled topic with only the active segment on the local disk."""
     topic = rolled(peer, name, **TIERED)
     deadline = time.monotonic() + TIER_SECONDS
     while (local := listed(peer, topic, -4)) <= 2 * BATCHES - 12 or listed(peer, topic, -5) != local - 1:
@@ -50,12 +50,12 @@ def cold(peer: Peer, name: str = "t") -> Topic:
 
 
 def batches_from(peer: Peer, version: int, topic: Topic, offset: int) -> list[Tree]:
-    """The batches of one answer that has some: both may answer nothing while they fetch from the tier."""
+    """The batches of the first nonempty response: both brokers may answer with none while they fetch from the tier."""
     deadline = time.monotonic() + TIER_SECONDS
     while True:
         answer = peer.quietly("fetch", version, max_wait=1000, min_bytes=1, topics=of(topic, {0: offset}))
         partition = answer["responses"][0]["partitions"][0]
-        if partition["error_code"] not in ("NONE", "REPLICA_NOT_AVAILABLE"):  # a Kafka that still learns what it tiered
+        if partition["error_code"] not in ("NONE", "REPLICA_NOT_AVAILABLE"):  # Kafka still loads tier metadata
             raise PeerFailed(f"{peer.name}: {topic[0]} from {offset} on: {partition['error_code']}")
         if whole := [found for found in partition["records"] or () if "base_offset" in found]:
             return whole
@@ -64,7 +64,7 @@ def batches_from(peer: Peer, version: int, topic: Topic, offset: int) -> list[Tr
 
 
 def everything(peer: Peer, version: int, label: str, topic: Topic) -> None:
-    """From the log start to the end, whatever each answer holds."""
+    """Records all batches from log start to log end, however they are split over responses."""
     found: list[Tree] = []
     offset, end = listed(peer, topic, -2), listed(peer, topic, -1)
     while offset < end:
@@ -96,7 +96,7 @@ def of_two_tiers(peer: Peer, version: int) -> None:
         while True:
             answer = peer.quietly("list_offsets", version, replica_id=-1, topics=topics)
             late = answer["topics"][0]["partitions"][0]["error_code"] == "REQUEST_TIMED_OUT"
-            if not late or time.monotonic() > deadline:  # Kafka gives up on a tier that is slow
+            if not late or time.monotonic() > deadline:  # Kafka times out on a slow tier
                 peer.collect("list_offsets", version, f"{timestamp}", answer)
                 return
 
@@ -136,8 +136,8 @@ def epochs_of_the_tier(peer: Peer, version: int) -> None:
 
 @session("produce", versions=(13,), setup=Setup.TIERED)
 def over_a_restart(peer: Peer, version: int) -> None:
-    """A clean stop and a start: records, producers and the tier are as they were."""
-    producer, epoch = idempotent(peer)  # Kafka forgets one whose last record is older than a day
+    """A clean stop and a start: records, producers and the tier are unchanged."""
+    producer, epoch = idempotent(peer)  # Kafka forgets a producer whose last record is older than a day
     topic, gone = peer.create("hot", 2, retention_ms="-1"), cold(peer, "cold")
 
     def send(label: str, sequence: int, value: bytes) -> None:

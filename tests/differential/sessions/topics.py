@@ -90,7 +90,7 @@ def refused(peer: Peer, version: int) -> None:
 
 @session("create_topics")
 def names_that_collide(peer: Peer, version: int) -> None:
-    """A dot and an underscore are one letter in metric names."""
+    """A dot and an underscore are the same character in metric names."""
     peer.create("a.b")
     peer.ask("create_topics", version, "a_b beside a.b", topics=[topic(peer.named("a_b"))])
     both = [topic(peer.named("c.d")), topic(peer.named("c_d"))]
@@ -198,7 +198,7 @@ def known(peer: Peer, version: int) -> None:
 
 @session("metadata")
 def every_topic(peer: Peer, version: int) -> None:
-    """Those of this session only, of whatever there is."""
+    """Asks for all topics and keeps only this session's."""
     peer.create("one")
     peer.create("two", partitions=2)
 

@@ -1,4 +1,4 @@
-"""What today's clients do not send, and some client might: repeats, fields of tomorrow, odd headers, changes under a wait."""
+"""Requests that no current client sends but one might: repeats, future fields, odd headers, changes during a wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID, contents, ends, idempotent, of, to
 
-#: What a request needs for being answered at all, or alike by any two brokers.
+#: Fields without which a request gets no response, or gets different ones from any two brokers.
 NEEDED: dict[str, dict[str, Any]] = {
     "produce": {"acks": -1},
     "api_versions": {"client_software_name": "judge", "client_software_version": "1"},
@@ -27,7 +27,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "describe_topic_partitions": {"topics": [{"name": "nowhere"}]},
     "list_config_resources": {"resource_types": [16]},
 }
-#: An unknown tagged field, as KIP-482 has them: number 100, three bytes.
+#: An unknown tagged field (KIP-482): number 100, three bytes.
 TAG = b"\x01\x64\x03abc"
 
 
@@ -42,7 +42,7 @@ def head_bytes(name: str, version: int) -> int:
 
 @session("api_versions", versions=(0,))
 def fields_of_tomorrow(peer: Peer, version: int) -> None:
-    """Tagged fields that nobody knows yet are skipped, in headers and in bodies."""
+    """Unknown tagged fields are skipped, in headers and in bodies."""
     idempotent(peer)
     for name, (_, _, high) in SERVED.items():
         request = whole(name, high)
@@ -57,9 +57,9 @@ def fields_of_tomorrow(peer: Peer, version: int) -> None:
 @session("api_versions", versions=(0,))
 def bytes_behind(peer: Peer, version: int) -> None:
     idempotent(peer)
-    idempotent(peer)  # the first one's id may be 0, which is no id elsewhere
+    idempotent(peer)  # the first id may be 0, which is compared as no id
     for name, (_, low, high) in SERVED.items():
-        lowest = 1 if name == "metadata" else low  # no topic means every topic in version 0
+        lowest = 1 if name == "metadata" else low  # in version 0, no topic means all topics
         for at in sorted({lowest, high}):
             peer.raw(f"{name} v{at}", message_trees.framed(whole(name, at) + b"\0\0\0"), api=name, version=at)
 
@@ -122,7 +122,7 @@ def the_longest_name(peer: Peer, version: int) -> None:
 
 @session("fetch", versions=(4, 12, 13, 18))
 def waits_that_end(peer: Peer, version: int) -> None:
-    """Long before their time, because something happened to the partition."""
+    """Waits end long before their timeout, because the partition has changed."""
     long: dict[str, Any] = {"max_wait": 60_000, "min_bytes": 1}
     topic = peer.create()
     waiting = peer.begin("fetch", version, **long, topics=of(topic, {0: 0}))
@@ -155,7 +155,7 @@ def every_leader(peer: Peer, version: int) -> None:
 
 @session("describe_log_dirs")
 def every_log(peer: Peer, version: int) -> None:
-    """Sizes are those of the segments, to the byte."""
+    """Reported sizes equal the segments' sizes to the byte."""
     name, topic_id = peer.create(partitions=2)
     peer.fill(topic_id, batch(b"x" * 1000), batch(b"y"))
     peer.fill(topic_id, batch(b"z" * 77, codec="gzip"), partition=1)
@@ -205,7 +205,7 @@ def many_partitions(peer: Peer, version: int) -> None:
     peer.ask("create_partitions", 3, "20,000, only tried", topics=rows, validate_only=True)
 
 
-#: Names that no topic can have, or that only look like one.
+#: Names that no topic can have, or that only look valid.
 NAMES = {
     "empty": "",
     "a dot": ".",
@@ -222,7 +222,7 @@ NAMES = {
 
 
 def by_name(name: str, topic: str) -> Any:
-    """A request about partition 0 of that topic."""
+    """A request about partition 0 of the named topic."""
     index = {"partition_index": 0}
     return {
         "produce": {"acks": -1, "topic_data": to((topic, UNKNOWN_ID), {0: batch(b"x")})},
@@ -246,7 +246,7 @@ def by_name(name: str, topic: str) -> Any:
 
 @session("api_versions", versions=(0,))
 def names_that_are_none(peer: Peer, version: int) -> None:
-    """Of topics, to every API that takes one by its name."""
+    """Sends invalid topic names to every API that takes a topic by name."""
     for name in (
         "produce", "fetch", "list_offsets", "delete_records", "offset_for_leader_epoch", "describe_log_dirs",
         "describe_producers", "describe_topic_partitions", "elect_leaders", "create_partitions",

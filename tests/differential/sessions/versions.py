@@ -1,4 +1,4 @@
-"""ApiVersions: what is advertised, and what a client of another age is told."""
+"""ApiVersions: the advertised versions, and the answer to older and newer clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def software_names(peer: Peer, version: int) -> None:
 
 @session("api_versions", versions=(0,))
 def unknown_versions(peer: Peer, version: int) -> None:
-    """Answered in version 0, so that the client can ask again; the connection stays."""
+    """The broker answers in version 0, so that the client can ask again, and keeps the connection open."""
     for number in (5, 6, 99, 32767, -1):
         frame = struct.pack(">hhih", 18, number, 1, -1) + b"\0"
         peer.raw(f"version {number}", message_trees.framed(frame), api="api_versions", version=version)
