@@ -1,1 +1,1 @@
-"""The harness of the speed figures: what it makes of them, not the figures."""
+"""Tests of the benchmark harness: how it processes figures, not the figures themselves."""

@@ -1,4 +1,4 @@
-"""What a commit writes at most, and on average, whatever the history; what an idle cluster and a cold read ask of the store."""
+"""PUTs of a commit, at most and amortised, for any length of history; store requests of an idle cluster and a cold read."""
 
 from __future__ import annotations
 

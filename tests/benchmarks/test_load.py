@@ -1,4 +1,4 @@
-"""The load that figures are taken with: an answer that is an error makes no figure."""
+"""The benchmark load: an error response never counts as a figure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.node import Node
 
 
 class Counted:
-    """A broker of the rows, over a node of the tests."""
+    """The benchmark's broker interface over a test node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -89,7 +89,7 @@ def test_a_background_that_fails_makes_no_figure(tmp_path: Path) -> None:
 
 
 def test_burners_use_what_they_were_told_and_end() -> None:
-    """A quarter of a core, in bursts of 2 ms: at least one burst is used by the time the process has slept twice."""
+    """A quarter of a core in bursts of 2 ms: a burst is used within two sleeps, so CPU time has grown after 50."""
     others = children(os.getpid())
     with burner.burning([Burn(0.25, 2.0), Burn(0.0, 2.0)]):
         (pid,) = set(children(os.getpid())) - set(others)

@@ -1,4 +1,4 @@
-"""Tables of benchmarks get to the pages that show them, and nothing else on those pages changes."""
+"""Benchmark tables are written into the pages that show them, and nothing else on those pages changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of several brokers are taken side by side, and none of them is always the first."""
+"""Rows of several brokers are measured side by side, and no broker is always first."""
 
 from __future__ import annotations
 

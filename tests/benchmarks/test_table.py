@@ -1,4 +1,4 @@
-"""What a table of benchmarks makes of its rounds: medians, ratios, verdicts."""
+"""How a benchmark table summarises its rounds: medians, ratios, verdicts."""
 
 from __future__ import annotations
 

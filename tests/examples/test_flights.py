@@ -1,4 +1,4 @@
-"""The demo of `examples/flights`: its records against the table, its checks against wrong answers, and a run of it."""
+"""The demo of `examples/flights`: its records match the table, its checks detect wrong answers, and a run succeeds."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_wrong_mean_or_count_is_told(wrong: dict[str, Delay]) -> None:
 
 
 class Message:
-    """As much of a consumer's message as is looked at."""
+    """The parts of a consumer's message that the check uses."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -163,7 +163,7 @@ def test_a_failing_command_says_why() -> None:
 # --- a run -------------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """All of the demo up to the report, on a sample."""
+    """The demo, run on a sample up to its report."""
     directory = tmp_path_factory.mktemp("flights")
     console = Console(file=io.StringIO(), width=100)
     made = Demo(console, Store(f"file://{directory / 'store'}", None, None), SAMPLE)

@@ -1,4 +1,4 @@
-"""Programs in other languages, made from the .proto files alone, send records to a node and read those of others."""
+"""Programs in other languages, built from the .proto files alone, send records to a node and read other clients' records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/reader_go, written from docs/formats.md with nothing of tidelog, finds in a store of every feature what we do."""
+"""examples/reader_go, written from docs/formats.md without tidelog code, reads a store with every feature as we do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def program() -> Path:
 
 
 class Stores:
-    """One store, as both readers have it."""
+    """One store, as seen by both readers."""
 
     def __init__(self, program: Path, directory: Path, full: FullStore) -> None:
         self._program = program
@@ -159,7 +159,7 @@ def test_what_was_deleted_is_not_there(stores: Stores) -> None:
 
 
 def test_damage_is_refused(stores: Stores) -> None:
-    """A flipped byte in the manifest, a page, a sidecar and a segment."""
+    """Damage is a flipped byte in the manifest, a page, a sidecar or a segment."""
     manifest = stores.manifest(1)
     of = manifest.segments[0]
     for key in (manifest.ids.manifest_key, manifest.live_pages[0].key, of.sidecar_key, of.key):

@@ -1,4 +1,4 @@
-"""What the README prints can be copied: its commands run against a node, its snippet in Spark, its links lead somewhere."""
+"""The README can be copied from: its commands run against a node, its snippet runs in Spark, and its links resolve."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def blocks(language: str, heading: str) -> list[str]:
 
 
 def here(text: str, node: Node) -> str:
-    """The README's directories and addresses as a test's node has them."""
+    """The text with the README's directories and addresses replaced by the test node's."""
     text = text.replace("data/store", str(node.store_path)).replace("data/node", str(node.data_dir))
     return text.replace("127.0.0.1:9092", node.kafka).replace("127.0.0.1:9093", node.grpc)
 
@@ -47,7 +47,7 @@ def ran(command: str, node: Node) -> str:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, dict[str, str]]:
-    """A node that has stopped again, and what each command and the examples of Kafka clients and gRPC printed."""
+    """A node that has stopped, and the output of each command and of the Kafka client and gRPC examples."""
     (block,) = blocks("sh", "The command line")
     commands = [line.split("#")[0].strip() for line in block.splitlines()]
     with Node(tmp_path_factory.mktemp("readme")) as node:
@@ -90,7 +90,7 @@ def test_the_examples_of_kafka_and_grpc_do_what_they_say(printed: tuple[Node, di
 
 
 def test_what_a_node_prints_at_its_start_can_be_copied(tmp_path: Path) -> None:
-    """Also where its environment is not activated."""
+    """Even if the node's virtual environment is not activated."""
     elsewhere = {"PATH": "/usr/bin:/bin"}
     with Node(tmp_path, environment=elsewhere) as node:
         until(lambda: "Stop it" in node.output(), "it says what to try")
@@ -103,7 +103,7 @@ def test_what_a_node_prints_at_its_start_can_be_copied(tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("spark")
 def test_the_first_snippet_asks_the_bucket_with_sql(printed: tuple[Node, dict[str, str]]) -> None:
-    """The node has stopped: nobody is asked but the bucket."""
+    """The node has stopped, so only the bucket can answer."""
     node, _ = printed
     (snippet,) = re.findall(r"^```python\n(.*?)^```", README.split("\n## ")[0], re.MULTILINE | re.DOTALL)
     done = subprocess.run(

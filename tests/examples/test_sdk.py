@@ -1,4 +1,4 @@
-"""The SDK's examples as a user runs them, one after the other, and every code block of docs/sdk.md."""
+"""The SDK's examples, run in order as a user would, and every code block of docs/sdk.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.node import ROOT, Node
 
 PAGE = (ROOT / "docs" / "sdk.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-#: What the page calls a node's gRPC address and its store.
+#: The node's gRPC address and store in the page's examples.
 ADDRESS, STORE = "127.0.0.1:9093", "data/store"
 
 
@@ -25,7 +25,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def run(node: Node, *words: str) -> str:
-    """What a program printed, run where the user's own files are."""
+    """Runs a program in the directory of the user's own files; returns its output."""
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, cwd=node.directory, timeout=90, check=False
     )

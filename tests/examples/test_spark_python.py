@@ -1,4 +1,4 @@
-"""Spark asks a shell for its Python without quoting it."""
+"""Spark passes the path of its Python to a shell without quoting it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Both distributions: what their projects say, and their wheels installed beside a user's own files."""
+"""Both distributions: their project files, and their wheels installed next to a user's own files."""

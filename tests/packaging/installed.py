@@ -1,4 +1,4 @@
-"""The wheels of dist/, environments that they are installed in, and a folder of a user's own files to use them from."""
+"""The wheels of dist/, environments with them installed, and a folder of a user's own files to use them from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wheels(name: str) -> list[Path]:
 
 
 def versions() -> list[str]:
-    """Tags of the Pythons that there are wheels for: cp311, …"""
+    """Tags of the Python versions that have wheels: cp311, …"""
     return sorted({wheel.name.split("-")[2] for wheel in wheels("tidelog")})
 
 
@@ -45,7 +45,7 @@ class Environment:
 
 
 def installed(folder: Path, tag: str, requirements: Sequence[str]) -> Environment:
-    """An environment of the Python of `tag` with these, as a user installs them from the files."""
+    """An environment for the Python of `tag`, with the requirements installed from the wheel files as a user would."""
     (python,) = (each for each in at_hand() if tag_of(each) == tag)
     subprocess.run([str(python), "-m", "venv", str(folder)], check=True, timeout=120)
     made = Environment(folder)
@@ -70,7 +70,7 @@ def users_folder(folder: Path) -> Path:
 
 
 def ran(words: Sequence[str | Path], folder: Path, **environment: str) -> str:
-    """What it printed, run in `folder` by a user who knows nothing of this tree."""
+    """Runs a command in `folder` without any settings for this source tree; returns its output."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
     done = subprocess.run(
         [str(word) for word in words],
@@ -86,8 +86,8 @@ def ran(words: Sequence[str | Path], folder: Path, **environment: str) -> str:
 
 
 class InstalledNode(Node):
-    """A node of the installed command, in a user's folder that PYTHONPATH names too. A folder that is called like a package
-    of ours lies in the current directory alone: were it on PYTHONPATH, the user would have asked for it."""
+    """A node of the installed command, with the user's folder on PYTHONPATH. A folder named like one of our packages is
+    only in the current directory, because on PYTHONPATH it would deliberately replace ours."""
 
     def __init__(self, environment: Environment, directory: Path, user: Path) -> None:
         super().__init__(directory, environment={"PYTHONPATH": str(user)})

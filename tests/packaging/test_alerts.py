@@ -1,5 +1,5 @@
-"""The alert rules: Prometheus reads them, each fires for what it is about and for nothing else, asks for what `/metrics`
-serves, and has its place in docs/production.md."""
+"""The alert rules: Prometheus can load them, each fires only for its own condition, uses series that `/metrics` serves, and
+is described in docs/production.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["r
 NAMES = [alert["alert"] for alert in ALERTS]
 
 HEALTHY, SICK = 'job="tidelog",instance="healthy"', 'job="tidelog",instance="sick"'
-#: Minute by minute: the series of an alert, what it is in health, and what makes the alert fire within half an hour.
+#: By alert: its series, healthy values by the minute, and values that make the alert fire within half an hour.
 LIVES = {
     "TidelogDown": ("up{}", "1x40", "0x40"),
     "TidelogNotReady": ("tidelog_ready{}", "1x40", "0x40"),
@@ -82,7 +82,7 @@ def test_each_fires_for_the_sick_node_alone(tmp_path: Path) -> None:
                 ],
             }
         )
-    # Without annotations, whose texts hold values: what is compared is which node an alert names.
+    # Annotations are dropped because their texts contain values; the test compares only which node an alert names.
     plain = {"groups": [{"name": "g", "rules": [{k: v for k, v in a.items() if k != "annotations"} for a in ALERTS]}]}
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(plain))
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
@@ -102,5 +102,5 @@ def test_each_asks_for_what_is_served_and_stands_in_the_page(alert: dict[str, An
 
 
 def with_braces(expression: str) -> str:
-    """Series without labels too."""
+    """The expression with braces after every series, including those without labels."""
     return re.sub(r"\b([a-z]\w*_\w+)(?!\w|\{)", r"\1{}", expression)

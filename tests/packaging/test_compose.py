@@ -1,5 +1,5 @@
-"""The compose file: what it mounts is there, its variables are settings, its services find each other; and its node starts on
-its versitygw, in processes instead of containers. What promtool can read of Prometheus' settings it reads."""
+"""The compose file: its mounts exist, its variables are settings, its services find each other, and its node starts on its
+versitygw, in processes instead of containers. promtool checks the settings of Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVICES: dict[str, dict[str, Any]] = LOADED["services"]
 
 
 def node_settings(**other: str) -> NodeSettings:
-    """As the container has them."""
+    """The node's settings in the container."""
     environment = {**SERVICES["tidelog"]["environment"], **other}
     return load_settings({}, config_file=IMAGE_SETTINGS, environ=environment)
 

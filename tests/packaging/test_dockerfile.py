@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be read: its parts fit each other and the node. `make image` takes its steps."""
+"""Static checks of the Dockerfile: its parts fit each other and the node. `make image` runs its steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The policies of a node and of a reader against the requests that their programs really make of a bucket: each is allowed, and
-nothing is allowed without one."""
+"""The policies of a node and of a reader against the actual bucket requests of their programs: each request is allowed, and
+each permission is used by a request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDER = ROOT / "packaging" / "iam"
 PREFIX = "iam/cluster"
 BUCKET_ARN = f"arn:aws:s3:::{s3_servers.BUCKET}"
 KEY_ARN = "arn:aws:kms:us-east-1:123456789012:key/k"
-#: Granted, though no request shows it.
+#: Statements granted for needs other than the programs' own requests, with the reason.
 WITHOUT_A_REQUEST = {
     "ReadAndWriteEncrypted": "S3 asks KMS in the caller's name",
     "ReadEncrypted": "S3 asks KMS in the caller's name",
@@ -45,14 +45,14 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Call:
-    """A permission that a request needs, and of what."""
+    """A permission that a request needs, and the resource it is for."""
 
     action: str
     resource: str
 
 
 def calls_of(request: Request) -> list[Call]:
-    """As IAM counts them: https://docs.aws.amazon.com/service-authorization, "Actions defined by Amazon S3"."""
+    """The IAM permissions of a request: https://docs.aws.amazon.com/service-authorization, "Actions defined by Amazon S3"."""
     parts = urlsplit(request.path)
     _, bucket, key = [*parts.path.split("/", 2), ""][:3]
     assert bucket == s3_servers.BUCKET, request.path
@@ -108,7 +108,7 @@ def check(name: str, made: set[Call]) -> None:
 
 
 class Recorder:
-    """Behind the proxy: what was asked, as permissions."""
+    """Records the requests through the proxy as permissions."""
 
     def __init__(self, proxy: S3Proxy) -> None:
         self.proxy = proxy
@@ -179,7 +179,7 @@ def test_a_node_and_a_reader_may_do_what_they_do_and_nothing_more(
         admin.delete_topics(["gone"])["gone"].result(20)
         admin.delete_records([TopicPartition("large", 0, 50)])
         until(lambda: recorder.has("s3:DeleteObject", "/gone/"), "the deleted topic is swept")
-        # What a node that died has left unfinished.
+        # An unfinished upload, as a node that died leaves it.
         (segment, *_) = (call.resource for call in recorder.made if call.resource.endswith(".log"))
         left = segment.removeprefix(f"{BUCKET_ARN}/").replace(".log", "left.log")
         versitygw.client.create_multipart_upload(Bucket=s3_servers.BUCKET, Key=left)

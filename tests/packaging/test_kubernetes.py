@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: built by kustomize, checked against its schemas, and what they say of the node is so."""
+"""The Kubernetes manifests: kustomize builds them, they match Kubernetes' schemas, and they agree with the node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def files() -> list[Path]:
 
 
 def validated(text: str, release: str) -> list[dict[str, Any]]:
-    """The resources, each of which fits its schema, with no field that this does not know."""
+    """The resources, asserted to match their schemas without unknown fields."""
     program = (
         "import json, sys, yaml, kubernetes_validate\n"
         "resources = [each for each in yaml.safe_load_all(sys.stdin) if each]\n"
@@ -48,7 +48,7 @@ def validated(text: str, release: str) -> list[dict[str, Any]]:
 
 
 def resource(kind: str, name: str = "tidelog") -> dict[str, Any]:
-    """From the files of the base."""
+    """The resource of that kind and name from the files."""
     for path in files():
         for found in yaml.safe_load_all(path.read_text()):
             if (found["kind"], found["metadata"]["name"]) == (kind, name):
@@ -93,7 +93,7 @@ def test_kustomize_builds_them(folder: str, services: list[str]) -> None:
     environment = stateful["spec"]["template"]["spec"]["containers"][0]["env"]
     seen: set[str] = set()
     for variable in environment:
-        # Kubernetes puts in what stands above, and leaves any other as it is written.
+        # Kubernetes substitutes only variables defined above; any other reference stays as written.
         assert set(re.findall(r"\$\((\w+)\)", variable.get("value", ""))) <= seen
         seen.add(variable["name"])
     advertised = environment[-1]

@@ -1,4 +1,4 @@
-"""What the two pyproject.toml say is so: versions, lower bounds, names that programs import."""
+"""Both pyproject.toml files are true: versions, lower bounds, and the names that programs import."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_requirement_has_a_lower_bound(requirement: str) -> None:
 
 
 def test_the_lower_bounds_are_those_of_the_generated_code() -> None:
-    """protobuf and grpcio refuse, as it is imported, code of a newer compiler than themselves."""
+    """protobuf and grpcio refuse to import code that a newer compiler has generated."""
     made_with: dict[str, set[str]] = {"protobuf": set(), "grpcio": set()}
     for source in sources():
         code = source.with_name(f"{source.stem}_pb2.py").read_text()
@@ -108,7 +108,7 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_the_server_is_found_whatever_the_path_holds(tmp_path: Path) -> None:
-    """As a wheel lays it out: a file of the user's that bears a package's name is on the path before it."""
+    """The layout is a wheel's; a user's file with the name of one of our packages comes first on the path."""
     user, site = tmp_path / "user", tmp_path / "site"
     user.mkdir()
     (user / "service.py").write_text("raise AssertionError('the file of the user was imported')\n")

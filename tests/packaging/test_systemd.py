@@ -1,4 +1,4 @@
-"""The unit file: systemd finds nothing wrong with it, and its command starts a node that SIGTERM ends."""
+"""The unit file: systemd accepts it, and its command starts a node that SIGTERM stops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unit() -> configparser.RawConfigParser:
 
 
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
-    # The command is looked for, and is not installed here.
+    # systemd-analyze requires the command to exist, and it is not installed here.
     here = tmp_path / UNIT.name
     here.write_text(UNIT.read_text().replace(COMMAND, sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", here], capture_output=True, text=True, check=False)

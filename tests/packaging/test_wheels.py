@@ -1,4 +1,4 @@
-"""The wheels of dist/: what they hold, and that they work beside files of any name. `make packages` builds them first."""
+"""The wheels of dist/: their content, and that they work next to files of any name. `make packages` builds them first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.node import ROOT
 pytestmark = pytest.mark.packages
 
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-#: Where a wheel has what the tree has.
+#: By distribution: folders of the source tree, and where its wheel has them.
 PLACES = {
     "tidelog": {"tidelog": "tidelog", "storage_tiers": "storage_tiers", "grpc_api": "grpc_api"}
     | {"spark/pyspark_tidelog": "pyspark_tidelog"},
@@ -104,7 +104,7 @@ def embedded(python: str, tmp_path_factory: pytest.TempPathFactory) -> Environme
 
 @pytest.fixture(scope="module")
 def whole(python: str, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The server beside a user's own code and `tidelog[arrow]`."""
+    """The server together with `tidelog[arrow]`."""
     wanted = [f"tidelog[arrow]=={VERSION}", f"tidelog-server=={VERSION}"]
     return installed(tmp_path_factory.mktemp("whole") / "environment", python, wanted)
 
@@ -156,7 +156,7 @@ def node(whole: Environment, user: Path, tmp_path: Path) -> Iterator[InstalledNo
 
 
 def test_both_beside_a_users_files(node: InstalledNode, embedded: Environment, whole: Environment, user: Path) -> None:
-    """From a client's record to the bucket and back, by what is installed; the take-over runs a check of its own."""
+    """From a client's record to the bucket and back with the installed packages; the take-over makes its own check."""
     at = ["--bootstrap-server", node.kafka]
     path = {"PYTHONPATH": str(user)}
     ran([whole.command, "topic", "create", "drinks", *at], node.directory, **path)
@@ -196,7 +196,7 @@ if len(sys.argv) > 2:
 
 
 def test_nothing_of_a_users_is_overwritten(whole: Environment, embedded: Environment) -> None:
-    """Modules of the names that the server's packages have could lie beside it in one environment."""
+    """No top-level name of a server package is installed, as another module of that name may be in the environment."""
     for environment in (whole, embedded):
         here = {path.name for path in environment.site.iterdir()}
         assert here & {name.partition("/")[0] for name in USERS_FILES} == set()
