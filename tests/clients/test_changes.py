@@ -127,7 +127,7 @@ def test_consumers_go_on_after_a_restart_raised_the_epoch(changing: Node, java: 
         late.close()
 
 
-# --- topics that come again -------------------------------------------------------------------------------------------
+# --- recreated topics -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("client", ["confluent-kafka", "Java"])
 def test_a_topic_created_again_is_read_by_who_read_the_old_one(changing: Node, java: Talker, client: str) -> None:
     """A consumer's offset is past the new topic's end, so it resets to the beginning, as configured.
@@ -167,7 +167,7 @@ def test_a_producer_of_the_old_topic_writes_to_the_new_one(changing: Node) -> No
     consumer.close()
 
 
-# --- many -------------------------------------------------------------------------------------------------------------
+# --- large numbers ----------------------------------------------------------------------------------------------------
 async def test_200_connections_write_and_read_at_once(changing: Node) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka import TopicPartition as Partition

@@ -98,7 +98,7 @@ def test_producers_are_told_the_time_of_appending(node: Node, java: Talker) -> N
     assert reports == [(2, stored(node, "stamped")[-1].timestamp)]
 
 
-# --- topics that are made by asking for them --------------------------------------------------------------------------
+# --- auto-created topics ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_topic_is_made_by_writing_to_it(node: Node, java: Talker, javascript: Talker, writer: str) -> None:
     topic = f"unasked-{writer}"
@@ -129,7 +129,7 @@ def test_no_topic_is_made_where_the_node_forbids_it(
         assert AdminClient({"bootstrap.servers": strict.kafka}).list_topics(timeout=30).topics == {}
 
 
-# --- what is not served -----------------------------------------------------------------------------------------------
+# --- unserved requests ------------------------------------------------------------------------------------------------
 async def test_who_wants_a_group_is_told_that_there_are_none(node: Node, java: Talker) -> None:
     from aiokafka import AIOKafkaConsumer
     from aiokafka.errors import IncompatibleBrokerVersion

@@ -160,7 +160,7 @@ class Peer:
             self._socket.close()
             self._socket = None
 
-    # --- what sessions begin with -------------------------------------------------------------------------------------
+    # --- preparations of sessions -------------------------------------------------------------------------------------
     def named(self, name: str) -> str:
         return f"{self.prefix}-{name}"
 

@@ -240,7 +240,7 @@ async def test_a_disk_that_fails_in_the_thread_is_told(
     sender.close()
 
 
-# --- while others are given small answers -----------------------------------------------------------------------------
+# --- while others get small responses ---------------------------------------------------------------------------------
 def told() -> tuple[asyncio.Queue[tuple[OSError | None, bool]], Resume[object]]:
     resumed: asyncio.Queue[tuple[OSError | None, bool]] = asyncio.Queue()
     return resumed, lambda _, failure, is_full: resumed.put_nowait((failure, is_full))

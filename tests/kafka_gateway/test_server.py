@@ -100,7 +100,7 @@ async def test_thousands_of_requests_in_one_segment_are_taken_in_shares(tmp_path
         assert core.partitions[PARTITION].next_offset == count
 
 
-# --- what ends a connection --------------------------------------------------------------------------------------------
+# --- connection closes -------------------------------------------------------------------------------------------------
 def raw(key: int, version: int, body: bytes = b"\0\4test") -> bytes:
     return struct.pack(">ihhi", 8 + len(body), key, version, 9) + body
 
@@ -186,7 +186,7 @@ async def test_a_request_that_the_core_gives_up_is_answered(tmp_path: Path) -> N
         assert (await client.ask("metadata", 9, topics=None)).topics
 
 
-# --- the end -----------------------------------------------------------------------------------------------------------
+# --- shutdown ----------------------------------------------------------------------------------------------------------
 async def test_stopping_finishes_what_is_worth_an_answer_and_closes(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server), connected(server) as producer, connected(server) as consumer:
         committed = core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()

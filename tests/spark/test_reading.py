@@ -40,7 +40,7 @@ def read_offsets(store: Path, **more: str) -> list[int]:
     return offsets(read(options(store, "a", **more), ONLY_OFFSETS))
 
 
-# --- what a row holds --------------------------------------------------------------------------------------------------
+# --- content of rows ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("codec", list(Codec))
 def test_every_codec(bucket: Bucket, store: Path, codec: Codec) -> None:
     bucket.extend("a", numbered(0, 100, codec=codec, value_bytes=200))
@@ -123,7 +123,7 @@ def test_several_topics_and_partitions(bucket: Bucket, store: Path) -> None:
     ]
 
 
-# --- what is read ------------------------------------------------------------------------------------------------------
+# --- offsets -----------------------------------------------------------------------------------------------------------
 def test_nothing_there_is_no_row(bucket: Bucket, store: Path) -> None:
     reader = DefaultSource(options(store, "a")).reader(ONLY_OFFSETS)
     assert reader.partitions() == []
@@ -326,7 +326,7 @@ def of_producer_large(base: int) -> bytes:
     return numbered(base, 100, value_bytes=5000, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------------------------------
 def planned(store: Path, **more: str) -> tuple[Any, Sequence[InputPartition]]:
     reader = DefaultSource(options(store, "a", **more)).reader(ONLY_OFFSETS)
     return reader, reader.partitions()

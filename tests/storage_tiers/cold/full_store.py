@@ -4,7 +4,7 @@ flights (with one earlier topic id) 0 no manifest
                                     1 pages of both kinds, a pin, removed segments with and without a pin, a tombstone, two
                                       leader epochs, producers, transactions across segments, every codec, sparse batches,
                                       log append time, log start inside a segment
-                                    2 no object left but the newest sidecar
+                                    2 no live segment; of the removed ones only the newest sidecar is left
                                     3 two segments in one object, the second at a position that is not 0
                                     4 a gap, live segments wholly below log start
 gone                                deleted; its objects await the end of the grace period

@@ -72,7 +72,7 @@ class ManifestModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.patch.stop()
 
-    # --- how a change is made -----------------------------------------------------------------------------------------
+    # --- commits and loads --------------------------------------------------------------------------------------------
     def commit(self, step: Callable[[Manifest, Author], ManifestChange | Manifest | None]) -> bool:
         held: dict[str, ManifestPage] = {}
         while True:
@@ -102,7 +102,7 @@ class ManifestModel(RuleBasedStateMachine):
     def load(self, ref: PageRef) -> ManifestPage:
         return self.pages[ref.key]
 
-    # --- what may happen ----------------------------------------------------------------------------------------------
+    # --- rules --------------------------------------------------------------------------------------------------------
     @initialize()
     def begin(self) -> None:
         assert broken(self.manifest) is None
@@ -200,7 +200,7 @@ class ManifestModel(RuleBasedStateMachine):
                 )
             )
 
-    # --- what must be true --------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
     @invariant()
     def both_say_the_same(self) -> None:
         live = [known.segment for known in self.known if known.removed is None]

@@ -375,7 +375,7 @@ class Simulation:
             await self.clock.sleep(3 * GRACE / 1000)
             await tier.sweep(GRACE)
 
-    # --- what must be true at the end -----------------------------------------------------------------------------
+    # --- checks at the end ----------------------------------------------------------------------------------------
     def check(self, *, delete: bool) -> None:
         history = self.monitor.history
         epochs = [int(segment.key.split("/")[-1].split("-")[1]) for segment in history]

@@ -49,7 +49,7 @@ def patch(path: str, position: int, content: bytes) -> None:
         file.write(content)
 
 
-# --- nothing happened -------------------------------------------------------------------------------------------------
+# --- restarts ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("flush_at", [None, 30, 60])
 def test_everything_is_back(tmp_path: Path, clean: bool, flush_at: int | None) -> None:
@@ -112,7 +112,7 @@ def test_a_log_of_another_start_goes_on(tmp_path: Path) -> None:
         assert log.offset_for_timestamp(START_MS + 1000 + start) == (START_MS + 1000 + start, 120 + start, 5 + start)
 
 
-# --- what is cut ------------------------------------------------------------------------------------------------------
+# --- cuts -------------------------------------------------------------------------------------------------------------
 def crc_of_header(batch: bytearray) -> None:
     batch[HEADER_BYTES + 3] ^= 0x40
 
@@ -216,7 +216,7 @@ def test_a_gap_between_trusted_segments_is_legal(tmp_path: Path) -> None:
     assert read_all(again, start=base - 2) == b"".join(content[base // 2 :])
 
 
-# --- what is missing or foreign ---------------------------------------------------------------------------------------
+# --- missing and foreign files ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_missing_indexes_are_rebuilt(tmp_path: Path, suffix: str, clean: bool) -> None:
@@ -335,7 +335,7 @@ def test_leftovers_are_swept(tmp_path: Path) -> None:
     assert read_all(again) == b"".join(content)
 
 
-# --- thousands --------------------------------------------------------------------------------------------------------
+# --- file descriptors -------------------------------------------------------------------------------------------------
 def test_open_partitions_hold_no_descriptors(tmp_path: Path) -> None:
     logs = []
     for number in range(40):

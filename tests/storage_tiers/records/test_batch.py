@@ -107,7 +107,7 @@ def test_headers_lists_whole_batches_only() -> None:
     assert list(headers(b"")) == []
 
 
-# --- what a produce may hold ------------------------------------------------------------------------------------------
+# --- validation of produced batches -----------------------------------------------------------------------------------
 @settings(deadline=None, max_examples=60)
 @given(batches())
 def test_valid_batches_pass_untouched_from_any_buffer(batch: bytes) -> None:

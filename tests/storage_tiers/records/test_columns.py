@@ -72,7 +72,7 @@ def test_faults_are_the_walkers() -> None:
     assert column_walk.BAD_TIMESTAMP not in walker.RECORD_FAULTS
 
 
-# --- what is sound ----------------------------------------------------------------------------------------------------
+# --- valid batches ----------------------------------------------------------------------------------------------------
 @st.composite
 def logs(draw: Any) -> tuple[bytes, list[AbortedTransaction]]:
     """A log's batches: every codec, gaps from compaction, log append time, transactions of a few producers."""
@@ -196,7 +196,7 @@ def test_many_headers_and_names_of_any_bytes(twin: str) -> None:
     assert second.headers == (("ümlaut", b""), ("��", b""))
 
 
-# --- what is not ------------------------------------------------------------------------------------------------------
+# --- invalid batches --------------------------------------------------------------------------------------------------
 @settings(deadline=None, max_examples=120)
 @given(batches(), st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), max_size=3), st.integers(0, 4))
 def test_damaged_records_are_refused_as_the_plain_decoder_refuses_them(

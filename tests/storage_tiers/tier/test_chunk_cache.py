@@ -169,7 +169,7 @@ def test_descriptors_of_a_large_answer_do_not_stay_open(tmp_path: Path, monkeypa
 
 
 def test_a_chunk_for_which_there_is_no_descriptor_is_not_lost(tmp_path: Path) -> None:
-    """Otherwise the bucket would be asked for it again and again while no descriptor is free."""
+    """Otherwise it would be fetched from the bucket again and again while no descriptor is free."""
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     key = filled(cache, 1, 10)
     with no_descriptors(), pytest.raises(TierUnavailable, match="Too many open files; retry"):

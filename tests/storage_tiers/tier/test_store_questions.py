@@ -171,7 +171,7 @@ async def test_a_manifest_that_is_gone_is_not_begun_anew_where_segments_begin_ab
             await node.client.ask(TakePartition(IDS, NEWER, 0, with_producers=False, dry=True))
 
 
-# --- pages, and what is remembered ------------------------------------------------------------------------------------
+# --- pages and caches -------------------------------------------------------------------------------------------------
 def context(directory: Path, store: ObjectStore | None = None, **settings: int) -> TierContext:
     def counters() -> TierCounters:
         raise AssertionError("nobody asks")

@@ -147,7 +147,7 @@ def test_a_process_that_dies_with_a_lock_gives_it_up(tmp_path: Path, monkeypatch
 
 
 class _AbortAtFsync(OsFiles):
-    """A sweep that aborts the upload right before it is published."""
+    """File operations during which a sweep aborts the upload, right before it is published."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

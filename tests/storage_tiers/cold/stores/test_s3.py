@@ -307,7 +307,7 @@ async def test_an_upload_in_parts_is_bounded_repeats_parts_and_leaves_nothing_be
 async def test_an_upload_that_was_swept_is_uploaded_again_by_its_writer(
     proxy: S3Proxy, server: S3Server, sessions: tuple[AioSession, Session]
 ) -> None:
-    """The sweep aborts the upload after the writer has sent its last part and before it completes the upload."""
+    """The sweep aborts the upload between the writer's last part and its completion request."""
     location = StoreLocation.parse(f"s3://{BUCKET}/swept", endpoint=proxy.endpoint, region=REGION)
     store = await S3Store.open(location, session=sessions[0])
     proxy.on(2, delayed(1.0), method="POST")
