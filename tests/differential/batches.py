@@ -1,4 +1,4 @@
-"""Record batches, encoded and decoded independently of our own code, because the judge must not trust the code it judges.
+"""Record batches, encoded and decoded without the project's code, because the judge must not trust the code it judges.
 
 Format: https://kafka.apache.org/documentation/#recordbatch
 """

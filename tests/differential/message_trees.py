@@ -1,4 +1,4 @@
-"""Requests as bytes and responses as plain trees, both by kio from Kafka's schemas; record batches by our own decoder.
+"""Requests as bytes and responses as plain trees, both by kio from Kafka's schemas; record batches by `batches.py`.
 
 A request is given with the fields of all versions: fields that its version lacks are dropped, and a field that no version
 has is an error (a misspelt field would compare nothing). A tree consists of dicts, lists, numbers, text, booleans and None:

@@ -1,4 +1,4 @@
-"""kio is imported one version at a time, and responses are built alike for all versions."""
+"""kio is imported one version at a time and without Hypothesis, and responses are built alike for all versions."""
 
 from __future__ import annotations
 

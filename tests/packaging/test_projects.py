@@ -1,4 +1,4 @@
-"""Both pyproject.toml files are true: versions, lower bounds, and the names that programs import."""
+"""The statements of both pyproject.toml files hold: versions, lower bounds, and the names that programs import."""
 
 from __future__ import annotations
 

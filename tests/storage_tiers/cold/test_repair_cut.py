@@ -1,4 +1,4 @@
-"""A repair interrupted at any request loses nothing and starts no second history, and the next repair completes it."""
+"""A repair interrupted at any request loses nothing and starts no second history, and the next repair finishes the work."""
 
 from __future__ import annotations
 
