@@ -1,10 +1,10 @@
-"""The core's contract over a channel: what a gateway in another process holds instead of the core itself.
+"""The core's contract over a channel: a gateway in another process uses it in place of the core.
 
     async with RemoteCore.connect("127.0.0.1:9093", clock=SystemClock(), rng=SystemRng()) as core:
         core.topics.describe(None)
 
-The same Protocols, the same tests (`tests/conformance/contract.py`). What a channel adds: a node that cannot be reached
-answers LeaderNotAvailable, and an append whose answer was lost RequestTimedOut.
+It satisfies the same Protocols and the same tests (`tests/conformance/contract.py`). A channel adds two errors:
+LeaderNotAvailable if the node cannot be reached, and RequestTimedOut for an append whose answer was lost.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class RemoteCold:
 
 
 class RemoteCore:
-    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. What only the node itself can answer
-    (`grpc_api.contract.node`) stays there."""
+    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes queries about the node's own state
+    (`grpc_api.contract.node`)."""
 
     def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
         self.topics = RemoteTopics(channel, address, clock, rng)

@@ -1,8 +1,8 @@
-"""Appends across a channel, in the order they are made: one produce stream, opened by the first append.
+"""Appends over a channel, in order: one produce stream, opened by the first append.
 
-Invariants: requests go out in the order of `append`; each is answered exactly once, with the node's word or, when the
-stream ends before it, with RequestTimedOut: the records may or may not be there, as with any connection that is lost. At
-most MAX_WAITING_BYTES are handed over and not answered; beyond it an append is refused at once, retriably.
+Invariants: requests go out in the order of `append`. Each is answered exactly once: by the node, or with RequestTimedOut if
+the stream ends first; the records may then be in the log or not, as after any lost connection. At most MAX_WAITING_BYTES
+wait for an answer; beyond that an append is refused at once with a retriable error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from grpc_api.messages.log import produce_message, result_of
 from grpc_api.proto import log_pb2 as pb
 from storage_tiers.errors import LogError, RecordTooLarge, RequestTimedOut, StorageError
 
-#: Records handed over and not answered.
+#: Bytes of records that wait for an answer.
 MAX_WAITING_BYTES = 64 << 20
-#: Of one message, beside which it names its partitions.
+#: Bytes of records in one message, which also names its partitions.
 MAX_RECORDS_BYTES = MAX_REQUEST_BYTES - (64 << 10)
 
 _Results = Sequence[Appended | LogError]
@@ -122,7 +122,7 @@ class _AppendStream:
         try:
             while (response := await self._call.read()) is not grpc.aio.EOF:
                 self._take(response)
-            await self._call.code()  # ended by the node, in order: whatever waits was not answered
+            await self._call.code()  # the node ended it in order: waiting requests were not answered
         except grpc.aio.AioRpcError as failure:
             cause = error_of_call(failure, self._address)
             reason = RequestTimedOut(f"{cause}; the records may or may not be there")
@@ -186,4 +186,4 @@ def _settle(waiter: _Committed, result: Appended | LogError) -> None:
 
 def _seen(waiter: _Committed) -> None:
     if not waiter.cancelled():
-        waiter.exception()  # nobody need wait for it
+        waiter.exception()  # marks it as retrieved: nobody has to wait for it

@@ -1,7 +1,7 @@
 """The contract's `Topics` over a channel: answered from a copy of the node's metadata that one stream keeps up to date.
 
-Invariant: what a call of this object changed, `describe` shows when the call returns. While the node does not answer, the
-copy stands still, and the stream is opened again with growing pauses.
+Invariant: when a call of this object returns, `describe` shows its changes. While the node does not answer, the copy stays
+as it is, and the stream is reopened with growing pauses.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RemoteTopics:
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Returns once the metadata is here. LeaderNotAvailable if it is not within `timeout_s`."""
+        """Returns once the metadata has arrived. Raises LeaderNotAvailable if it has not within `timeout_s`."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         try:
             async with asyncio.timeout(timeout_s):
@@ -97,7 +97,7 @@ class RemoteTopics:
             await self._clock.sleep(self._backoff.next_delay())
 
     def _apply(self, parts: Sequence[pb.MetadataUpdate]) -> None:
-        """One update, in all of its messages."""
+        """Applies one update, which may consist of several messages."""
         if parts[0].complete:
             self._topics.clear()
         update = parts[-1]
@@ -109,9 +109,9 @@ class RemoteTopics:
             topic = topic_of(message)
             self._topics[topic.topic_id] = topic
         self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}
-        # Replaced as a whole: threads of the program read it.
+        # Replaced as a whole, because the program's threads read it.
         self._partition_counts = {topic.name: len(topic.partitions) for topic in self._topics.values()}
-        # A complete update is of now, whatever the versions of an earlier life of the node were.
+        # A complete update is current: a restarted node counts versions anew.
         self._version = update.version
         updated, self._updated = self._updated, asyncio.Event()
         updated.set()
@@ -119,7 +119,7 @@ class RemoteTopics:
             listener()
 
     async def _see(self, version: int) -> None:
-        """Returns once the copy shows that version, or one of a later life of the node."""
+        """Returns once the copy shows that version, or one of a restarted node."""
         newest = self._version
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -153,7 +153,7 @@ class RemoteTopics:
         return _no_such_topic(name)
 
     def partition_count(self, topic: str) -> int:
-        """Of a topic that there is. May be called from any thread; UnknownTopicOrPartition, InvalidTopic."""
+        """The topic's number of partitions; any thread may call it. Raises UnknownTopicOrPartition or InvalidTopic."""
         count = self._partition_counts.get(topic)
         if count is None:
             raise _no_such_topic(topic)

@@ -1,11 +1,11 @@
-"""Records on their way into batches: what is open, what is due, what may be sent, how much is held. Time is passed in.
+"""Collects records into batches and tracks which are open, due or in flight, and how much is held. Time is passed in.
 
     add ──> the open batch of its partition ──> due (full, lingered, flushed) ──> in flight ──> done | again, later
 
 Invariants: one batch of a partition is in flight at a time, so order holds and a sequence is known when a batch is built;
 `held_bytes` counts every record from `add` to the end of its batch. A batch that the node finds too large is halved.
 
-Not promised: that two threads may call it at once. Whoever shares one holds `lock`, and each call is short.
+Not promised: thread safety. Threads that share one hold `lock`; each call is short.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from storage_tiers.records.decoder import decode_batch
 from storage_tiers.records.record_writer import RecordWriter, encode_headers
 from storage_tiers.types import TopicPartition
 
-#: What a record costs beyond its key, value and headers: lengths, attributes, deltas (at most 36 bytes), and who waits for it.
+#: Bytes that a record costs beyond its key, value and headers: lengths, attributes, deltas (at most 36), and its waiter.
 RECORD_OVERHEAD = 150
 
 
 class Waiter(Protocol):
-    """What `send` gave to the program: a future of asyncio or of threads."""
+    """The future that `send` returned to the program, of asyncio or of threads."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
@@ -36,14 +36,14 @@ class Waiter(Protocol):
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: bytes) -> int:
-    """An upper bound of a record's bytes in a batch, and about what it costs while it waits."""
+    """An upper bound of a record's bytes in a batch, and roughly its memory while it waits."""
     return RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0) + len(headers)
 
 
 class ProducerBatch:
-    """Records of one partition. `encoded` is set while the batch is in flight: what is sent again is the same bytes; `reason`
-    says why it had to be. `held` is what its records count in `held_bytes`. Once it is `over`, or all that it was halved
-    into is, everybody who waits for it has been told."""
+    """Records of one partition. `encoded` is set while the batch is in flight, so a retry sends the same bytes; `reason` is
+    why it was retried. `held` is the share of its records in `held_bytes`. Once it is `over`, or all of its halves are,
+    every waiter has its result."""
 
     __slots__ = (
         "attempts",
@@ -89,7 +89,7 @@ class ProducerBatch:
         return made
 
     def succeed(self, base_offset: int) -> None:
-        """-1: the offsets are not known."""
+        """`base_offset` is -1 if the offsets are unknown."""
         topic, partition = self.partition
         count = len(self.waiters)
         offsets = range(base_offset, base_offset + count) if base_offset >= 0 else repeat(-1, count)
@@ -102,7 +102,7 @@ class ProducerBatch:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-                waiter.exception()  # nobody need ask for it: no complaint in the log
+                waiter.exception()  # marks it as retrieved: asyncio logs an exception that nobody retrieves
         self.over = True
 
     @property
@@ -114,8 +114,8 @@ class ProducerBatch:
 
 
 class PartitionQueue:
-    """One partition: `sequence` is that of the next new batch, `flying` the batch in flight, which waits for `resume_at`
-    after a failure that may pass."""
+    """One partition: `sequence` is the next new batch's, `flying` the batch in flight. After a retriable failure that batch
+    waits until `resume_at`."""
 
     __slots__ = ("flying", "partition", "queue", "resume_at", "sequence")
 
@@ -137,11 +137,11 @@ class Accumulator:
         self.flushing = 0
 
     def has_room(self, size: int) -> bool:
-        """A record larger than the whole buffer has room when nothing else is there."""
+        """Whether `size` bytes fit. A record larger than the whole buffer fits when the buffer is empty."""
         return self.held_bytes == 0 or self.held_bytes + size <= self._options.buffer_bytes
 
     def open_batch(self, topic: str, partition: int, size: int) -> ProducerBatch | None:
-        """The batch that a record of at most `size` bytes goes into; None: `begin_batch` makes it."""
+        """The open batch with room for a record of at most `size` bytes; None if `begin_batch` must make one."""
         lanes = self._by_topic.get(topic)
         lane = None if lanes is None else lanes.get(partition)
         if lane is None or not lane.queue:
@@ -150,7 +150,7 @@ class Accumulator:
         return last if last.records.size + size <= self._options.batch_bytes else None
 
     def begin_batch(self, topic: str, partition: int, now: float) -> ProducerBatch:
-        """A sender should look now: the batch before it is full, or this is the first that may become due."""
+        """Begins a batch. The sender should check now: the previous batch is full, or this is the first that may become due."""
         lanes = self._by_topic.setdefault(topic, {})
         lane = lanes.get(partition)
         if lane is None:
@@ -170,8 +170,8 @@ class Accumulator:
         size: int,
         waiter: Waiter,
     ) -> bool:
-        """Adds a record to the batch that `open_batch` or `begin_batch` gave; `headers` as `encode_headers` gives them. True
-        if the batch is full now: a sender should look."""
+        """Adds a record to a batch from `open_batch` or `begin_batch`; `headers` as `encode_headers` returns them. Returns
+        True if the batch is full now: the sender should check."""
         batch.records.append(key, value, headers, timestamp)
         batch.waiters.append(waiter)
         batch.held += size
@@ -179,8 +179,8 @@ class Accumulator:
         return self._is_full(batch)
 
     def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Batches to send now, at most one of each partition, each put in flight; those that failed before come again,
-        and only those if `only_again`."""
+        """Batches to send now, at most one per partition, each put in flight. Includes retries; only retries if
+        `only_again`."""
         taken = []
         for lane in self.lanes:
             if lane.flying is not None:
@@ -196,15 +196,15 @@ class Accumulator:
         return len(lane.queue) > 1 or self._is_full(lane.queue[0])
 
     def _is_full(self, batch: ProducerBatch) -> bool:
-        """Another record would hardly fit."""
+        """Whether another record would hardly fit."""
         return batch.records.size + RECORD_OVERHEAD > self._options.batch_bytes
 
     def next_deadline(self) -> float | None:
-        """When `take_expired` may have something, if nothing is added."""
+        """When `take_expired` may next return a batch, if nothing is added."""
         return min((batch.deadline for lane in self.lanes for batch in _first(lane)), default=None)
 
     def next_due(self, *, only_again: bool = False) -> float | None:
-        """When `take_due` or `take_expired` may have something, if nothing is added."""
+        """When `take_due` or `take_expired` may next return a batch, if nothing is added."""
         moments = [batch.deadline for lane in self.lanes for batch in _first(lane)]
         for lane in self.lanes:
             if lane.resume_at:
@@ -214,7 +214,7 @@ class Accumulator:
         return min(moments, default=None)
 
     def take_expired(self, now: float) -> list[tuple[ProducerBatch, bool]]:
-        """(batch, was it in flight) of those whose time is up. They are no longer held."""
+        """(batch, whether it was in flight) for each batch past its deadline. They are no longer held."""
         expired = []
         for lane in self.lanes:
             if lane.flying is not None and lane.flying.deadline <= now:
@@ -224,7 +224,7 @@ class Accumulator:
         return expired
 
     def take_all(self) -> list[ProducerBatch]:
-        """Every batch, in flight or not. Nothing is held any more."""
+        """Removes and returns every batch, in flight or not."""
         taken = []
         for lane in self.lanes:
             if lane.flying is not None:
@@ -239,7 +239,7 @@ class Accumulator:
         return batch
 
     def landed(self, lane: PartitionQueue) -> ProducerBatch:
-        """The batch in flight is over, whichever way."""
+        """Removes the batch in flight, acknowledged or failed."""
         batch = lane.flying
         assert batch is not None
         lane.flying, lane.resume_at = None, 0.0
@@ -247,7 +247,7 @@ class Accumulator:
         return batch
 
     def split(self, lane: PartitionQueue) -> None:
-        """The batch in flight comes again as two halves, before all else."""
+        """Replaces the batch in flight by its two halves, which go out before all others."""
         batch = lane.flying
         assert batch is not None
         lane.flying, lane.resume_at = None, 0.0
@@ -259,7 +259,7 @@ class Accumulator:
         return [(lane, lane.flying) for lane in self.lanes if lane.flying is not None]
 
     def last_batches(self) -> list[ProducerBatch]:
-        """Of each partition that holds records the last one: the partition's others are over before it."""
+        """The last batch of each partition that holds records; the partition's other batches end before it."""
         return [batch for lane in self.lanes if (batch := lane.queue[-1] if lane.queue else lane.flying) is not None]
 
     @property
@@ -268,7 +268,7 @@ class Accumulator:
 
 
 def _first(lane: PartitionQueue) -> Iterator[ProducerBatch]:
-    """The batches of a lane whose time may run out first."""
+    """The batches of a lane that may expire first."""
     if lane.flying is not None:
         yield lane.flying
     if lane.queue:

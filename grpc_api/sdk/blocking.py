@@ -1,7 +1,7 @@
-"""The client for programs without an event loop: the same calls, each of which returns when it is done.
+"""The client for programs without an event loop: the same calls, blocking.
 
-One thread of its own runs the asyncio clients; any number of threads may use one BlockingClient and its producers. A
-reader belongs to one thread at a time. What is not named here is the asyncio client's: options, errors, promises.
+One background thread runs the asyncio clients; any number of threads may use one BlockingClient and its producers. One
+thread at a time may use a reader. Options, errors and guarantees are those of the asyncio client.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from storage_tiers.errors import LogError
 
 Answer = TypeVar("Answer")
 
-#: Records that a reader takes over from the loop at a time.
+#: Records that a reader takes from the loop at a time.
 MESSAGES_A_TURN = 500
 
 
 class _Loop:
-    """An event loop in a thread, one for all clients of the process, as gRPC has one poller: it complains when a loop that
-    it knew is closed. Lives as long as the process does."""
+    """An event loop in a thread, one for all clients of the process and for its whole life: gRPC has one poller, which logs
+    errors when a loop that it used is closed."""
 
     _shared: _Loop | None = None
     _starting = threading.Lock()
@@ -50,14 +50,14 @@ class _Loop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        # Held for good: else the poller ends with the last channel, in whichever thread that goes, and closes its socket under
-        # this loop, which then complains of a bad file descriptor. First of all on the loop, since it is bound to that.
+        # Never released: else the poller ends with the last channel, in any thread, and closes its socket under this loop,
+        # which then logs a bad file descriptor. It runs first on the loop, because the poller is bound to that loop.
         self.loop.call_soon(grpc.aio.init_grpc_aio)
         self._thread = threading.Thread(target=self.loop.run_forever, name="tidelog-client", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Answer], timeout_s: float | None = None) -> Answer:
-        """TimeoutError after `timeout_s`; the work is given up then."""
+        """Runs the coroutine on the loop. After `timeout_s` it is cancelled, and TimeoutError is raised."""
         future = asyncio.run_coroutine_threadsafe(_within(work, timeout_s), self.loop)
         try:
             return future.result()
@@ -72,7 +72,7 @@ async def _within(work: Coroutine[Any, Any, Answer], timeout_s: float | None) ->
 
 
 class _Handles:
-    """The handles of one producer, which share a condition: a lock for each record costs more than to send it."""
+    """The handles of one producer. They share a condition, because a lock per record would cost more than sending it."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -80,7 +80,7 @@ class _Handles:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Handles get their results in this block. Callbacks run after it, without the condition."""
+        """Set results of handles inside this block. Callbacks run after it, without the condition held."""
         with self.condition:
             yield
             self.condition.notify_all()
@@ -90,14 +90,14 @@ class _Handles:
 
 
 class _Handle(Future[Sent]):
-    """What a thread gets for a record: a Future, also for `wait` and `as_completed`, that cannot be cancelled."""
+    """A record's future for threads. It works with `wait` and `as_completed`, but cannot be cancelled."""
 
     _state = RUNNING
     _result = None
     _exception = None
 
     def __init__(self, handles: _Handles) -> None:
-        # What `Future.__init__` sets, but for what the class has and the condition, which it would make anew.
+        # Replaces `Future.__init__`, which would create a condition; the other attributes are the class's.
         self._handles = handles
         self._condition = handles.condition
         self._waiters: list[Any] = []
@@ -136,7 +136,7 @@ class _Handle(Future[Sent]):
         self._invoke_callbacks()  # type: ignore[attr-defined]
 
     def _wait(self, timeout: float | None) -> None:
-        """Another record's end wakes whoever waits for this one, too, which `Future` would take for a timeout."""
+        """Waits until this record is done. Other records' results wake it too, which `Future` would take for a timeout."""
         with self._condition:
             self._condition.wait_for(self.done, timeout)
 
@@ -161,8 +161,8 @@ class BlockingProducer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Future[Sent]:
-        """Puts a record into its batch; waits only while the buffer is full, until half of it is free. The future ends with
-        where the record went, or with the LogError that says why it did not. It cannot be cancelled."""
+        """Adds a record to its batch; blocks only when the buffer is full, until half of it is free. The future returns where
+        the record went, or raises the LogError why it failed. It cannot be cancelled."""
         try:
             handle = self._producer.put(topic, value, key, headers, partition, timestamp)
             if handle is None:
@@ -208,7 +208,7 @@ class BlockingReader:
         return message
 
     def poll(self, timeout_s: float | None) -> Message | None:
-        """The next record; None if there is none within `timeout_s`, or at the end with `until_end`."""
+        """The next record; None if none arrives within `timeout_s`, or at the end with `until_end`."""
         if not self._held:
             try:
                 self._held.extend(self._loop.run(self._reader.take(MESSAGES_A_TURN), timeout_s))
@@ -221,7 +221,7 @@ class BlockingReader:
         return message
 
     def seek(self, start: Start, partition: int | None = None) -> None:
-        """Goes on from there, with this partition or with all of them."""
+        """Continues from `start`, in this partition or in all."""
         self._loop.run(self._reader.seek(start, partition))
         kept = [message for message in self._held if partition not in (None, message.partition)]
         self._held = deque(kept)
@@ -252,7 +252,7 @@ class BlockingClient:
     # --- records ------------------------------------------------------------------------------------------------------
     @contextmanager
     def producer(self, options: ProducerOptions = DEFAULT_PRODUCER) -> Iterator[BlockingProducer]:
-        """A producer until the block ends, and everything it was given with it."""
+        """A producer for the block, which ends once every record is acknowledged or has failed."""
         producer = BlockingProducer(self._loop, self._client, options)
         try:
             yield producer
@@ -326,7 +326,7 @@ class BlockingClient:
 
 
 async def _now(call: Callable[..., Answer], *arguments: Any) -> Answer:
-    """What needs no waiting still belongs to the loop's thread."""
+    """Runs a synchronous call on the loop's thread, where the client belongs."""
     return call(*arguments)
 
 

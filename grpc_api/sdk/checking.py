@@ -1,6 +1,6 @@
-"""What a program hands over, checked where it does so: a mistake is that call's error and touches no other record.
+"""Checks a program's arguments at the call: a mistake fails that call and affects no other record.
 
-Records of many calls share a batch, so one that cannot be encoded must not get into one.
+Records of many calls share a batch, so a record that cannot be encoded must not reach one.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 from grpc_api.sdk.values import Header
 from storage_tiers.errors import InvalidConfig, InvalidRecord, InvalidRequest
 
-#: What a record's timestamp field holds.
+#: The largest timestamp of a record: an int64.
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 
 
 def checked_timestamp(timestamp: Any) -> int:
-    """A negative timestamp is refused as by Java's `ProducerRecord`: -1 would mean that there is none."""
+    """Refuses a negative timestamp, as Java's `ProducerRecord` does: -1 would mean no timestamp."""
     if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP_MS:
         raise InvalidRecord(f"a timestamp is a number of ms since 1970, from 0 to 2^63-1, not {timestamp!r}")
     return timestamp
 
 
 def checked_bytes(part: str, data: Any) -> bytes | None:
-    """A copy that the program cannot change. InvalidRecord names the part that is none."""
+    """An immutable copy. Raises InvalidRecord, naming the part, if `data` is not bytes."""
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -61,7 +61,7 @@ def checked_topic(name: Any) -> str:
 
 
 def checked_address(address: Any) -> str:
-    """HOST:PORT, or InvalidRequest at once: a channel would look for another address for as long as it may."""
+    """HOST:PORT, or InvalidRequest at once: a channel would keep resolving an invalid address until its timeout."""
     found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if found is None or not 0 < int(found[2]) < 1 << 16:
         raise InvalidRequest(
@@ -71,7 +71,7 @@ def checked_address(address: Any) -> str:
 
 
 def checked_configs(configs: Any) -> dict[str, str | None]:
-    """Configs by name; as everywhere in Kafka their values are text."""
+    """Configs by name. Values are text, as everywhere in Kafka."""
     for name, value in configs.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, str)):
             raise InvalidConfig(f"config {name!r} is given as {_kind(value)}: values are text, as in {str(value)!r}")

@@ -1,4 +1,4 @@
-"""The asyncio client of a node: producers, readers, and everything an application asks of topics.
+"""The asyncio client of a node: producers, readers and topic administration.
 
     async with Client.connect("127.0.0.1:9093") as client:
         async with client.producer() as producer:
@@ -6,7 +6,7 @@
         async for message in client.reader("orders", start="earliest"):
             ...
 
-Every method raises LogErrors (`storage_tiers.errors`), whose sentence says what to do and whose `advice` what a program can.
+Every method raises LogErrors (`storage_tiers.errors`). The message tells a person what to do, `advice` tells a program.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SEAL_TIMEOUT_S = 60.0
 
 
 class Client:
-    """Made by `connect`. Used on the loop that it was made on."""
+    """Made by `connect`. Use it only on the loop where it was made."""
 
     def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
         self._channel = channel
@@ -58,8 +58,9 @@ class Client:
     async def connect(
         cls, address: str, *, clock: Clock | None = None, rng: Rng | None = None, timeout_s: float = 30.0
     ) -> AsyncIterator[Client]:
-        """A client of the node whose gRPC listener is at `address` (HOST:PORT), until the block ends. LeaderNotAvailable if
-        nobody listens there, or nothing is answered within `timeout_s`; InvalidRequest at once if it speaks no gRPC."""
+        """A client of the node whose gRPC listener is at `address` (HOST:PORT), until the block ends. Raises
+        LeaderNotAvailable if nothing listens there or answers within `timeout_s`; InvalidRequest at once for a listener
+        that does not speak gRPC."""
         await require_grpc(checked_address(address))
         async with open_channel(address) as channel:
             client = cls(channel, address, clock or SystemClock(), rng or SystemRng())
@@ -73,7 +74,7 @@ class Client:
     # --- records ------------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def producer(self, options: ProducerOptions = DEFAULT_PRODUCER) -> AsyncIterator[Producer]:
-        """A producer until the block ends, and everything it was given with it."""
+        """A producer for the block, which ends once every record is acknowledged or has failed."""
         producer = self.open_producer(options)
         try:
             yield producer
@@ -92,7 +93,8 @@ class Client:
         start: Start = "earliest",
         options: ReaderOptions = DEFAULT_READER,
     ) -> Reader:
-        """An iterator over the topic's records, or some of its partitions'. All partitions include those added later."""
+        """An iterator over the records of a topic, or of some of its partitions. Without `partitions` it includes partitions
+        added later."""
         return Reader(
             self._channel,
             self._address,
@@ -107,8 +109,8 @@ class Client:
         )
 
     async def offsets(self, topic: str, at: str | datetime) -> dict[int, int | None]:
-        """For each partition its first offset ("earliest"), its end ("latest"), or the first offset at or after a moment, also
-        one in ISO 8601 (None: there is none)."""
+        """Each partition's first offset ("earliest"), end ("latest"), or first offset at or after a moment (a datetime or ISO
+        8601 text); None if there is none."""
         moment = checked_start(at)
         if isinstance(moment, Mapping):
             raise InvalidRequest("offsets are asked for at 'earliest', 'latest' or a time, not at offsets")
@@ -125,7 +127,7 @@ class Client:
         return found
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        """Forgets records below `before_offset` (-1: all that there are), in both tiers; the new first offset."""
+        """Deletes the records below `before_offset` (-1: all) in both tiers; returns the new first offset."""
         return await self._core.log.delete_records(TopicPartition(topic, partition), before_offset)
 
     # --- topics -------------------------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ class Client:
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
     ) -> TopicDescription:
-        """-1: the node's defaults."""
+        """Creates a topic; -1 means the node's default."""
         (made,) = await self._core.topics.create(
             [NewTopic(name, partitions, replication_factor, checked_configs(configs or {}))]
         )
@@ -161,7 +163,7 @@ class Client:
             raise gone
 
     async def add_partitions(self, name: str, count: int) -> TopicDescription:
-        """`count` is the new number of all of them."""
+        """Raises the number of partitions to `count` in all."""
         await self._core.topics.create_partitions(name, count, None)
         return self.topic(name)
 
@@ -170,7 +172,7 @@ class Client:
         return {entry.name: entry for entry in entries}
 
     async def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        """All of them or none. None: back to the default."""
+        """Changes all of these configs or none. A value of None resets a config to its default."""
         alterations = [
             ConfigAlteration(name, AlterOp.DELETE if value is None else AlterOp.SET, value)
             for name, value in checked_configs(changes).items()
@@ -179,11 +181,11 @@ class Client:
 
     # --- the bucket ---------------------------------------------------------------------------------------------------
     async def seal(self, topic: str, *, timeout_s: float = SEAL_TIMEOUT_S) -> Sequence[SealedPartition]:
-        """Returns once every record that the topic has now is in the bucket. RequestTimedOut after `timeout_s`."""
+        """Returns once every current record of the topic is in the bucket. Raises RequestTimedOut after `timeout_s`."""
         return await self._core.log.seal(topic, wait=True, timeout_ms=round(timeout_s * 1000))
 
     async def cold_manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
-        """What the bucket holds of each partition."""
+        """Each partition's manifest in the bucket, or the error why it is unavailable."""
         return await self._core.cold.manifests(topic)
 
     async def cold_segments(self, topic: str, partition: int) -> AsyncIterator[ColdSegment]:

@@ -1,11 +1,11 @@
-"""A topic's history straight from the bucket: no node runs, none is asked.
+"""Reads a topic's history straight from the bucket, without a node.
 
     with ColdBucket.open("s3://bucket/prefix") as bucket:
         for message in bucket.read("orders"):
             ...
 
-What is there is what was offloaded: a node offloads closed segments, `tidelog topic seal` all that there is. Partitions come
-one after the other, each in offset order. Blocking; `AsyncColdBucket` is the same for asyncio, its work in a thread.
+The bucket holds offloaded records only: a node offloads closed segments, `tidelog topic seal` all records. Partitions come
+one after the other, each in offset order. Blocking; `AsyncColdBucket` is the same for asyncio and works in a thread.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ADVICE = "give cluster_id"
 
 
 class ColdBucket:
-    """Made by `open`. Where the store holds several clusters and none was named, a topic is read from the only one that
-    has it; InvalidRequest, naming them, if several have it."""
+    """Made by `open`. If the store holds several clusters and none was named, a topic is read from the only cluster that has
+    it. Raises InvalidRequest, naming the clusters, if several have it."""
 
     def __init__(self, store: BlockingObjectStore, cluster_id: str | None = None, *, name: str = "the store") -> None:
         self._bucket = Bucket(store, name)
@@ -44,7 +44,7 @@ class ColdBucket:
     def open(
         cls, store: str, *, cluster_id: str | None = None, s3_endpoint: str | None = None, s3_region: str | None = None
     ) -> Iterator[ColdBucket]:
-        """`store` is the URL that the node was given. InvalidRequest if it holds no cluster, or not the one named."""
+        """`store` is the URL of the node's store. Raises InvalidRequest if it holds no cluster, or not the named one."""
         opened = open_blocking_store(StoreLocation.parse(store, endpoint=s3_endpoint, region=s3_region))
         try:
             bucket = Bucket(opened, store)
@@ -59,7 +59,7 @@ class ColdBucket:
         return self._cluster_id or self._bucket.cluster(advice=_ADVICE)
 
     def topics(self) -> list[str]:
-        """Every topic that the bucket knows, deleted ones included until they are swept."""
+        """Every topic in the bucket, including deleted ones until they are swept."""
         return list(self._bucket.topic_names(self.cluster_id))
 
     def ranges(self, topic: str) -> dict[int, OffsetRange]:
@@ -71,7 +71,7 @@ class ColdBucket:
     def read(
         self, topic: str, *, partitions: Sequence[int] | None = None, start: Start = "earliest"
     ) -> Iterator[Message]:
-        """The records from `start` on to the end of what the bucket held when their partition's turn came."""
+        """The records from `start` to the end that the bucket shows when reading of their partition begins."""
         found = self._topic(topic)
         wanted = found.partitions if partitions is None else tuple(dict.fromkeys(partitions))
         missing = set(wanted) - set(found.partitions)

@@ -1,4 +1,4 @@
-"""Record batches into messages, with the native decoder: its columns are made into tuples a thousand at a time."""
+"""Decodes record batches into messages: the native decoder's columns become tuples, a thousand at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_HEADERS: Sequence[Header] = ()
 def messages(
     topic: str, partition: int, records: bytes | memoryview, start: int, aborted: Sequence[AbortedTransaction]
 ) -> Iterator[Message]:
-    """The records at or above offset `start` of whole batches, without markers and those of aborted transactions."""
+    """The records of whole batches from offset `start` on, without markers and records of aborted transactions."""
     decoder = ColumnDecoder(_COLUMNS, max_rows=ROWS_A_TURN, max_bytes=BYTES_A_TURN)
     for columns in chain(decoder.add(records, start, aborted=aborted), decoder.finish()):
         if columns.timestamp_nulls:
@@ -44,7 +44,7 @@ def _rows(topic: str, partition: int, columns: ColumnBatch) -> Iterator[Message]
         _values(columns.keys),
         _values(columns.values),
         _headers(columns),
-        strict=False,  # buffers are longer than their rows, and no headers are repeated without end
+        strict=False,  # buffers are longer than their rows, and the empty headers repeat without end
     )
     for offset, microseconds, key, value, headers in fields:
         yield Message(topic, partition, offset, microseconds // 1000, key, value, headers)
@@ -68,7 +68,7 @@ def _headers(columns: ColumnBatch) -> Iterator[Sequence[Header]]:
 
 
 def _spans(column: BytesBuffers) -> Iterator[tuple[int, int]]:
-    """Where each row's bytes, or list, begins and ends."""
+    """The start and end of each row's bytes or list."""
     return pairwise(memoryview(column.ends).cast("i")[: column.rows + 1])
 
 

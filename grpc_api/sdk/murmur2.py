@@ -1,6 +1,6 @@
 """The hash by which Kafka's Java producer chooses the partition of a key (`Utils.murmur2` of Kafka 4.2).
 
-Cython in pure-Python mode; what is C about it stands in `murmur2.pxd`, and uncompiled it gives the same numbers.
+Cython in pure-Python mode; its C types are in `murmur2.pxd`, and uncompiled it gives the same numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: by its key as Java's producer does, without one to where the batch is being filled.
+"""Chooses a record's partition as Java's producer does: by its key, else the partition whose batch is being filled.
 
 Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP-480 and KIP-794 for records without key.
 """
@@ -14,7 +14,7 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 
 
 class StickyPartitioner:
-    """Records without a key of one topic: all to one partition until it has got a batch's worth, then to another."""
+    """Sends a topic's records without a key to one partition until a batch is full, then to another."""
 
     __slots__ = ("_batch_bytes", "_current", "_filled", "_rng")
 
@@ -25,7 +25,7 @@ class StickyPartitioner:
         self._filled = 0
 
     def partition(self, size: int, partitions: int) -> int:
-        """For a record of `size` bytes, in a topic that has so many partitions now."""
+        """The partition of a record of `size` bytes; `partitions` is the topic's current number."""
         if not 0 <= self._current < partitions or self._filled >= self._batch_bytes:
             self._current = self._another(partitions)
             self._filled = 0
@@ -33,7 +33,7 @@ class StickyPartitioner:
         return self._current
 
     def _another(self, partitions: int) -> int:
-        """Any other one, each as likely."""
+        """Any other partition, all equally likely."""
         if partitions == 1:
             return 0
         others = partitions - 1 if 0 <= self._current < partitions else partitions

@@ -1,13 +1,13 @@
-"""Sending records: batches in memory, one produce stream, every record acknowledged or failed with the reason.
+"""Sends records: batches in memory, one produce stream, every record acknowledged or failed with the reason.
 
     send ──> partition ──> accumulator ──> stream ──> Sent, or the LogError
 
-The loop does nothing for a single record but to end its future: `put` encodes it into its batch, on the caller's thread.
+`put` encodes a record into its batch on the caller's thread; the loop's only work per record is completing its future.
 
-Invariants: records of one partition keep the order of `send`; with an idempotent producer (the default) each is in the log
-once, whatever was lost on the way: a batch whose answer is missing is sent again as the same bytes under the same
-sequence. Only when it cannot be known whether a batch is there (its time ran out meanwhile, or the node forgot this
-producer) a new identity is taken, and that batch has failed with an error that says so.
+Invariants: records of one partition keep the order of `send`. With an idempotent producer (the default) each record is in
+the log once: a batch without an answer is sent again as the same bytes under the same sequence. If a batch's outcome cannot
+be known (its deadline passed, or the node forgot this producer), the batch fails with an error that says so, and the
+producer takes a new identity.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from storage_tiers.records.builder import build_written_batch
 from storage_tiers.records.record_writer import NO_HEADERS, encode_headers
 from storage_tiers.types import NO_PRODUCER_ID
 
-#: Records of one message, which has other fields beside them.
+#: Bytes of records in one message, which has other fields too.
 MAX_BATCH_BYTES = MAX_REQUEST_BYTES - (64 << 10)
 RETRY = BackoffSettings(first=0.05, longest=2.0)
 
-#: The node no longer knows where this producer stands.
+#: The node has lost this producer's sequence.
 _FORGOTTEN = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 
 
 class ThreadedUse(NamedTuple):
-    """How threads of a program share a producer: what `put` gives them for a record, what is held while such waiters get
-    their results, and what is called on the loop when half of the buffer is free, or the producer has ended."""
+    """How threads share a producer: the waiter that `put` returns, the lock held while waiters get their results, and the
+    callback on the loop when half of the buffer is free or the producer has ended."""
 
     new_waiter: Callable[[], Waiter]
     ending: Callable[[], AbstractContextManager[None]]
@@ -66,7 +66,7 @@ class ThreadedUse(NamedTuple):
 
 
 class Producer:
-    """Made by `Client.producer`. Used on the loop that it was made on, but for `put` with `threads`."""
+    """Made by `Client.producer`. Use it only on the loop where it was made, except `put` with `threads`."""
 
     def __init__(
         self,
@@ -112,10 +112,10 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> asyncio.Future[Sent]:
-        """Puts a record into its batch; waits only while the buffer is full. The future ends with where the record went, or
-        with the LogError that says why it did not. `timestamp` in ms since 1970, by default now.
+        """Adds a record to its batch; waits only while the buffer is full. The future returns where the record went, or raises
+        the LogError why it failed. `timestamp` is in ms since 1970, by default now.
 
-        Raises UnknownTopicOrPartition and the like for a record that can go nowhere, InvalidRecord for what is none."""
+        Raises UnknownTopicOrPartition and similar errors without a target partition, InvalidRecord for invalid arguments."""
         while True:
             waiter: asyncio.Future[Sent] | None = self.put(topic, value, key, headers, partition, timestamp)
             if waiter is not None:
@@ -131,7 +131,7 @@ class Producer:
         partition: int | None,
         timestamp: int | None,
     ) -> Any:
-        """`send` without waiting: what `new_waiter` made for the record, or None if the buffer has no room now."""
+        """`send` without waiting: the record's waiter, or None if the buffer is full."""
         if self._closed:
             raise InvalidRequest("the producer is closed; make another")
         stamp = self._clock.unix_ms() if timestamp is None else checked_timestamp(timestamp)
@@ -159,7 +159,7 @@ class Producer:
         return waiter
 
     async def flush(self) -> None:
-        """Sends what waits, now; returns once every record sent so far is acknowledged or has failed."""
+        """Sends waiting records now; returns once every record sent so far is acknowledged or has failed."""
         with self._accumulator.lock:
             batches = self._accumulator.last_batches()
             self._accumulator.flushing += 1
@@ -171,7 +171,7 @@ class Producer:
             self._accumulator.flushing -= 1
 
     async def close(self) -> None:
-        """`flush`, then the end."""
+        """Flushes, then ends the producer."""
         if not self._closed:
             self._closed = True
             await self.flush()
@@ -222,7 +222,7 @@ class Producer:
         self._tell()
 
     def _stream_failed(self, error: LogError) -> None:
-        """What was in flight comes again on the next stream, unless its time is up or the node will never take it."""
+        """Batches in flight are sent again on the next stream, unless they expired or the error is final."""
         now = self._clock.monotonic()
         for lane, batch in self._accumulator.in_flight():
             if retriable(error):
@@ -237,7 +237,7 @@ class Producer:
 
     async def _stream(self) -> None:
         """One stream, until it fails or the identity must change."""
-        # Waits for the node, however long it is away: records have a time of their own.
+        # Waits for the node without a limit: records have their own deadline.
         call = self._stub.ProduceStream(wait_for_ready=True)
         opening = asyncio.ensure_future(self._open(call))
         reader: asyncio.Future[None] | None = None
@@ -297,7 +297,7 @@ class Producer:
         await reader
 
     async def _woken(self, other: asyncio.Future[Any], due: float | None) -> None:
-        """Returns when something is to be done, `other` is over, or the moment `due` has come."""
+        """Returns when the sender is woken, `other` is done, or the time `due` has come."""
         wake = asyncio.ensure_future(self._wake.wait())
         pause = None if due is None else max(0.0, due - self._clock.monotonic())
         try:
@@ -377,7 +377,7 @@ class Producer:
             self._fail(self._landed(lane), result)
 
     def _too_large(self, lane: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
-        """Several records may be sent apart; nothing of them is in the log."""
+        """Splits a batch of several records: none of them is in the log."""
         if batch.records.count > 1:
             with self._accumulator.lock:
                 self._accumulator.split(lane)
@@ -406,7 +406,7 @@ class Producer:
             self._tell()
 
     def _tell(self) -> None:
-        """Whoever waits for room, or for everything to be acknowledged, looks again."""
+        """Wakes callers that wait for room or for acknowledgements."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         if self._threads is not None and (

@@ -1,9 +1,8 @@
-"""Reading records: one fetch stream over all partitions, decoded as the program takes them.
+"""Reads records: one fetch stream over all partitions, decoded as the program takes them.
 
-Invariants: the records of a partition come in order, none twice, none left out between the reader's beginning and its
-position (but for those that were deleted, and under `committed_only` aborted ones). The node is read no further than
-the program has come, but for one message and HTTP/2's window. A node that goes away is waited for; reading goes on where
-it stopped.
+Invariants: a partition's records come in order, none twice and none skipped, except deleted ones and, under
+`committed_only`, aborted ones. The reader fetches ahead of the program by at most one message and HTTP/2's window. If the
+node goes away, the reader waits and continues where it stopped.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, Of
 from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.types import TopicPartition
 
-#: How long the node may be silent on a stream: between looks at whether the topic has grown.
+#: How long the node may be silent on a stream, and so the pause between checks for new partitions.
 SILENCE_MS = 500
 RETRY = BackoffSettings(first=0.05, longest=2.0)
 
 
 class _TakenAhead(NamedTuple):
-    """Records of one partition not yet taken; behind them the partition stands at `end`."""
+    """Fetched records of one partition that the program has not taken; `end` is the offset after them."""
 
     partition: int
     messages: Iterator[Message]
@@ -97,7 +96,7 @@ class Reader:
             await self._fetch()
 
     async def take(self, most: int = 1000) -> list[Message]:
-        """Up to `most` records, as soon as there is one. Empty only at the end, with `until_end`."""
+        """Up to `most` records, as soon as there is at least one. Empty only at the end, with `until_end`."""
         if most < 1:
             raise InvalidRequest(f"at least one record is taken, not {most}")
         first = await anext(self, None)
@@ -109,7 +108,7 @@ class Reader:
         return taken
 
     async def seek(self, start: Start, partition: int | None = None) -> None:
-        """Goes on from there, with this partition or with all of them."""
+        """Continues from `start`, in this partition or in all."""
         if not self._began:
             await self._begin()
         partitions = list(self.position) if partition is None else [partition]
@@ -161,7 +160,7 @@ class Reader:
         return chosen
 
     async def _instead_of(self, past: Sequence[int], chosen: Mapping[int, int]) -> Mapping[int, int]:
-        """Offsets for partitions to be read from behind their end, up to their end: no node would be asked, nobody told."""
+        """Resolves offsets beyond a partition's end under `until_end`: otherwise no fetch would report them."""
         if not past or self._options.out_of_range is OutOfRange.LATEST:
             return {partition: self._ends[partition] for partition in past}
         if self._options.out_of_range is OutOfRange.EARLIEST:
@@ -172,7 +171,7 @@ class Reader:
         )
 
     async def _offsets(self, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
-        """By time: where there is no such record (yet), the end."""
+        """Offsets by time; the end of a partition that has no such record yet."""
         found: dict[int, int] = {}
         while len(found) < len(partitions):
             rest = [partition for partition in partitions if partition not in found]
@@ -183,7 +182,7 @@ class Reader:
         return found
 
     async def _look_up(self, partitions: Sequence[int], timestamp: int, found: dict[int, int]) -> LogError | None:
-        """Adds what could be found; the first failure of the others."""
+        """Adds the offsets found; returns the first failure of the others."""
         queries = [
             OffsetQuery(TopicPartition(self._topic, each), timestamp, isolation=self._isolation) for each in partitions
         ]
@@ -224,13 +223,13 @@ class Reader:
         return all(self.position[partition] >= end for partition, end in self._ends.items())
 
     async def _fetch(self) -> None:
-        """One message of the stream, which is opened if need be; failures that may pass are waited for."""
+        """Reads one message of the stream, opening it if needed; waits out retriable failures."""
         try:
             if self._call is None:
                 self._call = self._open()
             response = await self._call.read()
         except asyncio.CancelledError:
-            self._hang_up()  # a read that is given up ends its stream
+            self._hang_up()  # a cancelled read ends its stream
             raise
         except grpc.aio.AioRpcError as failure:
             self._hang_up()
@@ -272,11 +271,11 @@ class Reader:
         self._chunks.append(_TakenAhead(partition, self._decoded(partition, part), batches[-1][3] if batches else 0))
 
     def _decoded(self, partition: int, part: pb.FetchedPartition) -> Iterator[Message]:
-        # As a generator: the position is that of the moment when the first of them is taken.
+        # A generator, so that the position is read when the first record is taken.
         yield from messages(self._topic, partition, part.records, self.position[partition], aborted_of(part) or ())
 
     async def _follow_growth(self) -> None:
-        """Partitions that the topic has got since are read from their beginning."""
+        """Adds new partitions of the topic, from their beginning."""
         if self._wanted is not None or self._options.until_end or self._chunks:
             return
         (found,) = self._topics.describe([self._topic])
@@ -303,7 +302,7 @@ class Reader:
                 self.position[partition] = chosen[partition]
 
     async def _pause(self, error: LogError) -> None:
-        """Before the next attempt. Raises the error if it will not pass, or did not in time."""
+        """Waits before the next attempt. Raises the error if it is final, or has lasted too long."""
         now = self._clock.monotonic()
         if self._away_since is None:
             self._away_since = now

@@ -1,4 +1,4 @@
-"""What programs give to and get from the SDK: messages, where they went, where to begin, and the knobs."""
+"""The SDK's values: messages, acknowledgements, start positions and options."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Message(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Where a record went. `offset` is -1 where the node only knows that it has the record already."""
+    """Where a record went. `offset` is -1 if the node only knows that it already has the record."""
 
     topic: str
     partition: int
     offset: int
 
 
-#: Where a reader begins: at the first record ("earliest"), behind the last one ("latest"), at the first record at or after a
-#: moment (a datetime or its text in ISO 8601, which must know its time zone), or at an offset for each partition.
+#: Where a reader begins: at the first record ("earliest"), after the last one ("latest"), at the first record at or after a
+#: moment (a datetime or ISO 8601 text, with a time zone), or at an offset for each partition.
 Start = str | datetime | Mapping[int, int]
 
 
@@ -62,7 +62,7 @@ _CODECS: Mapping[str, Codec] = {codec.name.lower(): codec for codec in Codec}
 class ProducerOptions:
     """`linger_s`: how long a record may wait for others. `batch_bytes`: records of a batch, uncompressed; a larger record
     is a batch of its own. `buffer_bytes`: records not acknowledged yet, beyond which `send` waits. `delivery_timeout_s`:
-    from `send` to the acknowledgement, retries included. `idempotent`: what is sent again is in the log once."""
+    from `send` to the acknowledgement, retries included. `idempotent`: a retry never appends a record twice."""
 
     linger_s: float = 0.005
     batch_bytes: int = 256 << 10
@@ -88,7 +88,7 @@ class ProducerOptions:
 
 
 class OutOfRange(Enum):
-    """What a reader does whose position the log does not have (any more)."""
+    """What a reader does if the log does not have its position, or no longer has it."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -115,7 +115,7 @@ class ReaderOptions:
 
 
 def checked_start(start: Any) -> Start:
-    """The same, of a text that names a moment the moment. InvalidRequest for what names no place to begin."""
+    """The start, with ISO 8601 text parsed to a datetime. Raises InvalidRequest for an invalid start."""
     if isinstance(start, datetime | Mapping) or start in ("earliest", "latest"):
         found: Start = start
         return found
@@ -129,8 +129,8 @@ def checked_start(start: Any) -> Start:
 
 
 def start_ms(moment: datetime) -> int:
-    """The first whole millisecond since 1970 at or after the moment; of an earlier one 0, since negative times are Kafka's
-    names for the ends of a log. InvalidConfig for a moment without a time zone: it would mean another one elsewhere."""
+    """The first whole millisecond since 1970 at or after the moment; 0 for an earlier one, because negative times name the
+    ends of a log in Kafka. Raises InvalidConfig without a time zone: the moment would differ between machines."""
     if moment.tzinfo is None:
         raise InvalidConfig(
             f"{moment!r} has no time zone; say which, as tzinfo=timezone.utc or in '2024-01-31T12:00:00Z'"
