@@ -1,1 +1,1 @@
-"""The contract's implementations: what callers ask a node, and how it is answered. May import `background` and `partition`."""
+"""The contract's implementations: they answer a node's callers. May import `background` and `partition`."""

@@ -1,12 +1,12 @@
-"""Appends that the event loop hands to threads: batches that take long to validate, and larger ones to be written.
+"""Hands slow appends from the event loop to threads: batches that take long to validate, and larger ones to be written.
 
-A batch of 2 KB can inflate to 64 MB, naming the records for which one is refused takes 10 ms, and packing a megabyte in the
-codec that its topic stores from 2 ms (lz4) to a second (zstd's highest level); the event loop must wait for none of it. Where
-the page cache is slow, copying 64 KiB to it is more than half of what such a request costs: threads do it then (`WriteCost`),
-and the loop receives, checks and answers meanwhile.
+A batch of 2 KB can inflate to 64 MB. Naming the invalid records of a refused batch takes 10 ms. Recompressing a megabyte in the
+topic's codec takes from 2 ms (lz4) to a second (zstd's highest level). None of this may block the event loop. Where the page
+cache is slow, copying 64 KiB to it is more than half of a request's cost: threads do it then (`WriteCost`), while the loop
+receives, checks and answers.
 
-Invariants: the batches of one partition are appended in the order in which they came, small ones too while others wait; of one
-partition one batch is written at a time, and nothing of it is part of the log before the loop says so. Whatever becomes of a
+Invariants: a partition's batches are appended in the order of their arrival, including small ones while others wait. Each
+partition writes one batch at a time, and the batch joins the log only when the loop commits it there. Whatever happens to a
 batch, the next one has its turn. Waiting batches hold copies of their bytes (large ones the sender's) within MAX_HELD_BYTES for
 the whole node; beyond it producers get a retriable error. Batches that need no validation wait within WRITING_BYTES; beyond
 it the loop itself writes them, unless they wait behind one that is being validated or is large. The loop spends at most SLICE_S
@@ -38,13 +38,13 @@ from storage_tiers.turns import SLICE_S
 
 log = logging.getLogger(__name__)
 
-#: Batches that are validated at once.
+#: Batches validated at the same time.
 VALIDATING_THREADS = 2
-#: Batches handed to validating threads: those at work, and as many queued behind them.
+#: Batches handed to validating threads: one per thread, and as many queued behind them.
 _GIVEN = 2 * VALIDATING_THREADS
-#: Bytes of validated batches, as repacked, that wait to be appended; beyond it no other batch is validated.
+#: Bytes of validated and recompressed batches that wait to be appended; beyond it no other batch is validated.
 VALIDATED_BYTES = 64 << 20
-#: Batches that are written at once.
+#: Batches written by threads at the same time.
 WRITING_THREADS = 2
 #: Bytes of batches that wait, as they were sent; beyond it producers get a retriable error.
 MAX_HELD_BYTES = 256 << 20
@@ -56,12 +56,12 @@ Done = Callable[[Appended | LogError, memoryview], None]
 Validated = tuple[memoryview, BatchHeader, int]
 Result = TypeVar("Result")
 
-#: Seconds a GB that the loop's appends of larger batches may cost before threads write them, and at which it writes them again.
+#: Cost of the loop's larger appends, in seconds per GB: above the first, threads write them; below the second, the loop again.
 #: A page cache with free memory costs 0.65; one that must reclaim memory, or wait for the disk, 2 and more.
 SLOW_S_PER_GB, FAST_S_PER_GB = 1.6, 1.1
-#: While threads write, the loop writes one batch of so many, to measure what that costs.
+#: While threads write, the loop writes one batch in this many, to measure the cost.
 PROBED = 32
-#: Of what one more has cost: of many while the loop writes, of a few while it only looks.
+#: Weight of a new sample in the average: small while the loop writes all batches, large while it only probes.
 _WEIGHT, _WEIGHT_OF_PROBE = 1 / 32, 1 / 4
 _MOST_S_PER_GB = 4 * SLOW_S_PER_GB
 
@@ -69,7 +69,7 @@ _MOST_S_PER_GB = 4 * SLOW_S_PER_GB
 class WriteCost:
     """The recent cost of larger appends on the loop, and whether threads should write them.
 
-    A hand-over wakes a thread and moves the batch to another processor's cache, so that it pays only where writing is slow."""
+    A hand-over wakes a thread and moves the batch to another processor's cache, so it pays only where writing is slow."""
 
     def __init__(self) -> None:
         self.s_per_gb = 0.0
@@ -83,7 +83,7 @@ class WriteCost:
         self.is_slow = self.s_per_gb > (FAST_S_PER_GB if self.is_slow else SLOW_S_PER_GB)
 
     def for_thread(self) -> bool:
-        """Whether the next one is for a thread."""
+        """Whether a thread should write the next batch."""
         if not self.is_slow:
             return False
         self._since_probe += 1
@@ -94,7 +94,7 @@ class WriteCost:
 
 
 class _Append:
-    """One batch in a partition's queue: to be validated unless `found` has it, then perhaps to be written, then appended."""
+    """One batch in a partition's queue: validated unless `found` is set, then written if a thread should, then appended."""
 
     __slots__ = ("batch", "done", "found", "is_plain", "partition", "rewritten_bytes", "validated", "write")
 
@@ -110,26 +110,26 @@ class _Append:
         self.write: BatchWrite | None = None
 
     def validate(self) -> None:
-        """In a thread. The loop moves `validated` to `found` when it is woken."""
+        """Runs in a thread. The loop moves `validated` to `found` when it wakes."""
         try:
             self.validated = self.partition.validate(self.batch)
-        except Exception as error:  # noqa: BLE001 - the loop has to do with it
+        except Exception as error:  # noqa: BLE001 - the loop handles it
             self.validated = error
 
     def what_was_found(self) -> Validated:
-        """Raises what validating it has raised."""
+        """The result of validation. Raises the error if it failed."""
         if isinstance(self.found, Exception):
             raise self.found
         assert self.found is not None
         return self.found
 
     def forget(self) -> None:
-        """Nothing of it names it any more: a cycle would keep its bytes until the collector comes."""
+        """Breaks reference cycles, which would keep the bytes until a collection."""
         self.found = self.validated = self.write = None
 
 
 class AppendQueues:
-    """On the event loop only, but for what its threads do."""
+    """Used on the event loop only, except for its threads' own work."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class AppendQueues:
         self.held_bytes = 0
         #: Bytes among them of batches that need no validation.
         self.writing_bytes = 0
-        #: Batches that were handed to threads to be written, so far.
+        #: Batches that threads have been given to write so far.
         self.written_by_threads = 0
         self.cost = WriteCost()
         self._writes: queue.SimpleQueue[tuple[_Append, BatchWrite] | None] = queue.SimpleQueue()
@@ -147,7 +147,7 @@ class AppendQueues:
         # Work that a thread has finished (a write or a validation), and whether the loop has been woken for it.
         self._ready: deque[tuple[_Append, BatchWrite | None]] = deque()
         self._is_told = False
-        # Whose turn of the loop ended before their queue did.
+        # Partitions whose slice ended before their queue was empty.
         self._resting: dict[Partition, None] = {}
         self._unvalidated: deque[_Append] = deque()
         self._given = 0
@@ -156,7 +156,7 @@ class AppendQueues:
         self._emptied: asyncio.Future[None] | None = None
 
     def at_once(self, partition: Partition, batch: memoryview) -> Appended | None:
-        """`Partition.append`, here and now, of a batch that could be written by a thread; None where it had better be."""
+        """Appends a larger batch on the loop, as `Partition.append`; None if a thread should write it."""
         if self.writing_bytes <= WRITING_BYTES and self.cost.for_thread():
             return None
         began = time.thread_time()
@@ -165,8 +165,8 @@ class AppendQueues:
         return appended
 
     def append(self, partition: Partition, batch: memoryview, done: Done) -> None:
-        """As `Partition.append`, later: `done` is called with what became of it, also before this returns. RequestTimedOut if
-        too much waits already."""
+        """As `Partition.append`, but later: `done` receives the result, possibly before this returns; RequestTimedOut if too
+        many bytes already wait."""
         header, waits = partition.plain(batch), partition in self._queues
         is_too_much = self.held_bytes + len(batch) > MAX_HELD_BYTES
         is_by_loop = is_too_much or self.writing_bytes + len(batch) > WRITING_BYTES
@@ -195,7 +195,7 @@ class AppendQueues:
             self._validate_more()
 
     def _validate_more(self) -> None:
-        """In the order in which they came, so that what is validated never waits for what may not be."""
+        """Validates in order of arrival, so that a validated batch never waits for one that the bound holds back."""
         while self._unvalidated and self._given < _GIVEN and self.validated_bytes <= VALIDATED_BYTES:
             self._given += 1
             job = self._unvalidated.popleft()
@@ -209,7 +209,7 @@ class AppendQueues:
         self._tell(job, None)
 
     async def close(self) -> None:
-        """Appends what is under way, then ends the threads."""
+        """Appends all waiting batches, then ends the threads."""
         if self._queues:
             self._emptied = self._loop.create_future()
             await self._emptied
@@ -225,7 +225,7 @@ class AppendQueues:
             writer = threading.Thread(target=self._work, name=f"append-{len(self._writers)}", daemon=True)
             try:
                 writer.start()
-            except RuntimeError:  # the machine has none left
+            except RuntimeError:  # the machine has no thread left
                 if not self._writers:
                     write.run()
                     self._tell(job, write)
@@ -240,10 +240,10 @@ class AppendQueues:
             job, write = handed
             write.run()
             self._tell(job, write)
-            del handed, job, write  # else the next one's arrival would be what frees its batch
+            del handed, job, write  # else the batch would stay in memory until the next one arrives
 
     def _tell(self, job: _Append, write: BatchWrite | None) -> None:
-        """In any thread. The loop is woken once for all that is done until it looks."""
+        """Callable from any thread. Wakes the loop once for all work finished until it looks."""
         self._ready.append((job, write))
         if not self._is_told:
             self._is_told = True
@@ -273,9 +273,9 @@ class AppendQueues:
         self._validate_more()
 
     def _advance(self, partition: Partition, *, at_once: bool = False, is_asked: bool = False) -> None:
-        """Goes on with the first of a partition's queue, up to one that a thread has to do with, or for a slice. The loop
-        itself writes what is not large `at_once`: what a thread has begun of it is waited for. `is_asked`: of the first it
-        is known that a thread had better write it."""
+        """Processes a partition's queue from its head, until a batch needs a thread or the slice ends. With `at_once` the loop
+        itself writes batches that are not large, and waits for writes that a thread has begun. `is_asked`: a thread should
+        write the first batch, as is already known."""
         waiting = self._queues.get(partition)
         until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
         while waiting:
@@ -289,7 +289,7 @@ class AppendQueues:
                 return
             begun = self._result(self._append_now if is_by_loop else self._begin, job)
             if job.write is not None:
-                # Not of the slice: what a thread was waited for.
+                # Waiting for a thread does not count against the slice.
                 until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
             if isinstance(begun, BatchWrite):
                 job.write = begun
@@ -301,12 +301,12 @@ class AppendQueues:
                 return
 
     def _is_cheap(self, job: _Append) -> bool:
-        """Whether the loop had better write what has come to the head of its queue: a queue that is never empty would
-        otherwise stay with the threads for ever."""
+        """Whether the loop should write the batch at the head of its queue: otherwise a queue that is never empty would stay
+        with the threads for ever."""
         return job.is_plain and job.write is None and len(job.batch) >= WRITTEN_BY_THREAD and not self.cost.for_thread()
 
     def _rest(self, partition: Partition) -> None:
-        """It goes on once the loop has looked at all sockets and it is its turn."""
+        """Postpones the partition's queue until the loop has served all sockets and its turn comes."""
         if not self._resting:
             self._loop.call_soon(self._go_on)
         self._resting[partition] = None
@@ -337,7 +337,7 @@ class AppendQueues:
 
     # --- of one of them -----------------------------------------------------------------------------------------------
     def _result(self, step: Callable[[_Append], Result], job: _Append) -> Result | LogError:
-        """Of a step with it. What nobody foresaw is its producer's to know, and must not leave it in its place for ever."""
+        """The result of a step. An unexpected error is reported to the producer, so that the batch does not block its queue."""
         try:
             return step(job)
         except LogError as error:

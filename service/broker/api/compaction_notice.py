@@ -1,4 +1,4 @@
-"""Says in the log that a topic which asks for compaction gets none, as the log cleaner does not run yet."""
+"""Logs that a topic configured for compaction is not compacted, because no log cleaner runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def say_not_compacted(configs: Resolver, image: MetadataImage, topic: str) -> None:
-    """Nothing, unless the policy in force for `topic` compacts."""
+    """Logs the notice if the policy in force for `topic` compacts."""
     settings = configs.log_settings(image, topic)
     if settings.cleanup_compact:
         kept = "until retention removes it" if settings.cleanup_delete else "for ever"

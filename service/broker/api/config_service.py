@@ -1,5 +1,5 @@
-"""The contract's `Configs`: described from the metadata image, changed through the metadata log; levels of loggers, which
-nothing stores, in the process itself."""
+"""The contract's `Configs`: described from the metadata image, changed through the metadata log. Log levels are not stored:
+they change in the process itself."""
 
 from __future__ import annotations
 

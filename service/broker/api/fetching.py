@@ -1,9 +1,9 @@
-"""Answering fetches: at once when there is enough to say, else when a partition moves, a chunk arrives, or time is up.
+"""Answers fetches: at once if enough data is there, else when a partition moves, a chunk arrives, or the wait time ends.
 
 A waiting fetch holds no task: it is a future, a timer, and a callback in the partitions it watches. Each attempt reads all
-partitions anew, so what is answered is one consistent pass. Cold data that is not cached is fetched in the background and
-never delays the hot partitions of the same request; the background fetch outlives the request that asked for it. If it
-fails, the partitions that waited for it answer why.
+partitions anew, so an answer is one consistent pass. Uncached cold data is fetched in the background and never delays the hot
+partitions of the same request; the background fetch outlives its request. If it fails, the partitions that waited for it
+answer with the error.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Locate = Callable[[TopicPartition], Partition]
 
 _NONE: Mapping[int, LogError] = {}
 
-#: Partitions of one fetch that are brought from the bucket at a time, those asked for first. What is known of them fits in
-#: memory beside that of other fetches; of thousands, the first would be gone when the last has come, at each look anew.
+#: Partitions of one fetch that are read from the bucket at a time, in request order. Their cached data fits in memory beside
+#: other fetches'; with thousands, the first would be evicted before the last arrives, on every attempt.
 MAX_MISSES = 128
 
 
 class BytesRead:
-    """Bytes of record batches that fetches were answered with since the start, by the tier they were read from: `hot` from
-    local segments, `cold` from the bucket, through the chunk cache. `asked` counts the partitions that were asked for,
-    `failed` those that were answered with an error. Attempts that were not answered do not count."""
+    """Bytes of record batches in answers to fetches since the start, by tier: `hot` from local segments, `cold` from the
+    bucket, through the chunk cache. `asked` counts requested partitions, `failed` those answered with an error. Attempts
+    without an answer do not count."""
 
     __slots__ = ("asked", "cold", "failed", "hot")
 
@@ -44,9 +44,9 @@ class BytesRead:
 
 
 class Attempt:
-    """One pass over all partitions of a fetch. `size` is in bytes, `cold_size` what of it came from the bucket; `misses`
-    bear the place of their partition in the fetch; `given` is what each partition gave, in bytes, and whether from the
-    bucket; `refused` are those that were found and answered with an error."""
+    """One pass over all partitions of a fetch. `size` is in bytes, `cold_size` its part from the bucket; `misses` carry the
+    index of their partition in the fetch; `given` holds the bytes from each partition, and whether they came from the
+    bucket; `refused` are existing partitions answered with an error."""
 
     __slots__ = ("answers", "cold_size", "failed", "given", "misses", "ready", "refused", "size")
 
@@ -61,7 +61,7 @@ class Attempt:
         self.ready = False  # answered at once: an error, a diverging epoch, a reader behind the newest segment
 
     def count(self, read: BytesRead) -> None:
-        """This attempt is the answer."""
+        """Counts this attempt, which is the answer."""
         read.hot += self.size - self.cold_size
         read.cold += self.cold_size
         read.failed += self.failed
@@ -74,7 +74,7 @@ class Attempt:
             partition.counts.failed_fetches += 1
 
     def refuse(self, partition: Partition | None) -> None:
-        """One is answered with an error."""
+        """Counts a partition that is answered with an error."""
         self.ready = True
         self.failed += 1
         if partition is not None:
@@ -86,8 +86,8 @@ class Attempt:
 
 
 def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE, *, is_first: bool = False) -> Attempt:
-    """Reads what is there now, in the order asked, at most `max_bytes` (but at least one batch) in all. The partitions at
-    the places in `failed` are not read but answered with the error. `is_first` counts them as asked for."""
+    """Reads the data available now, in request order, at most `max_bytes` (but at least one batch) in all. Partitions whose
+    index is in `failed` are answered with that error instead. `is_first` counts the partitions as asked for."""
     taken = Attempt()
     attempt_some(taken, fetch, locate, fetch.partitions, 0, failed, is_first=is_first)
     return taken
@@ -103,7 +103,7 @@ def attempt_some(
     *,
     is_first: bool,
 ) -> None:
-    """Goes on with an attempt: `partitions` are those of the fetch from `first_place` on, or some of them."""
+    """Continues an attempt: `partitions` are the fetch's from index `first_place` on, or some of them."""
     left = fetch.max_bytes - taken.size
     isolation = fetch.isolation
     try:
@@ -117,7 +117,7 @@ def attempt_some(
                     partition.counts.cold_failures += 1
                     raise failed[place]
                 if wanted.offset == partition.state.high_watermark:
-                    # Most of what a consumer of many partitions asks for.
+                    # The common case for a consumer of many partitions.
                     nothing = _nothing_new(partition, wanted, isolation)
                     if nothing is not None:
                         taken.answers.append(nothing)
@@ -139,7 +139,7 @@ def attempt_some(
 
 
 def _nothing_new(partition: Partition, wanted: FetchPartition, isolation: Isolation) -> Fetched | None:
-    """The answer to a reader at the end of what can be read; None where there is more to check or to say."""
+    """The answer to a reader at the readable end; None if there is more to check or to return."""
     state = partition.state
     topic_id, epoch = wanted.topic_id, wanted.current_leader_epoch
     if (
@@ -161,7 +161,7 @@ def _read_one(
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
     partition.check_readable()
-    if wanted.current_leader_epoch >= 0:  # as in Kafka, of a fetch: any other number is none
+    if wanted.current_leader_epoch >= 0:  # as in Kafka, a negative epoch in a fetch means none
         partition.check_epoch(wanted.current_leader_epoch)
     state, log = partition.state, partition.log
     aborted = () if fetch.isolation else None
@@ -191,7 +191,8 @@ def _read_one(
         taken.misses.append((place, found))
         found = []
     elif found and wanted.offset < log.hot.active_start_offset:
-        # As in Kafka: more lies ahead than one segment gives, so waiting for `min_bytes` of it would wait in vain.
+        # As in Kafka: the reader is behind the newest segment, and one read returns at most one segment, so waiting for
+        # `min_bytes` would be in vain.
         taken.ready = True
     answer = Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
     if found:
@@ -203,8 +204,8 @@ def _read_one(
 
 
 class Misses:
-    """The chunks that a waiting fetch waits for. `hydrated` is called when one has arrived, with the errors of the places that
-    wait for it in vain."""
+    """The chunks that a fetch waits for. When one arrives or fails, `hydrated` is called with the errors by index of the
+    partitions that waited for it."""
 
     __slots__ = ("_hydrated", "_places")
 
@@ -224,7 +225,7 @@ class Misses:
     def _arrived(self, waiter: asyncio.Future[None]) -> None:
         places = self._places.pop(waiter, set())
         failure = None if waiter.cancelled() else waiter.exception()
-        # The partitions that waited for it answer why, the others what they have.
+        # The partitions that waited for it answer with the error, the others with their data.
         self._hydrated(dict.fromkeys(places, failure) if isinstance(failure, LogError) else _NONE)
 
     def forget(self) -> None:
@@ -233,7 +234,7 @@ class Misses:
 
 
 class DelayedFetch:
-    """A fetch that waits. Ends with an answer, or by cancellation of its future (the client went away)."""
+    """A waiting fetch. Ends with an answer, or when its future is cancelled because the client has gone."""
 
     def __init__(self, fetch: Fetch, locate: Locate, first: Attempt, read: BytesRead, looks: Looks) -> None:
         loop = asyncio.get_running_loop()
@@ -241,7 +242,7 @@ class DelayedFetch:
         self._locate = locate
         self._read = read
         self._looks = looks
-        #: Whether a look is due, whether it is the last one, and by place what failed since the one before.
+        #: Whether a look is due, whether it is the last one, and the failures since the last look by index.
         self._is_due = self._is_late = False
         self._failed: dict[int, LogError] = {}
         self._watched: list[Partition] = []
@@ -249,7 +250,7 @@ class DelayedFetch:
         self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
         self.future.add_done_callback(self._forget)
         self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._time_up)
-        look = self._look_again  # one object for all of them: the collector looks at each that is new
+        look = self._look_again  # one object for all partitions: the collector visits every new object
         for wanted in fetch.partitions:
             try:
                 partition = locate(wanted.partition)
@@ -279,7 +280,7 @@ class DelayedFetch:
         failed, self._failed = self._failed, {}
         try:
             taken = attempt(self._fetch, self._locate, failed)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client must not wait for ever
+        except Exception as error:  # noqa: BLE001 - whatever fails, the client must not wait for ever
             self.future.set_exception(error)
             return
         if self._is_late or taken.ready or taken.size >= self._fetch.min_bytes:
@@ -295,12 +296,12 @@ class DelayedFetch:
         for partition in self._watched:
             partition.waiters.discard(look)
         self._misses.forget()
-        # Both lead back to this, and what a fetch names would stay until the collector comes by.
+        # Both refer back to this object: the cycle would keep the whole fetch in memory until a collection.
         del self._misses, self._timer
 
 
 def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, looks: Looks) -> Ready[Sequence[Fetched]]:
-    """The contract's `Log.fetch`. What is answered is counted in `read`."""
+    """The contract's `Log.fetch`. Counts the answer in `read`."""
     read.asked += len(fetch.partitions)
     taken = attempt(fetch, locate, is_first=True)
     if taken.ready or taken.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or not fetch.partitions:

@@ -48,13 +48,13 @@ from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId
 #: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = (CorruptRecord, LeaderNotAvailable, NotLeader, RecordBatchTooLarge, RecordTooLarge, StorageError)
 
-#: Stands in an answer until it is known.
+#: Placeholder for a result that is not known yet.
 _UNKNOWN = LogError("the broker did not answer")
 
 
 class _DelayedAnswers:
-    """The answers to a request, given later: threads owe some of them, or producers are slowed as the disk nears its watermark.
-    Work in threads completes even if its caller has gone."""
+    """A request's delayed answers: threads still work on some, or producers are slowed as the disk nears its watermark. Work
+    in threads completes even if the caller has gone."""
 
     __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
 
@@ -65,19 +65,19 @@ class _DelayedAnswers:
         refusal: Callable[[LogError, Partition, memoryview], LogError],
     ) -> None:
         self.answers = answers
-        #: How many of them threads owe.
+        #: Answers for which threads still work.
         self.left = 0
         self._disk = disk
         self._refusal = refusal
         self._future: asyncio.Future[Sequence[Appended | LogError]] | None = None
 
     def wait(self, partition: Partition, place: int) -> Done:
-        """For one that a thread owes: what is to be called with it."""
+        """Reserves one answer; returns the function to call with its result."""
         self.left += 1
         return functools.partial(self._known, partition, place)
 
     def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:
-        """All of them, once they are known and may be given."""
+        """The future of all answers; done once they are known and the disk's delay is over."""
         self._future = asyncio.get_running_loop().create_future()
         if not self.left:
             self._all_known(self._future)
@@ -193,7 +193,7 @@ class LogService:
                     answers.append(_offset(partition, query.timestamp, query.isolation))
             except LogError as error:
                 answers.append(as_value(error))
-        # Together: each may need to ask the bucket, and the client's patience is for all of them.
+        # Concurrently: each may query the bucket, and the client's timeout covers all of them.
         found = await asyncio.gather(*(self._offset_by_time(queries[place]) for place in by_time))
         for place, answer in zip(by_time, found, strict=True):
             answers[place] = answer
@@ -258,7 +258,7 @@ class LogService:
 
 
 def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampOffset:
-    """Where one of the special timestamps but MAX_TIMESTAMP points."""
+    """The offset for a special timestamp other than MAX_TIMESTAMP."""
     log, hot = partition.log, partition.log.hot
     match spec:
         case OffsetSpec.LATEST:

@@ -1,11 +1,11 @@
-"""Looks of fetches that wait, within a share of each turn of the event loop.
+"""Bounds the time that waiting fetches take from each turn of the event loop.
 
-A record wakes every fetch that waits for its partition, and each looks at all of its partitions again: two thousand fetches of
-two hundred partitions take seconds for that. A look is made at once while its turn of the loop has time left for looks, and
-else waits in line, once however often it is woken meanwhile.
+A record wakes every fetch that waits for its partition, and each looks at all of its partitions again: for two thousand fetches
+of two hundred partitions that takes seconds. A look runs at once while the turn has time left for looks. Otherwise it waits in
+line, once, however often it is woken meanwhile.
 
-Invariant: a fetch of few partitions does not wait behind fetches of many; each of the two lines has half of a turn, and the
-time that the other leaves of its half.
+Invariant: a fetch of few partitions never waits behind fetches of many. Each of the two lines gets half of the time for looks,
+and what the other leaves of its half.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from storage_tiers.turns import SLICE_S
 
-#: Partitions of a fetch that is looked at in no time.
+#: A fetch of at most this many partitions takes negligible time to look at.
 FEW = 8
 
 Look = Callable[[], None]
@@ -30,7 +30,7 @@ class Looks:
         self._seconds = seconds
         self._few: deque[Look] = deque()
         self._many: deque[Look] = deque()
-        #: Until when looks may be made in this turn; None before the first one.
+        #: The end of this turn's time for looks; None before the first look.
         self._until: float | None = None
 
     @property
@@ -39,7 +39,7 @@ class Looks:
         return len(self._few) + len(self._many)
 
     def add(self, look: Look, partitions: int) -> None:
-        """Makes the look, of so many partitions, now or in a later turn."""
+        """Runs the look, over `partitions` partitions, now or in a later turn."""
         now = self._seconds()
         if self._until is None:
             self._until = now + SLICE_S
@@ -55,7 +55,7 @@ class Looks:
         self._make(self._many, max(began + SLICE_S, self._seconds() + SLICE_S / 2))
         self._make(self._few, began + SLICE_S)
         if self.waiting:
-            # What is woken before the next turn has its place behind these.
+            # Looks added before the next turn queue behind these.
             self._until = began
             asyncio.get_running_loop().call_soon(self._turn)
         else:

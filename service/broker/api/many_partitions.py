@@ -1,7 +1,7 @@
-"""Fetches of many partitions: as `fetching.py` answers them, but each attempt in slices of the event loop.
+"""Answers fetches of many partitions as `fetching.py` does, but each attempt runs in slices of the event loop.
 
-One task a fetch, which waits and looks again. While it looks, what has moved is noted, so that it looks once more. The
-partitions of one answer are then not of one moment, which nobody is promised across partitions.
+Each fetch has one task, which waits and looks again. If a partition moves during a look, another look follows. So one answer
+does not show all partitions at one moment, which is not promised across partitions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from service.broker.partition.partition import Partition
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Lane, Turn
 
-#: Partitions of a fetch from which on it is answered like this.
+#: A fetch with more partitions than this is answered in slices.
 MANY = 500
 _STEP = 32
 
 
 class ManyFetch:
-    """`answers` once; it may be cancelled, and then leaves nothing behind."""
+    """Call `answers` once. Cancelling it leaves nothing behind."""
 
     def __init__(self, fetch: Fetch, locate: Locate, read: BytesRead, lane: Lane) -> None:
         self._fetch = fetch
@@ -80,15 +80,15 @@ class ManyFetch:
             raise
 
     async def _watch_all(self) -> None:
-        """Before the first look, so that nothing is missed."""
+        """Registers with all partitions; runs before the first look, so that no change is missed."""
         turn = self._lane.turn()
-        notify = self._moved.set  # one object for all of them
+        notify = self._moved.set  # one object for all partitions
         try:
             for place, wanted in enumerate(self._fetch.partitions):
                 try:
                     partition = self._locate(wanted.partition)
                 except LogError:
-                    # The answer says so, and says it at once.
+                    # The answer carries the error, and comes at once.
                     return
                 partition.waiters.add(notify)
                 self._watched.append(partition)

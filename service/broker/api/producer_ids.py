@@ -1,4 +1,4 @@
-"""Producer ids, never given twice: blocks are reserved in the metadata log before any id of them is handed out (KIP-730).
+"""Assigns unique producer ids: a block is reserved in the metadata log before any of its ids is handed out (KIP-730).
 
 A crash loses the rest of a block, which costs nothing: ids are 63 bits wide.
 """
@@ -14,7 +14,7 @@ from service.metadata.log import MetadataLog
 
 
 def blocks_of(metadata: MetadataLog, node_id: int) -> Callable[[], Awaitable[tuple[int, int]]]:
-    """What reserves the node's next block durably: (first id, count)."""
+    """A function that durably reserves the node's next block and returns (first id, count)."""
 
     def plan(image: MetadataImage) -> tuple[planner.Records, tuple[int, int]]:
         block = planner.producer_id_block(image, node_id)

@@ -1,8 +1,8 @@
-"""Repairs of manifests that a store which went backwards shows less of than was seen here (`storage_tiers…manifest.repair`).
+"""Repairs manifests after a store went backwards and shows less than this node has seen (`storage_tiers…manifest.repair`).
 
-The evidence of this node is the manifest that it saved last and the log on its disk. The manifest that a repair commits is
-saved and current before anything else is asked of the partition; a crash in between leaves the store with a manifest of another
-line, which a second repair takes over where nothing is missing of it.
+This node's evidence is its last saved manifest and the log on its disk. The manifest that a repair commits is saved and current
+before any other request for the partition. After a crash in between, the store has a manifest of another line; a second repair
+accepts it if none of its objects is missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Repairing:
         self._tiering = tiering
 
     async def repair_cluster(self, *, apply: bool) -> tuple[RepairReport, int]:
-        """Of `cluster.json`: what was found, and the incarnation that was written, or 0."""
+        """Repairs `cluster.json`. Returns the report, and the incarnation written, or 0."""
         access = self._store()
         found = await access.repair(apply=apply)
         if found[1]:
@@ -51,7 +51,7 @@ class Repairing:
         return found
 
     async def repair_topic(self, topic: str, *, apply: bool) -> tuple[RepairReport, int]:
-        """Of `topic.json`: what was found, and the revision that was written, or 0."""
+        """Repairs `topic.json`. Returns the report, and the revision written, or 0."""
         access = self._store()
         if refused := await access.nothing_there() or (apply and _why_closed(access)):
             return RepairReport(refused=refused), 0
@@ -68,7 +68,7 @@ class Repairing:
     async def repair(
         self, partition: Partition, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, int]:
-        """What was found, and the commit that was made, or 0. `accepted` are the offsets that are given up."""
+        """Repairs a manifest. Returns the report, and the commit made, or 0. `accepted` are the offsets accepted as lost."""
         access = self._store()
         if refused := await access.nothing_there() or (apply and _why_closed(access)):
             return RepairReport(refused=refused), 0
@@ -103,7 +103,7 @@ class Repairing:
         if manifest is None:
             behind = self._tiering.lineage.reason(partition)
             if behind is not None and report == RepairReport():
-                # Nothing that was saved says more than the store; what is known to be missing is not.
+                # No saved manifest shows more than the store, yet offsets are known to be missing.
                 report = RepairReport(refused=str(behind))
             return report, 0
         self._tiering.lineage.repaired(partition, manifest.line)
@@ -115,7 +115,7 @@ class Repairing:
 
 
 def _why_closed(access: StoreAccess) -> str:
-    """Why nothing may be written; empty if it may. TierUnavailable while the store has not answered."""
+    """Why writing is not allowed; empty if it is. Raises TierUnavailable while the store has not answered."""
     if access.behind is not None:
         return f"cluster.json comes first: `tidelog cold repair --cluster`. {access.behind}"
     if access.writer is None:
@@ -124,8 +124,8 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """A log with a hole, or of other records than the manifest seen, stands in for nothing. There were commits where a manifest
-    was saved here, also if that is damaged by now, and where the log begins later than the partition does."""
+    """This node's evidence. A log with a hole, or with other records than the manifest seen, is no evidence. Commits are known
+    to have existed if a manifest was saved here, even a damaged one, or if the log begins after the partition's start."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)
     tier = partition.log.tier

@@ -34,8 +34,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 class TopicService:
-    """A change is answered once it is durable and `assignment` has settled: new partitions take records then, or `partitions`
-    say why not."""
+    """A change is answered once it is durable and `assignment` has settled: by then new partitions accept records, or
+    `partitions` holds the error."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class TopicService:
 
 
 class _Descriptions(Sequence[TopicDescription | LogError]):
-    """Of so many topics, each made when it is looked at: all at once would hold the loop up."""
+    """Descriptions made one by one on access: making thousands at once would block the loop."""
 
     def __init__(self, topics: tuple[TopicImage, ...]) -> None:
         self._topics = topics

@@ -1,8 +1,8 @@
-"""Which time records may expire by, when somebody sets the wall clock: pure.
+"""Decides by which time records expire when somebody sets the wall clock: pure.
 
-Ages of what this process began are counted on a clock that never steps (`Clock.steady_ms`). Expiry compares timestamps that
-others wrote with the wall clock, and a wall clock that jumps a year ahead would delete a year. So expiry follows the time
-that is *expected*: the wall clock as it was trusted last, and what has passed since. Nothing ever expires because of a step.
+Durations within this process are measured on a clock that never steps (`Clock.steady_ms`). Expiry compares timestamps written
+by others with the wall clock, and a wall clock that jumps a year ahead would delete a year of records. So expiry follows the
+*expected* time: the last trusted wall clock plus the time passed since. Nothing ever expires because of a step.
 
     trusted ──wall clock more than the tolerance off what is expected, or ahead of the store's──> stepped
     stepped ──it is set back, or the store's clock says the same, or it stands for `settle_ms`──> trusted

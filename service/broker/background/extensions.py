@@ -1,9 +1,9 @@
-"""Extensions of manifests that are under way, for whoever must know what the bucket will show once they have ended.
+"""Tracks the manifest extensions under way, to know what the bucket may show once they end.
 
-An extension carries the log start of the moment when it began. If log start rises meanwhile, the bucket shows deleted records
-from the commit of the extension until the commit that hides them; so DeleteRecords answers only when neither is possible.
+An extension carries the log start at its beginning. If log start rises meanwhile, the bucket shows deleted records from the
+extension's commit until the commit that hides them; so DeleteRecords answers only when that is no longer possible.
 
-Not promised: that an extension whose outcome is open ever happened. It counts as under way until a later one has ended well.
+Not promised: that an extension with unknown outcome happened. It counts as under way until a later one succeeds.
 """
 
 from __future__ import annotations

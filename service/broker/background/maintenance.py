@@ -1,4 +1,4 @@
-"""What the clock demands of every partition of this node's own disk: flushing by time, checkpoints, a look at what to tier."""
+"""Periodic work for every partition: flushing by time, checkpoints, and checks for tiering."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Maintenance:
 
     # --- by the second ------------------------------------------------------------------------------------------------
     async def flush_by_time(self) -> None:
-        """`flush.ms`: the oldest record that is not on disk waits no longer than that."""
+        """Flushes partitions whose oldest unflushed record has waited `flush.ms`."""
         now_ms = self._clock.steady_ms()
         for partition in self._partitions:
             hot = partition.log.hot

@@ -1,11 +1,11 @@
-"""Whether a copied directory has never known of what its cluster has done since: topics, and partitions of topics.
+"""Detects a copied directory whose metadata lacks topics or partitions that its cluster has created since.
 
-An older copy of the metadata would make a topic or a partition that is in the bucket already: under another id, so that the one
-there counts as deleted, or under the same one, so that offsets are given a second time. `topic.json` shows it: it names what
-the metadata of the node that wrote it had, and metadata only go forwards.
+With an older copy of the metadata, a node would create a topic or partition that the bucket already has: under another id, so
+that the existing one counts as deleted, or under the same id, so that offsets are assigned a second time. `topic.json` reveals
+it: it lists what its writer's metadata had, and metadata never goes backwards.
 
-Not promised: that what no `topic.json` names is noticed, such as a topic of the last second before the original ended. What was
-configured since is as it was when the copy was made.
+Not promised: to notice what no `topic.json` names, such as a topic of the last second before the original stopped. Configs
+changed since the copy keep their old values.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import ListTopics, ShownTopic
 from storage_tiers.errors import FencedWriter
 
-#: Topics that are asked about at once.
+#: Topics queried at the same time.
 AT_ONCE = 16
 
 
 def missed(image: MetadataImage, shown: TopicState) -> str | None:
-    """What the metadata have missed of a topic, in words; None if nothing. Pure."""
+    """Describes what the metadata lacks of a topic; None if nothing. Pure."""
     known = image.topic(shown.topic)
     if known is not None and known.topic_id == shown.topic_id:
         if shown.state is State.DELETED:
@@ -41,7 +41,7 @@ def missed(image: MetadataImage, shown: TopicState) -> str | None:
 
 
 async def check_not_older(client: TierClient, image: MetadataImage) -> None:
-    """FencedWriter if the bucket shows something that the metadata have missed. Changes nothing."""
+    """Raises FencedWriter if the bucket shows something that the metadata lacks. Changes nothing."""
     after = ""
     while names := await client.ask(ListTopics(image.cluster_id, after)):
         for first in range(0, len(names), AT_ONCE):

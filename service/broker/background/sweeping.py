@@ -1,17 +1,17 @@
-"""Deletes from the bucket what no manifest names: what was removed, past the grace, and what was never named.
+"""Deletes objects from the bucket that no manifest names: removed ones past the grace, and ones never named.
 
-What was removed the manifests themselves tell: a partition of which nothing is due is not asked about at all. What was never
-named only a listing tells. The whole cluster is listed once a day or grace, in stretches of a thousand keys, one a turn; a
-partition is asked about those keys alone that are newer than what earlier rounds have looked at. So an idle partition costs
-no request, and a cluster one LIST a thousand objects, and one listing of unfinished uploads.
+Manifests list removed objects, so a partition with nothing due costs no request. Only a listing finds objects that were never
+named. The whole cluster is listed once a day or grace, a thousand keys at a time, one request a turn; a partition is checked
+only for keys newer than those that earlier rounds examined. So an idle partition costs no request, and a cluster one LIST per
+thousand objects, plus one listing of unfinished uploads.
 
-    round k lists up to newest(k) ──> all written by newest(k - 1) was listed whole ──> never looked at again
+    round k lists up to newest(k) ──> everything written by newest(k - 1) was listed ──> never examined again
 
-Invariants: a round that the store cuts short goes on where it stopped; a partition that fails, or whose keys are too young to
-judge, is looked at again from where it was, and holds no other one up.
+Invariants: a round that the store interrupts continues where it stopped. A partition that fails, or whose keys are too young
+to judge, is examined again from the same point and delays no other partition.
 
-Not promised: that a manifest which goes backwards or is removed is noticed before the next listing, or the next use. What
-was looked at is remembered for this process's life.
+Not promised: to notice a manifest that went backwards or was removed before the next listing or the next use. Progress is
+remembered only for the process's life.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Between two listings of the whole cluster, in seconds; with a shorter grace they come once a grace.
+#: Seconds between two listings of the whole cluster; with a shorter grace, one per grace.
 LONGEST_LISTING_PAUSE_S = 86_400.0
-#: Partitions in a row that the store may not answer for before a round gives up: each takes its time.
+#: A round ends after the store fails for this many partitions in a row: each failure may take its full timeout.
 FAILURES_A_ROUND = 3
 #: Partitions that are looked at before the event loop has its turn.
 LOOKS_A_TURN = 64
@@ -67,9 +67,9 @@ class Sweeping:
         self._turns: Turns[Partition] = Turns()
         self._troubles = events.Troubles()
         self._listed_at: float | None = None
-        #: Where the listing under way goes on; None between two.
+        #: The key after which the current listing continues; None between two listings.
         self._after: str | None = None
-        #: Everything up to this time of the store has been looked at, but in partitions that are behind.
+        #: Everything up to this store time has been examined, except in partitions that are behind.
         self._examined_ms = 0
         self._behind_ms: dict[Partition, int] = {}
         self._failed: set[Partition] = set()
@@ -100,14 +100,14 @@ class Sweeping:
                 return
 
     def _may_sweep(self, partition: Partition) -> bool:
-        """Not where offsets are missing between the bucket and the local log: what holds them may look like an orphan."""
+        """False if offsets are missing between the bucket and the local log: the objects with them may look like orphans."""
         if has_hole(partition):
             return False
         return partition.read_error is None and self._tiering.has_compared(partition)
 
     # --- what was never named ---------------------------------------------------------------------------------------
     async def _list(self) -> None:
-        """Goes on with the listing to its end. What the store does not answer ends it for now."""
+        """Continues the listing to its end, or until the store fails."""
         assert self._client is not None
         try:
             if self._after is None:
@@ -145,7 +145,7 @@ class Sweeping:
                 self._failed.add(partition)
 
     def _by_partition(self, listed: Iterable[Listed]) -> Mapping[Partition, list[Listed]]:
-        """The keys that were not looked at yet."""
+        """The keys not examined yet."""
         since_ms = min(self._behind_ms.values(), default=self._examined_ms)
         found: dict[Partition, list[Listed]] = {}
         for each in listed:
@@ -177,7 +177,7 @@ class Sweeping:
 
     # --- one partition ----------------------------------------------------------------------------------------------
     async def _sweep(self, partition: Partition, listed: tuple[Listed, ...], *, must_exist: bool = False) -> bool:
-        """False if it failed, or something of it is too young to judge: it is asked about again then."""
+        """Sweeps one partition. False if it failed, or some objects are too young to judge: it is swept again later."""
         assert self._client is not None
         assert self._access is not None
         if self._access.writer is None or not self._access.is_open:

@@ -1,11 +1,11 @@
-"""Moves closed ranges of the partitions to the bucket, and lets local segments go once they are there.
+"""Offloads the partitions' closed segments to the bucket, and evicts the local copies afterwards.
 
-Order for each range: fsync, upload, verify and commit (in the tier process), save the manifest locally and synced, only then
+Order for each segment: fsync; upload, verify and commit (in the tier process); save the manifest locally and sync it; only then
 evict. A failed step is planned anew from the newest manifest; a fenced writer ends the node. Each partition has two kinds of
-work, each at most once at a time: offloading, of which the node has a bounded number, and local retention, which needs only the
-disk: closed segments are flushed, and those below log start are deleted, whether the store answers or not.
+work, each at most once at a time. Offloads are bounded across the node. Local retention needs only the disk: it flushes closed
+segments and deletes those below log start, whether the store answers or not.
 
-Not promised: that an offload is under way at once. A partition waits its turn, and while the store is away everything waits.
+Not promised: that an offload starts at once. A partition waits its turn, and all wait while the store is unavailable.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from storage_tiers.policy.tiering import Offload, TieringPlan, plan_tiering
 
 log = logging.getLogger(__name__)
 
-#: Partitions that are worked on at once.
+#: Partitions that offload at the same time.
 CONCURRENT_PARTITIONS = 4
-#: Partitions that local retention works on at once: it costs the event loop a moment each, and the disk much more.
+#: Partitions in local retention at the same time: each costs the event loop little, and the disk much more.
 CONCURRENT_LOCAL_RETENTION = 16
 #: Bounds of the pause between two looks at a partition that has nothing to do, in ms.
 SHORTEST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 30_000
-#: Partitions that are looked at before the event loop has its turn: a look takes some 50 µs.
+#: Partitions checked before yielding to the event loop: a check takes some 50 µs.
 LOOKS_A_TURN = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TieringPolicy:
-    """What tiering asks of the node: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`; `publish(topic)` makes `topic.json`
-    name the topic, before the first offload, so that no reader finds ranges of a topic that it cannot name; `now` is the time
-    for planners; `may_be_copy()` says whether another node may run on the directory that this one is a copy of."""
+    """Tiering's inputs from the node: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`; `publish(topic)` makes `topic.json`
+    name the topic before the first offload, so that no reader finds segments of a topic without a name; `now` is the time for
+    planners; `may_be_copy()` tells whether another node may run on the original of a copied directory."""
 
     max_lag_ms: Callable[[str], int]
     publish: Callable[[str], Awaitable[None]]
@@ -110,14 +110,14 @@ class Tiering:
         partition.tier_due_ms = 0  # checked again soon, until the missing objects are restored
 
     def kick(self, partition: Partition) -> None:
-        """Something may be there to flush, offload or evict: looks soon."""
+        """Schedules a check: there may be something to flush, offload or evict."""
         partition.tier_due_ms = 0
         self._local_retention.request(partition)
         if self._is_open:
             self._offloading.request(partition)
 
     async def kick_all(self, partitions: Iterable[Partition]) -> None:
-        """As `kick`, a few a turn of the event loop."""
+        """As `kick`, a few per turn of the event loop."""
         for place, partition in enumerate(partitions, 1):
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -135,7 +135,7 @@ class Tiering:
             try:
                 self._look(partition, now)
             except LogError as error:
-                # A damaged log: the others must not wait for it.
+                # A damaged log must not delay the other partitions.
                 if self._troubles.begins(partition.partition, error):
                     events.warning(
                         log, "partition.work_failed", partition=partition.partition, work="planning", error=error
@@ -154,7 +154,7 @@ class Tiering:
             self._offloading.request(partition)
 
     def _pause_ms(self, partition: Partition) -> int:
-        """How long the clock alone can change nothing worth noticing: a tenth of the shortest age that counts."""
+        """The pause until the clock alone can matter: a tenth of the shortest relevant age."""
         settings = partition.log.hot.settings
         ages = [settings.segment_ms, self._policy.max_lag_ms(partition.partition.topic)]
         if settings.local_retention_ms >= 0:
@@ -170,7 +170,7 @@ class Tiering:
         return plan.close_active or bool(plan.offloads)
 
     async def close(self) -> None:
-        """Gives up what is under way; every step may be cut anywhere."""
+        """Cancels all work; every step may be interrupted anywhere."""
         await self._offloading.close()
         await self._local_retention.close()
         await self._manifests.close()
@@ -178,11 +178,11 @@ class Tiering:
     # --- what ---------------------------------------------------------------------------------------------------------
     @property
     def _is_open(self) -> bool:
-        """Whether the store is this start's to write to."""
+        """Whether this start may write to the store."""
         return self._access is not None and self._access.is_open
 
     def has_compared(self, partition: Partition) -> bool:
-        """Whether the store's own manifest has been looked at in this start. Nobody commits before that."""
+        """Whether this start has read the store's own manifest. Nothing is committed before."""
         return partition in self._compared
 
     def _tiered(self, partition: Partition) -> bool:
@@ -207,8 +207,8 @@ class Tiering:
         )
 
     def _evictions(self, partition: Partition, now: Now) -> list[int]:
-        """The ends of the local segments that may go, in order: by an end that the store has shown in this start, or below
-        log start. Empty while the store shows less than was seen: the local copy may be the only one."""
+        """The ends of the evictable local segments, in order: those below an end that the store has shown in this start, or
+        below log start. Empty while the store shows less than was seen: the local copy may be the only one."""
         if partition in self.lineage:
             return []
         hot, tier = partition.log.hot, partition.log.tier
@@ -241,12 +241,12 @@ class Tiering:
         async with self._slots:
             if partition not in self._compared or partition.is_recovering:
                 await self._compare(partition)
-        # One range a turn: partitions with long queues must not keep others waiting for them.
+        # One segment per turn: partitions with long queues must not starve others.
         while await self._in_turn(partition):
             pass
 
     async def _in_turn(self, partition: Partition) -> bool:
-        """Offloads the next range. False once there is none, and the manifest hides what is deleted here."""
+        """Offloads the next segment. False once there is none and the manifest hides all records deleted here."""
         async with self._slots:
             offload = self._next_offload(partition)
             if offload is not None:
@@ -267,11 +267,11 @@ class Tiering:
         return plan.offloads[0] if plan.offloads else None
 
     async def _compare(self, partition: Partition) -> None:
-        """The store's own manifest is looked at before the first commit of this start."""
+        """Reads the store's own manifest, before the first commit of this start."""
         await self._policy.publish(partition.partition.topic)
         manifest = await self._load(partition)
         if self._policy.may_be_copy():
-            # Also where nothing is tiered: that may be switched on in both directories some day.
+            # Also if nothing is tiered: tiering may be switched on later in both directories.
             await self._claim(partition, manifest)
         self.lineage.caught_up(partition)
         await reconcile(partition)
@@ -283,8 +283,8 @@ class Tiering:
         return self._is_open and self._policy.may_be_copy() and partition not in self._compared
 
     async def _claim(self, partition: Partition, manifest: Manifest | None) -> None:
-        """Commits this start's incarnation. `cluster.json` alone stops no node that runs: the original of a copied directory
-        would go on extending the manifest, and what the copy acknowledges would be discarded for that."""
+        """Commits this start's incarnation. `cluster.json` alone does not stop a running node: the original of a copied
+        directory would keep extending the manifest, and the copy's acknowledged records would be discarded in its favour."""
         assert self._client is not None
         writer = self._writer()
         if manifest is not None and manifest.incarnation == writer.incarnation:
@@ -296,7 +296,7 @@ class Tiering:
         await self.accept(partition, claimed)
 
     async def reload(self, partition: Partition) -> Manifest:
-        """The store's own manifest, taken over. TierCorrupt if there is none and none was seen."""
+        """Reads and accepts the store's own manifest. Raises TierCorrupt if there is none and none was seen."""
         manifest = await self._load(partition)
         if manifest is None:
             raise TierCorrupt(f"the manifest of {partition.partition} is gone from the bucket; run `tidelog fsck`")
@@ -335,7 +335,7 @@ class Tiering:
         )
         with self._extensions.under_way(partition, job):
             manifest = await self._extend(partition, job)
-        # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
+        # Another writer may have extended the manifest first: its segments stand, and win (I9).
         await reconcile(partition)
         if manifest.end <= offload.start:
             raise TierUnavailable(
@@ -343,7 +343,7 @@ class Tiering:
             )
 
     async def _extend(self, partition: Partition, job: ExtendJob) -> Manifest:
-        """Offloads and commits, and takes the manifest over."""
+        """Offloads, commits, and accepts the new manifest."""
         assert self._client is not None
         began, before = self._clock.monotonic(), partition.log.tier
         partition.counts.offloads += 1
@@ -371,14 +371,14 @@ class Tiering:
         return manifest
 
     async def _producers(self, hot: HotLog, end: int) -> str:
-        """A file with the producers at exactly `end`. Flushing wrote it, as a rule."""
+        """A file with the producers at exactly `end`, which flushing has usually written."""
         path = hot.reader.snapshot_path(end)
         if not await asyncio.get_running_loop().run_in_executor(None, is_sound, path):
             hot.reader.write_snapshot(end)
         return path
 
     async def _hide_deleted(self, partition: Partition) -> None:
-        """Raises the manifest's log start where it shows what is deleted here, perhaps since a range was offloaded."""
+        """Raises the manifest's log start if it still shows records deleted here, perhaps since a segment was offloaded."""
         if self._client is not None and _shows_deleted(partition):
             log_start = partition.log.log_start_offset
             before = partition.log.tier
@@ -388,7 +388,7 @@ class Tiering:
             await self.accept(partition, manifest)
 
     async def accept(self, partition: Partition, manifest: Manifest) -> None:
-        """Takes a newer manifest over that contains the one before (`AcceptedManifests`)."""
+        """Accepts a newer manifest that contains the previous one (`AcceptedManifests`)."""
         await self._manifests.accept(partition, manifest, self._writer())
 
     def _is_newer(self, partition: Partition) -> None:
@@ -406,7 +406,8 @@ class Tiering:
         return manifest
 
     async def _evict(self, partition: Partition) -> None:
-        """Below log start at once; what the bucket stands in for, once it has shown so again: it may have gone backwards."""
+        """Evicts segments below log start at once; offloaded ones only after the store has shown them again: it may have gone
+        backwards."""
         log_start, ends = partition.log.hot.log_start_offset, self._evictions(partition, self._policy.now())
         await evict(partition, [end for end in ends if end <= log_start])
         if any(end > log_start for end in ends):
@@ -421,7 +422,7 @@ class Tiering:
 
     # --- asked for ----------------------------------------------------------------------------------------------------
     async def seal(self, partitions: Sequence[Partition], *, wait: bool, timeout_ms: int) -> list[SealedPartition]:
-        """All records so far shall be in the bucket soon. RequestTimedOut, naming the partitions, if it takes longer."""
+        """Offloads all records so far. Raises RequestTimedOut, naming the partitions, if waiting exceeds `timeout_ms`."""
         untiered = [p for p in partitions if not self._tiered(p)]
         if untiered:
             raise InvalidRequest(
@@ -454,9 +455,9 @@ class Tiering:
         return RequestTimedOut(f"{said}; the operation continues, ask again" if behind is None else f"{said}: {behind}")
 
     async def log_start_raised(self, partition: Partition) -> None:
-        """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then), also what
-        is on its way to the bucket. TierUnavailable while the store has not been asked in this start, or an offload's outcome
-        is open: what it holds is not known."""
+        """Returns once the manifest hides all records below the partition's log start, including those being offloaded;
+        DeleteRecords answers then. Raises TierUnavailable while the store's content is unknown: this start has not read it,
+        or the outcome of an offload is open."""
         self.kick(partition)
         await self._extensions.hiding(partition, partition.log.log_start_offset)
         partition.check_exists()
@@ -469,7 +470,7 @@ class Tiering:
         self._notify()
 
     def _notify(self) -> None:
-        """Wakes those that wait for the bucket."""
+        """Wakes callers that wait for the bucket."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
@@ -485,13 +486,13 @@ class Tiering:
 
 
 def _shows_deleted(partition: Partition) -> bool:
-    """Whether the manifest still shows records that are below log start here."""
+    """Whether the manifest still shows records below the local log start."""
     tier = partition.log.tier
     return tier is not None and tier.log_start < min(partition.log.log_start_offset, tier.end)
 
 
 def _is_tiered(partition: Partition, end: int) -> bool:
-    """UnknownTopicOrPartition if the topic is gone."""
+    """Whether all live records below `end` are in the bucket. Raises UnknownTopicOrPartition if the topic is gone."""
     partition.check_exists()
     return partition.log.tiered_end >= end or partition.log.log_start_offset >= end
 
