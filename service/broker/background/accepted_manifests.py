@@ -1,10 +1,10 @@
-"""Newer manifests are taken over: saved beside the segments and synced first, then current, so that eviction may follow them.
+"""Accepts newer manifests: each is saved beside the segments and synced before it becomes current, so eviction can rely on it.
 
-Memory keeps a summary of a manifest; whoever needs its ranges gets the saved copy. Invariants: of one partition one manifest at
-a time is saved, and none that does not contain the one before; what is saved becomes current, also when the caller leaves;
-nothing is written for a topic that was deleted.
+Memory keeps only a summary of a manifest; its segments are read from the saved copy. Invariants: each partition saves one
+manifest at a time, and only one that contains its predecessor. A saved manifest becomes current even if the caller is
+cancelled. Nothing is written for a deleted topic.
 
-Not promised: that the saved copy is sound when it is read. Then the store is asked, which is the caller's.
+Not promised: that the saved copy is intact when it is read. If it is not, the caller asks the store.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class AcceptedManifests:
         self._saving: set[asyncio.Task[Any]] = set()
 
     async def accept(self, partition: Partition, manifest: Manifest, writer: ManifestWriter) -> None:
-        """Makes it current if it is newer. FencedWriter, which ends the node, if a newer incarnation than the writer's has
-        committed it; StoreBehind if it does not contain the one before."""
+        """Makes the manifest current if it is newer. Raises FencedWriter, which ends the node, if a newer incarnation than the
+        writer's has committed it; StoreBehind if it does not contain the previous one."""
         partition.check_exists()
         try:
             check_not_fenced(manifest, writer)
@@ -84,7 +84,7 @@ class AcceptedManifests:
             return manifest if manifest is not None and tier is not None and tier.is_of(manifest) else None
 
     async def save_again(self, partition: Partition, manifest: Manifest) -> bool:
-        """The copy of the current manifest is lost: made anew. False if another one is current by now."""
+        """Saves the current manifest again after its copy was lost. False if another one is current by now."""
         partition.check_exists()
         return await self._to_its_end(self._replace(partition, manifest))
 
@@ -98,7 +98,7 @@ class AcceptedManifests:
 
     async def close(self) -> None:
         if self._saving:
-            # A manifest that is saved late would replace what the next start has saved.
+            # A late write would replace the manifest that the next start has saved.
             await asyncio.wait(self._saving)
 
     def forget(self, partition: Partition) -> None:
@@ -108,8 +108,8 @@ class AcceptedManifests:
         return self._locks.setdefault(partition, asyncio.Lock())
 
     async def _to_its_end(self, saving: Coroutine[Any, Any, T]) -> T:
-        """Also when the caller is cancelled. No cancellation reaches a thread that writes: a lock that was let go meanwhile
-        would let an older manifest replace a newer one."""
+        """Runs `saving` to its end even if the caller is cancelled. Cancellation does not stop a writing thread, and releasing
+        the lock early would let an older manifest replace a newer one."""
         task = asyncio.get_running_loop().create_task(saving)
         self._saving.add(task)
         task.add_done_callback(self._ended)
@@ -124,6 +124,6 @@ class AcceptedManifests:
         await asyncio.get_running_loop().run_in_executor(None, self._write, partition, manifest)
 
     def _write(self, partition: Partition, manifest: Manifest) -> None:
-        # Looked at again in the thread: the directory's name may have become another topic's in the queue.
+        # Checked again in the thread: meanwhile the directory's name may have become another topic's.
         partition.check_exists()
         write_manifest(self._files, partition.log.hot.directory, manifest)

@@ -1,8 +1,8 @@
-"""The disk watermark: what keeps a long store outage from filling the disk.
+"""The disk watermarks, which keep a long store outage from filling the disk.
 
-While the object store is away nothing may be evicted, so produce goes on until the data directory's file system is
-`slow_at` full, is slowed between there and `refuse_at`, and refused above: reads, offloads and eviction need the rest. It is
-also refused while the ballast is given up (`storage_tiers.hot.ballast`), whose room is for what frees room.
+Nothing may be evicted while the object store is unavailable. So produce runs at full speed until the data directory's file
+system is `slow_at` full, is slowed between there and `refuse_at`, and is refused above: reads, offloads and eviction need the
+rest. It is also refused while the ballast is released (`storage_tiers.hot.ballast`), whose space serves to free more space.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage_tiers.hot.ballast import Ballast
 
 log = logging.getLogger(__name__)
 
-#: The longest that one produce answer is held back.
+#: The longest delay of one produce answer, in seconds.
 MAX_THROTTLE_S = 1.0
 
 
@@ -94,7 +94,7 @@ class DiskGuard:
         self._say("slowed" if share > 0 else "taken")
 
     def _refuse_for_ballast(self) -> None:
-        """From any thread: the room that the ballast leaves is not for records."""
+        """Refuses produce, from any thread: the space that the ballast released is not for records."""
         self._refusal = StorageError(
             f"{self._directory} has no space left and its ballast is released; free space, lower retention, or "
             "bring the object store back"

@@ -1,4 +1,4 @@
-"""Local segments leave a partition, one after another; what must be known before that is `tiering`'s."""
+"""Evicts a partition's local segments, one after another; `tiering` decides which ones are safe to evict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 async def evict(partition: Partition, ends: Iterable[int]) -> None:
-    """The oldest segments, up to each of the `ends` in order."""
+    """Evicts the oldest segments, up to each of the `ends` in order."""
     run = asyncio.get_running_loop().run_in_executor
     for end in ends:
         hot = partition.log.hot

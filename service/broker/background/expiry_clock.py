@@ -1,11 +1,11 @@
-"""The time that a node's records expire by: looks at the clock each second, and says when somebody has set it.
+"""The time by which a node's records expire: checks the wall clock each second, and logs when somebody has set it.
 
-A store on another machine is asked for its time when the node has opened it, which shows a wall clock that was wrong before
-the process began, and again while the wall clock is off what is expected, which shows a step that was a correction. A store
-on this machine has this machine's clock, steps with it, and is not asked.
+The node compares its clock with the store's if the store runs on another machine. Once the store is open, this reveals a wall
+clock that was wrong before the process began. While the wall clock differs from the expected time, it reveals a step that was
+a correction. A store on this machine shares its clock, so it is not compared.
 
-Not promised: to tell a store whose clock is wrong from a node whose clock is. Nothing expires for
-`tidelog.clock.step.settle.ms` then.
+Not promised: to tell a wrong store clock from a wrong node clock. In that case nothing expires for
+`tidelog.clock.step.settle.ms`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ExpiryClock:
 
     @property
     def step_ms(self) -> int:
-        """How far the wall clock is ahead of what is expected; 0 while it is trusted."""
+        """How far the wall clock is ahead of the expected time; 0 while it is trusted."""
         return self._watch.step_ms
 
     def now(self) -> Now:
@@ -50,7 +50,7 @@ class ExpiryClock:
         return Now(self._watch.expiry_ms(self._clock.unix_ms(), steady_ms), steady_ms)
 
     def ahead_ms(self) -> int:
-        """How far the wall clock is ahead of the time that records expire by. What was removed is not older for that."""
+        """How far the wall clock is ahead of the time by which records expire; it does not age removed objects."""
         return max(0, self._clock.unix_ms() - self.now().expiry_ms)
 
     async def tick(self) -> None:

@@ -1,9 +1,8 @@
 """Group fsync: one fsync of a partition covers every append before it began.
 
-Appends go on while a flush runs in a thread; what arrives meanwhile is covered by the next one. An fsync that fails is
-final for its partition until restart: after a failed fsync the kernel may have dropped the dirty pages, so a second
-fsync that succeeds would prove nothing. What else keeps a flush from being made (no descriptor, no room) passes: it is said
-once, told to whoever waits for this flush, and tried again until it is over.
+Appends continue while a flush runs in a thread; the next flush covers them. A failed fsync is final for its partition until
+restart: the kernel may have dropped the dirty pages, so a second fsync that succeeds would prove nothing. Other failures (no
+descriptor, no space) are temporary: each is logged once, reported to the flush's waiters, and retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from storage_tiers.errors import StorageError
 
 log = logging.getLogger(__name__)
 
-#: Threads that may wait for the disk at once.
+#: Threads that may wait for the disk at the same time.
 FLUSH_THREADS = 4
 #: Seconds until a flush that was refused is tried again.
 RETRY_S = 1.0
@@ -47,7 +46,7 @@ class Flusher:
         self._start(partition)
 
     async def flush(self, partition: Partition) -> None:
-        """Returns once everything appended before the call is on disk, or was discarded: the bucket's log may be shorter."""
+        """Returns once everything appended before the call is on disk, or was discarded for a shorter log from the bucket."""
         hot = partition.log.hot
         upto = hot.end_offset
         while hot.recovery_point < min(upto, hot.end_offset):

@@ -1,10 +1,10 @@
-"""Which partitions the store shows less of than this node has seen (I10), and what is not done to them meanwhile.
+"""Tracks the partitions for which the store shows less than this node has seen (I10), and blocks deletions there.
 
-What was seen is the last manifest that was accepted and saved beside the partition's segments; a digest of it goes with every
-question about the manifest, and the answer may be StoreBehind. From then on nothing is evicted, expired, swept or committed
-there, until the store shows a manifest again that contains the one seen. Records are taken and served all the while.
+The manifest seen is the last one accepted and saved beside the partition's segments. Every request about the manifest carries
+a digest of it, and the answer may be StoreBehind. From then on nothing of the partition is evicted, expired, swept or committed
+until the store again shows a manifest that contains the one seen. Appends and reads continue meanwhile.
 
-Not promised: that a store which goes backwards is noticed before it is asked. What is deleted or evicted is asked for first.
+Not promised: to notice that a store went backwards before the next request. Every deletion and eviction makes a request first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class StoreLineage:
-    """`on_behind` is called when a partition begins to be behind."""
+    """`on_behind` is called when the store falls behind for a partition."""
 
     def __init__(self, on_behind: Callable[[Partition], None]) -> None:
         self._on_behind = on_behind
@@ -35,22 +35,21 @@ class StoreLineage:
         self._in_repair: set[Partition] = set()
 
     def __contains__(self, partition: object) -> bool:
-        """Whether nothing of it may be evicted: the store shows less of it than was seen, as far as it was asked, or a repair
-        counts on what is here."""
+        """Whether eviction is blocked: the store's last answer showed less than was seen, or a repair relies on local data."""
         return partition in self._behind or partition in self._in_repair
 
     def __len__(self) -> int:
         return len(self._behind)
 
     def reasons(self) -> dict[str, str]:
-        """By partition."""
+        """The reasons by partition."""
         return {str(partition.partition): str(error) for partition, error in self._behind.items()}
 
     def reason(self, partition: Partition) -> StoreBehind | None:
         return self._behind.get(partition)
 
     def check(self, partition: Partition) -> None:
-        """StoreBehind if nothing of it may be deleted now."""
+        """Raises StoreBehind if nothing of the partition may be deleted now."""
         error = self._behind.get(partition)
         if error is not None:
             raise StoreBehind(str(error))
@@ -62,8 +61,8 @@ class StoreLineage:
 
     @contextmanager
     def repairing(self, partition: Partition) -> Iterator[None]:
-        """While a repair is made: nothing of it is evicted, and nobody else asks, or commits on what the repair replaces.
-        TierUnavailable if another repair of it is under way."""
+        """Marks a repair: inside the block nothing of the partition is evicted, and no other request reads or extends the
+        manifest that the repair replaces. Raises TierUnavailable if another repair of it is under way."""
         self._check_not_in_repair(partition)
         self._in_repair.add(partition)
         try:
@@ -77,10 +76,10 @@ class StoreLineage:
 
     @contextmanager
     def asking(self, partition: Partition) -> Iterator[SeenManifest | None]:
-        """While a question is asked: notes that the store is behind, if that is the answer, and says so once.
+        """Wraps a request: records StoreBehind if that is the answer, and logs it once.
 
-        The manifest of a topic that lives here is deleted by nobody, and none is damaged or another partition's while its
-        store shows what was seen: these are StoreBehind, too. TierUnavailable while it is repaired."""
+        Nobody deletes the manifest of a live topic, and a damaged one, or one of another partition, is not what was seen: these
+        answers count as StoreBehind, too. Raises TierUnavailable during a repair."""
         self._check_not_in_repair(partition)
         try:
             yield self.seen(partition)
@@ -95,8 +94,8 @@ class StoreLineage:
             raise
 
     def check_joins(self, partition: Partition, manifest: Manifest | None) -> None:
-        """StoreBehind if offsets are missing between what the store shows and what the local log begins with: they left this
-        disk once the store had shown them, so there was a newer manifest, also where none is saved here any more."""
+        """Raises StoreBehind if offsets are missing between the store's end and the local log's start. They left this disk
+        after the store had shown them, so a newer manifest existed, even if none is saved here any more."""
         hot, end = partition.log.hot, 0 if manifest is None else manifest.end
         if partition.deleted or hot.local_start_offset <= max(hot.log_start_offset, end):
             return
@@ -111,8 +110,8 @@ class StoreLineage:
         )
 
     def check_follows(self, partition: Partition, manifest: Manifest) -> None:
-        """StoreBehind if `manifest` is newer than the one seen by number alone. What the digest cannot tell was looked at where
-        the manifest was read."""
+        """Raises StoreBehind if `manifest` has a newer number but does not follow the one seen. What the digest cannot show was
+        checked where the manifest was read."""
         seen = self.seen(partition)
         if seen is None or (manifest.line != seen.line and manifest.line == self._repaired.get(partition)):
             return
@@ -123,11 +122,11 @@ class StoreLineage:
             )
 
     def repaired(self, partition: Partition, line: str) -> None:
-        """A repair of this node has begun this line: its manifest follows whatever was seen of another one."""
+        """Records that a repair of this node began this line: its manifest follows any manifest seen of another line."""
         self._repaired[partition] = line
 
     def caught_up(self, partition: Partition) -> None:
-        """The store has shown a manifest that contains the one seen, or, where none was, has answered."""
+        """Records that the store showed a manifest that contains the one seen, or answered at all if none was seen."""
         if self._behind.pop(partition, None) is not None:
             events.info(log, "store.caught_up", partition=partition.partition)
 
@@ -136,7 +135,7 @@ class StoreLineage:
         self._repaired.pop(partition, None)
 
     def begin(self, partition: Partition, error: StoreBehind) -> StoreBehind:
-        """The store shows less of it than was seen. Said once."""
+        """Records that the store shows less than was seen. Logged once."""
         if partition.deleted:
             return error
         if partition not in self._behind:
@@ -148,7 +147,7 @@ class StoreLineage:
         return error
 
     def begin_all(self, partitions: Iterable[Partition], error: StoreBehind) -> None:
-        """Of a topic whose file the store shows less of: they wait as for a manifest, as far as they have one."""
+        """Records it for the partitions of a topic whose file went backwards, as far as they have a manifest."""
         for partition in partitions:
             if partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None:
                 self.begin(partition, error)

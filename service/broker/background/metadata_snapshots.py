@@ -1,10 +1,10 @@
-"""Keeps a snapshot of the metadata in the bucket, for the day when this disk is lost (`service.takeover`).
+"""Keeps a snapshot of the metadata in the bucket, in case this disk is lost (`service.takeover`).
 
-What the bucket does not say otherwise (configs of brokers, the next producer id, feature levels, topics of which nothing is
-uploaded yet) is at most `tidelog.metadata.snapshot.interval.ms` old there, while the store answers; it is written when
-something changed, and not more often than that.
+The snapshot holds what the bucket does not otherwise have: configs of brokers, the next producer id, feature levels, topics
+without offloaded records. While the store answers, it is at most `tidelog.metadata.snapshot.interval.ms` old. It is written
+only after a change, and at most once per interval.
 
-Not promised: the very last changes. Whoever takes over leaves gaps in epochs and producer ids for them.
+Not promised: the very last changes. A take-over skips epochs and producer ids to allow for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage_tiers.records.checksum import crc32c
 
 log = logging.getLogger(__name__)
 
-#: Not named as the files of logs are, which `tidelog log dump` reads.
+#: Differs from the names of log files, which `tidelog log dump` reads.
 FILE_NAME = "metadata-to-upload"
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between attempts on a partition whose work failed.
 RETRY = BackoffSettings(0.2, 15.0)
-#: Said by whoever asks the store: that it is away once, and not by each of thousands of partitions; that it is behind, loudly.
+#: Logged by the code that queries the store: an outage once instead of per partition, a store that is behind with its reason.
 _SAID = (TierUnavailable, StoreBehind)
 
 
@@ -49,11 +49,11 @@ class PartitionWork:
         self._closed = False
 
     def __contains__(self, partition: object) -> bool:
-        """Whether it is under way, or waits to be tried again."""
+        """Whether the partition's work is running or waits for a retry."""
         return partition in self._running
 
     def request(self, partition: Partition) -> None:
-        """Soon; after what is under way for this partition."""
+        """Schedules the work; it starts after the partition's running work."""
         if partition.deleted or self._closed:
             return
         if partition in self._running:
@@ -74,7 +74,7 @@ class PartitionWork:
             task.cancel()
 
     async def close(self) -> None:
-        """Gives up what is under way, and begins nothing more."""
+        """Cancels running work and starts no more."""
         self._closed = True
         for task in tuple(self._running.values()):
             task.cancel()

@@ -1,10 +1,10 @@
 """`retention.ms` and `retention.bytes` of every partition, counted over both tiers.
 
-First log starts rise here, which frees this node's disk also while the store is away; then the manifests drop what lies
-below. A partition of which nothing expires costs the event loop the same whatever its history: one range is looked at, the
-oldest. What has expired in pages of the manifest is planned in the tier process, one question a partition.
+Log starts rise first, which frees this node's disk even while the store is unavailable; then the manifests drop the segments
+below. A partition without expired segments costs the event loop a constant time: only its oldest segment is checked. The tier
+process plans expiry within manifest pages, one request per partition.
 
-Not promised: that all that has expired goes at once. What the store or the disk refuses is planned anew next time.
+Not promised: that everything expired goes at once. If the store or the disk refuses, the next round plans it anew.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Retention:
         return plans
 
     def keeps_all(self, partition: Partition) -> bool:
-        """Whether nothing has expired, by the oldest range alone."""
+        """Whether nothing has expired, judged by the oldest segment alone."""
         hot, tier = partition.log.hot, partition.log.tier
         settings = hot.settings
         limits = RetentionLimits(settings.retention_ms, settings.retention_bytes)
@@ -157,7 +157,7 @@ class Retention:
 
     # --- the manifest -----------------------------------------------------------------------------------------------
     def _has_to_expire(self, partition: Partition) -> bool:
-        """Whether the manifest shows what log start hides here, or has ranges that lie below it as a whole."""
+        """Whether the manifest shows offsets below the local log start, or has segments that lie entirely below it."""
         tier, log_start = partition.log.tier, partition.log.log_start_offset
         if tier is None or partition.read_error is not None or not self._tiering.has_compared(partition):
             return False

@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 #: Seconds between probes of a store that does not answer.
 PROBE_BACKOFF = BackoffSettings(0.5, 30.0)
-#: Seconds between two looks at `cluster.json` of a running node; with a shorter grace they come once a grace.
+#: Seconds between two checks of `cluster.json` by a running node; with a shorter grace, one per grace.
 LONGEST_LOOK_PAUSE_S = 86_400.0
-#: Seconds that a repair waits for the claim that it makes possible.
+#: Seconds that a repair waits for the claim that it enables.
 CLAIM_PATIENCE_S = 30.0
 
 
@@ -79,14 +79,14 @@ class StoreAccess:
         self._rng = rng
         self.writer: ManifestWriter | None = None
         self.opened = asyncio.Event()
-        #: Set once the store has been tried, unless `run` raised: readiness says how it went.
+        #: Set once the store has been tried, unless `run` raised; readiness reports the result.
         self.tried = asyncio.Event()
         #: Set while the store shows an older `cluster.json` than this directory has written, or none.
         self.behind: StoreBehind | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the store is this start's, and shows that it is."""
+        """Whether this start has claimed the store, and the store still shows the claim."""
         return self.writer is not None and self.behind is None
 
     @property
@@ -114,7 +114,7 @@ class StoreAccess:
         self._opened()
 
     async def _pause(self, seconds: float) -> None:
-        """Less, if a repair ends it."""
+        """Sleeps, or less if a repair wakes it."""
         sleeping, woken = asyncio.ensure_future(self._clock.sleep(seconds)), asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
@@ -150,15 +150,15 @@ class StoreAccess:
 
     # --- while the node runs ------------------------------------------------------------------------------------------
     async def tick(self) -> None:
-        """Looks at `cluster.json` where that is due: once a day or grace, and at each call while it is behind. FencedWriter if
-        the cluster is another start's by now."""
+        """Checks `cluster.json` when due: once a day or grace, and at each call while it is behind. Raises FencedWriter if
+        another start has claimed the cluster."""
         pause_s = min(LONGEST_LOOK_PAUSE_S, self._grace_ms() / 1000)
         if self.writer is None or (self.behind is None and self._clock.monotonic() - self._looked_at < pause_s):
             return
         await self.look()
 
     async def look(self) -> None:
-        """Compares what the store shows now with what this start has claimed."""
+        """Compares the store's current `cluster.json` with this start's claim."""
         image = self._metadata.image
         found = await self.client.ask(ShownCluster(image.cluster_id))
         self._looked_at = self._clock.monotonic()
@@ -174,8 +174,8 @@ class StoreAccess:
             self._begin(error)
 
     async def repair(self, *, apply: bool) -> tuple[RepairReport, int]:
-        """Writes `cluster.json` again where the store shows an older one than this directory has held, or none: what would be
-        done, and the incarnation that was written, or 0. Never below one that anything in the bucket shows."""
+        """Rewrites `cluster.json` if the store shows an older one than this directory has held, or none. Returns the report,
+        and the incarnation written, or 0; it is never below any incarnation that the bucket shows."""
         image = self._metadata.image
         if refused := await self.nothing_there():
             return RepairReport(refused=refused), 0

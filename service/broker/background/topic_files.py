@@ -1,14 +1,14 @@
-"""What the bucket says about topics: `topic.json` of the live ones, and the removal of the deleted.
+"""Keeps the bucket's topic files current: publishes `topic.json` of live topics and removes deleted topics.
 
 Deleting a topic: the metadata marks its id; `topic.json` is set to deleted while it still names that id; each partition's
 manifest gets its terminal commit; the objects are swept past the grace; then the metadata forgets the id. Every step may be
-repeated, and is, at every start, until done.
+repeated, and is repeated at every start until done.
 
-Invariant: of one name, one write is under way at a time, and what is published is live when it begins: a write that was
-held up cannot bring back an id that was deleted meanwhile.
+Invariant: each name has at most one write under way, and a topic is live when its write begins: a delayed write cannot
+restore an id that was deleted meanwhile.
 
-Work is proportional to what changed: topics that the metadata has touched stand in a queue until the bucket says the same.
-One that the store does not answer for goes to the queue's end, and the round ends with it.
+Work is proportional to changes: topics that the metadata has touched stay in a queue until the bucket agrees. If the store
+does not answer for a topic, the topic goes to the queue's end and the round ends.
 """
 
 from __future__ import annotations
@@ -73,22 +73,22 @@ class TopicFiles:
         self._grace_ms = grace_ms
         self._clock = clock
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}
-        #: Of each live topic's file, as the store has shown it; what is not in the metadata yet stands there after a round.
+        #: The revision of each live topic's file as the store showed it; a round ends by saving new ones in the metadata.
         self._revisions: dict[TopicId, int] = dict(metadata.image.topic_files)
         self._unsaved: set[TopicId] = set()
-        #: Of deleted topics whose manifests say so: since when (ms), the last of them.
+        #: For deleted topics whose manifests are all terminated: the time (ms) of the last one.
         self._terminated: dict[TopicId, int] = {}
         self._writing: dict[str, asyncio.Lock] = {}
         self._troubles = events.Troubles()
-        #: Topics of which the bucket may not say what the metadata does, in the order in which they are looked at.
+        #: Topics whose files may differ from the metadata, in the order in which they are checked.
         self._due: dict[TopicId, None] = dict.fromkeys((*metadata.image.topics, *metadata.image.deleting))
 
     def subscribe(self, on_behind: Callable[[str, StoreBehind], None]) -> None:
-        """It is called with each topic whose file is gone from the store, or older there than was seen."""
+        """Calls `on_behind` with each topic whose file is gone from the store, or older there than was seen."""
         self._listeners.append(on_behind)
 
     def apply(self, image: MetadataImage, changes: Changes) -> None:
-        """After every change of the metadata."""
+        """Queues the changed topics; called after every metadata change."""
         self._due.update(dict.fromkeys(changes.topics))
         for resource in changes.configs:
             topic_id = image.topic_ids.get(resource.name) if resource.kind is ResourceKind.TOPIC else None
@@ -96,11 +96,11 @@ class TopicFiles:
                 self._due[topic_id] = None
 
     async def tick(self) -> None:
-        """Publishes what changed and takes each deletion as far as it goes."""
+        """Publishes changed topics and advances each deletion as far as possible."""
         if self._client is not None and (self._access is None or not self._access.is_open):
             return
         for topic_id in tuple(self._due):
-            # Taken off first: what changes while it is looked at comes again.
+            # Removed first: a change during the check queues the topic again.
             self._due.pop(topic_id, None)
             failure = await self._look(topic_id)
             if failure is not None:
@@ -110,11 +110,11 @@ class TopicFiles:
         await self._save_revisions()
 
     async def _save_revisions(self) -> None:
-        """A start after this one compares with them."""
+        """Saves the revisions for later starts to compare with."""
         seen = {topic_id: self._revisions[topic_id] for topic_id in self._unsaved}
         if seen:
             await self._metadata.change(lambda image: (planner.topic_files_seen(image, seen), None))
-            # Not sooner: the disk may refuse. What was shown meanwhile stays.
+            # Only now, because the disk may refuse. Revisions shown meanwhile stay unsaved.
             self._unsaved -= {
                 topic_id for topic_id, revision in seen.items() if self._revisions.get(topic_id) == revision
             }
@@ -176,8 +176,8 @@ class TopicFiles:
             self._unsaved.add(topic_id)
 
     async def repair(self, name: str, *, apply: bool) -> tuple[RepairReport, int]:
-        """Writes `topic.json` again where the store shows an older one than was seen there, or none: what would be done, and
-        the revision that was written, or 0. UnknownTopicOrPartition."""
+        """Rewrites `topic.json` if the store shows an older one than was seen there, or none. Returns the report, and the
+        revision written, or 0. Raises UnknownTopicOrPartition."""
         assert self._client is not None
         self._named(name)  # no lock is made for a name that no topic has
         async with self._one_at_a_time(name):
@@ -234,13 +234,13 @@ class TopicFiles:
         events.info(log, "topic.deleted_in_store", topic=doomed.name, topic_id=topic_id, partitions=count)
 
     async def _delete_partitions(self, doomed: DeletingTopic) -> None:
-        """Every manifest is deleted then. Nothing is written where it was, unless the store went backwards."""
+        """Marks every manifest as deleted. One that already is gets no write, unless the store went backwards."""
         client, writer = self._store()
         manifests = [await client.ask(DeletePartition(ids, writer)) for ids in self._partitions_of(doomed)]
         self._terminated[doomed.topic_id] = max((manifest.committed_at for manifest in manifests), default=0)
 
     async def _sweep(self, doomed: DeletingTopic) -> None:
-        """One listing of all that the topic's id has, a thousand keys a request."""
+        """Lists all objects under the topic's id once, a thousand keys a request, and sweeps them."""
         await self._delete_partitions(doomed)
         if not self._is_past_grace(doomed.topic_id):
             return
@@ -286,7 +286,7 @@ class TopicFiles:
         return TopicState(self._metadata.image.cluster_id, name, topic_id, State.LIVE, partitions, incarnation, configs)
 
     async def _guarded(self, name: str, work: Awaitable[None]) -> LogError | None:
-        """What failed, if it may pass."""
+        """The error of `work`, if it is retriable."""
         try:
             await work
         except LogError as error:
@@ -301,7 +301,7 @@ class TopicFiles:
 
 
 def _by_partition(listed: Iterable[Listed]) -> dict[int, list[Listed]]:
-    """Pages, segments and sidecars; what a deletion leaves are manifests, and what is not ours."""
+    """Pages, segments and sidecars by partition; manifests and foreign objects survive a deletion."""
     found: dict[int, list[Listed]] = {}
     for each in listed:
         try:

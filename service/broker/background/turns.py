@@ -1,7 +1,6 @@
-"""Whose turn it is in rounds that may end early.
+"""Fair order for rounds that may end early.
 
-Invariant: whoever a round ended with comes last in the next one. So what one of them costs, or breaks, never keeps the
-others from their turn for ever.
+Invariant: the item with which a round ended comes last in the next one. So a slow or failing item never starves the others.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class Turns(Generic[T]):
         self._last: T | None = None
 
     def of(self, items: Sequence[T]) -> Iterator[T]:
-        """Each once, from the one behind the last that had a turn."""
+        """Each item once, starting after the last one that had a turn."""
         at = next((place for place, item in enumerate(items, 1) if item is self._last), 0)
         for item in (*items[at:], *items[:at]):
             self._last = item

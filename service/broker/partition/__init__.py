@@ -1,1 +1,1 @@
-"""One partition of this node: its life, what is appended and read, what of it is committed; and all of them together."""
+"""The partitions of this node: the life of each, its appends, reads and commits, and the set of all."""

@@ -1,11 +1,11 @@
 """Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures.
 
-New partitions are made in threads, some at a time in the order assigned: each costs a few fsyncs, which the event loop must
-not wait for. Invariants: of one name at most one log is being opened, after the directory of an earlier one has been moved
-away; what was deleted meanwhile is removed again.
+New partitions are made in threads, some at a time in the order assigned: each costs a few fsyncs, for which the event loop must
+not wait. Invariants: at most one log per name is being opened, after the directory of an earlier one has been moved away. A
+partition deleted while it is opened is removed again.
 
-What the disk refuses for one partition holds no other one up: it is logged, and what could not be opened is tried again
-(`retry`), as a full disk has room again some day.
+A disk failure of one partition delays no other: it is logged, and `retry` opens the partition later, since a full disk may have
+space again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 
 #: Directories of deleted partitions that are moved away before the event loop has its turn.
 DISCARDS_A_TURN = 32
-#: Partitions that are made at once.
+#: Partitions made at the same time.
 OPENING_THREADS = 8
-#: Seconds that who creates a topic waits for its partitions; clients ask again for those that are not there then.
+#: Seconds that creating a topic waits for its partitions; clients retry for partitions that take longer.
 OPENING_PATIENCE_S = 20.0
 
 
 class Assignment:
-    """`on_open` decides whether a partition may lead at once, which ends its phase of opening; `on_close` is told before one
-    goes."""
+    """`on_open` decides whether a partition may lead at once, which ends its phase of opening; `on_close` is called before a
+    partition is closed."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Assignment:
         self._seen = MetadataImage()
         self._wanted: dict[tuple[TopicId, int], TopicPartition] = {}  # in the order assigned
         self._unopened: dict[tuple[TopicId, int], TopicPartition] = {}
-        #: What threads are at; nobody else touches their directories.
+        #: Partitions that threads are opening; nothing else touches their directories.
         self._being_opened: set[tuple[TopicId, int]] = set()
         self._leaving: deque[HotLog] = deque()  # of deleted topics, their directories still in place
         self._opening: asyncio.Task[None] | None = None
-        #: Of those that could not be opened at the start, and may hold records: whether the stop before was clean.
+        #: For partitions that failed to open at the start and may hold records: whether the previous stop was clean.
         self._recovering: dict[tuple[TopicId, int], bool] = {}
         self._troubles = events.Troubles()
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
@@ -100,14 +100,14 @@ class Assignment:
         data.remove_deleted()
 
     def apply(self, image: MetadataImage, changes: Changes) -> None:
-        """After every change of the image; looks at what changed and at nothing else."""
+        """Called after every change of the image; examines only the changes."""
         before, self._seen = self._seen, image
         self._apply_topics(before, image, changes.topics)
         self._apply_configs(image, changes.configs)
 
     @property
     def unopened(self) -> int:
-        """Partitions that could not be opened, and are tried again."""
+        """The number of partitions that could not be opened and are retried."""
         return len(self._unopened)
 
     @property
@@ -117,26 +117,26 @@ class Assignment:
 
     @property
     def unrecovered(self) -> bool:
-        """Whether a log that no clean stop has closed could not be opened since."""
+        """Whether a log remains unopened after an unclean stop."""
         return not all(self._recovering.values())
 
     def unopened_names(self) -> list[str]:
         return [str(key) for key in self._unopened.values()]
 
     async def settled(self) -> None:
-        """Returns once what was assigned before is open, or could not be opened, or takes too long."""
+        """Returns once all partitions assigned so far are open or have failed to open, or after OPENING_PATIENCE_S."""
         if self._opening is not None:
             await asyncio.wait({self._opening}, timeout=OPENING_PATIENCE_S)
 
     async def retry(self) -> None:
-        """Opens what could not be opened when it was assigned."""
+        """Opens the partitions that could not be opened before."""
         self._wanted.update(self._unopened)
         self._unopened.clear()
         self._start_opening()
         await self.settled()
 
     async def close(self) -> None:
-        """Opens nothing more; what is being opened is finished."""
+        """Finishes openings under way and starts no more."""
         self._wanted.clear()
         if self._opening is not None:
             await asyncio.wait({self._opening})
@@ -164,7 +164,7 @@ class Assignment:
                 known.begin_epoch(placed.leader_epoch)
 
     def _apply_configs(self, image: MetadataImage, changed: Sequence[Resource]) -> None:
-        """Looks at the partitions of the topics that changed; at all of them where a broker's configs did."""
+        """Reconfigures the partitions of changed topics, or all partitions after a change of a broker's configs."""
         if any(resource.kind is ResourceKind.BROKER for resource in changed):
             concerned = list(self._partitions)
         else:
@@ -200,7 +200,7 @@ class Assignment:
         failure: Exception | None = None
         try:
             await self._open(topic_id, key)
-        except Exception as error:  # noqa: BLE001 - what befalls one partition holds no other one up
+        except Exception as error:  # noqa: BLE001 - one partition's failure must not delay others
             failure = error
         if topic_id not in self._seen.topics:  # deleted meanwhile
             self._remove_held_back(topic_id, key)

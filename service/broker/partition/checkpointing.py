@@ -1,9 +1,9 @@
 """The three offset checkpoints of a data directory: read at the start, written here and nowhere else.
 
-A write syncs a file and its directory, which may take long on a busy disk: it happens in a thread, and the event loop goes
-on. Invariants: one write at a time; what stands here is what the disk holds, except while a write is under way.
+A write syncs a file and its directory, which may take long on a busy disk, so it runs in a thread. Invariants: one write at a
+time; memory equals the disk, except while a write is under way.
 
-Not promised: that a write which was given up did not happen. It ends, whoever waits for it.
+Not promised: that a cancelled write did not happen. A write runs to its end even if its caller is cancelled.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class OffsetCheckpoints:
 
     @property
     def writing(self) -> bool:
-        """Whether something other than `known` may come to be on disk."""
+        """Whether the disk may soon hold something other than `known`."""
         return self._turn.locked()
 
     async def write(self, name: str, wanted: Callable[[Offsets], Offsets]) -> None:
-        """Durably replaces what is known by what `wanted` makes of it, unless that is the same. `wanted` is asked when it
-        is this write's turn. StorageError if the disk refuses: the old content then stands."""
+        """Durably replaces the known offsets by the result of `wanted`, unless they are equal. `wanted` is called when this
+        write's turn comes. Raises StorageError if the disk refuses: the old content then stays."""
         writing = asyncio.ensure_future(self._write(name, wanted))
         writing.add_done_callback(_seen)
         await asyncio.shield(writing)
@@ -70,13 +70,13 @@ class OffsetCheckpoints:
                 self._known[name] = offsets
 
     def write_now(self, name: str, offsets: Offsets) -> None:
-        """Blocking; called at the start, before any other writer."""
+        """Writes at once. Blocking; called at the start, before any other writer."""
         if offsets != self._known[name]:
             write_offsets(self._files, self._path(name), offsets)
             self._known[name] = offsets
 
     async def close(self) -> None:
-        """Once what is under way has ended. Nothing can be written afterwards."""
+        """Waits for writes under way. Nothing can be written afterwards."""
         async with self._turn:
             self._thread.shutdown()
 
@@ -86,4 +86,4 @@ class OffsetCheckpoints:
 
 def _seen(writing: asyncio.Future[None]) -> None:
     if not writing.cancelled():
-        writing.exception()  # whoever asked for it may have gone
+        writing.exception()  # marks it as retrieved: its caller may be gone

@@ -1,7 +1,7 @@
-"""What one partition was asked for and what became of it, as plain numbers for metrics to read and sum up by topic.
+"""Counts one partition's requests and their outcomes, as plain numbers that metrics sum by topic.
 
-What the log itself knows (records and bytes appended, bytes read) is not counted a second time here. Counts begin with the
-opening of the partition; those of deleted ones go on in `Partitions.past`, so that sums over all only rise.
+The log's own counts (records and bytes appended, bytes read) are not repeated here. Counts begin when the partition opens;
+those of deleted partitions stay in `Partitions.past`, so sums over all never fall.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class RefusedBatches:
         self.format = self.checksum = self.key = self.other = 0
 
     def add(self, error: LogError, batch: memoryview, *, compacted: bool) -> None:
-        """An error of another kind is no such batch."""
+        """Counts a refused batch; ignores errors of other kinds."""
         if isinstance(error, CorruptRecord):
             self.checksum += 1
         elif not isinstance(error, InvalidRecord):

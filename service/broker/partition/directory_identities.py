@@ -3,10 +3,10 @@
     partition-directories: "0", the number of lines, then lines of
     topic, partition, topic id, and twice device, inode, birth (ns since 1970 or -): of the directory, of partition.metadata
 
-An older copy of a directory agrees with itself, and where it ends above the last checkpoint of what was flushed nothing else
-on the disk says that records are missing. Invariants: a partition still to be compared, or to be opened, keeps its
-known identity, so that it is compared later too, and so does one that is led without the store that it was tiered to; one
-without a known identity (made since the last checkpoint) counts as the original.
+An older copy of a directory is consistent in itself; if it ends above the last recovery point, nothing else on the disk shows
+that records are missing. Invariants: a partition still to be compared or opened keeps its known identity, so that it is
+compared later too; so does one led without the store that it was tiered to. A partition without a known identity (made since
+the last checkpoint) counts as the original.
 
 Not promised: see `storage_tiers.hot.file_identity`. Files that were overwritten in place are taken for the original.
 """
@@ -50,7 +50,7 @@ class DirectoryIdentities:
         self.moved: dict[TopicPartition, str] = {}
 
     def note(self, partition: Partition, *, started: bool) -> None:
-        """It has been opened; `started`: an earlier run may have known it."""
+        """Notes an opened partition's directory. `started`: an earlier run may have known it."""
         hot = partition.log.hot
         try:
             metadata = file_identity(os.path.join(hot.directory, PARTITION_METADATA))

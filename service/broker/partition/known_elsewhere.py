@@ -1,8 +1,8 @@
-"""What of a partition is known elsewhere, where a small file of it is damaged.
+"""Restores a partition's facts from other files when one of its small files is damaged.
 
-Invariants: a directory is taken for a topic's only on the word of something that names the topic's id; a log start that was
-lost comes back too low rather than too high. Not promised: that what DeleteRecords hid of a log without a bucket stays hidden
-where the checkpoint of log starts is damaged.
+Invariants: a directory is accepted as a topic's only if another file there names the topic's id; a lost log start is restored
+too low rather than too high. Not promised: if the checkpoint of log starts is damaged, records that DeleteRecords hid in a
+log without a bucket may reappear.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Becoming leader: the tier wins (I9), where the local log disagrees with it. Not knowing is not disagreeing.
+"""Becoming leader: where the local log contradicts the tier, the tier wins (I9). Missing knowledge is no contradiction.
 
-A local log that ends below the manifest's end, or whose batches there are another epoch's, is discarded and begun anew at
-the manifest's end, with the epochs and the producers that the newest sidecar holds for exactly that offset. A log whose
-epoch history is missing or cut is kept: the history is put together from the newest sidecar and the log's own batches,
-before the partition leads, since every later sidecar carries it on.
+A local log that ends below the manifest's end, or whose batches there have another epoch, is discarded and begun anew at
+the manifest's end, with the epochs and producers that the newest sidecar holds for exactly that offset. A log whose epoch
+history is missing or cut is kept: the history is rebuilt from the newest sidecar and the log's own batches before the
+partition leads, because every later sidecar repeats it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def agrees(partition: Partition, manifest: Manifest | ManifestSummary) -> bool:
 
 
 def disagrees(partition: Partition, manifest: Manifest) -> bool:
-    """Whether the local log contradicts what the manifest names: it is shorter, or its own batches are another epoch's. Of
-    two logs that do not agree, one of which does not know its epochs, this is what the batches still say."""
+    """Whether the local log contradicts the manifest: it is shorter, or its own batches have another epoch. The batches decide
+    even if the log's epoch history is missing."""
     hot = partition.log.hot
     if hot.end_offset < manifest.end:
         return True
@@ -51,13 +51,13 @@ def disagrees(partition: Partition, manifest: Manifest) -> bool:
 
 
 def has_hole(partition: Partition) -> bool:
-    """Whether neither the local log nor the last manifest seen holds all from log start on: the store's own manifest may."""
+    """Whether the local log and the last manifest seen leave a gap above log start; the store's own manifest may fill it."""
     hot, tier = partition.log.hot, partition.log.tier
     return hot.local_start_offset > max(hot.log_start_offset, tier.end if tier is not None else 0)
 
 
 def recover_from_store(partition: Partition) -> None:
-    """Makes the partition recovering until the store has been asked: what it lacks locally may be there."""
+    """Makes the partition recovering until the store has answered: the store may hold what is missing locally."""
     tier = partition.log.tier
     partition.recover(
         LeaderNotAvailable(

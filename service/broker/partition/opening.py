@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None) -> None:
-    """Ends its phase of opening: one that the bucket may know more of than its disk waits for the bucket. `home` is None
-    without a store."""
+    """Ends the phase of opening. A partition of which the bucket may hold more than the disk waits for the bucket. `home` is
+    None without a store."""
     hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
     lost = partitions.ends_before_flushed(partition)
     if lost and partitions.flushed_before(partition) > hot.end_offset:
@@ -28,7 +28,7 @@ def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None)
         partition.lead()
         return
     try:
-        # Also of a topic that is tiered no more: what went to the bucket is read from there.
+        # Also if tiering is now off for the topic: its offloaded records are read from the bucket.
         manifest = read_manifest(hot.directory, partition.ids)
     except TierCorrupt as error:
         events.warning(log, "manifest.unusable", partition=hot.partition, path=hot.directory, error=error)
@@ -52,7 +52,7 @@ def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None)
 
 
 def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailable | None:
-    """`moved` says what differs from where the partition's directory was, None if nothing does."""
+    """`moved` describes how the partition's directory differs from before; None if it does not."""
     if moved is None:
         return None
     return LeaderNotAvailable(

@@ -51,10 +51,10 @@ from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, To
 #: Bytes that a compressed batch may inflate to on the event loop: a millisecond of gzip's.
 INFLATED_AT_ONCE = 256 << 10
 
-#: From this size on a batch may be written by a thread, and is where writing is slow (`append_queues.WriteCost`).
+#: From this size on a thread may write a batch, and does where writing is slow (`append_queues.WriteCost`).
 WRITTEN_BY_THREAD = 16 << 10
 
-#: Called when a partition has something to flush, to offload, or nothing more to say.
+#: Called with a partition that needs a flush or has rolled a segment.
 Notify = Callable[["Partition"], None]
 
 
@@ -63,8 +63,8 @@ class TakesLong(Exception):
 
 
 class Partition:
-    """Its life (`phase.py`) says what it refuses. `write_error` and `read_error` are what who appends, or reads, is refused
-    with in the present phase, None where it is served: kept beside the life as every request looks at one of them."""
+    """Its life (`phase.py`) defines what it refuses. `write_error` and `read_error` are the errors for appends and reads in the
+    current phase, None if they are served; they are cached here because every request checks one of them."""
 
     __slots__ = (
         "_clock",
@@ -130,11 +130,11 @@ class Partition:
         self._apply(PartitionEvent.COMPARE, why)
 
     def recover(self, why: LeaderNotAvailable) -> None:
-        """Serves nothing, and takes nothing, until `lead`."""
+        """Refuses reads and writes until `lead`."""
         self._apply(PartitionEvent.RECOVER, why)
 
     def lead(self) -> None:
-        """The log is what the bucket holds, or continues it: serves, and takes what comes unless it has failed."""
+        """Serves reads, and writes unless the partition has failed: the log equals the bucket's, or continues it."""
         self._apply(PartitionEvent.LEAD)
         self.log.hot.begin_epoch(self.state.leader_epoch)
 
@@ -153,7 +153,7 @@ class Partition:
         self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
 
     def fail(self, error: LogError) -> None:
-        """No more writes until the node is restarted; whoever waits for an acknowledgement learns why."""
+        """Refuses writes until the node is restarted; pending acknowledgements get the error."""
         self._apply(PartitionEvent.FAIL, error)
 
     def delete(self) -> None:
@@ -186,27 +186,27 @@ class Partition:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether it takes nothing, and perhaps serves nothing, until the store has been asked."""
+        """Whether it refuses writes, and perhaps reads, until the store has answered."""
         return self.life.is_recovering
 
     def check(self, use: Use) -> None:
-        """Raises what who wants this is refused with, if so."""
+        """Raises the error with which this use is refused now, if any."""
         error = self.life.refusal(use)
         if error is not None:
             raise error.with_traceback(None)  # else one error, raised for ever, would hold every frame it met
 
     def check_writable(self) -> None:
-        """Raises why nothing may be appended, if so."""
+        """Raises the error that refuses appends, if any."""
         if self.write_error is not None:
             raise self.write_error.with_traceback(None)
 
     def check_readable(self) -> None:
-        """Raises why nothing may be read here, if so."""
+        """Raises the error that refuses reads, if any."""
         if self.read_error is not None:
             raise self.read_error.with_traceback(None)
 
     def check_exists(self) -> None:
-        """UnknownTopicOrPartition if the topic is gone."""
+        """Raises UnknownTopicOrPartition if the topic is gone."""
         if self.deleted:
             self.check_readable()
 
@@ -227,7 +227,7 @@ class Partition:
         return self.append_validated(batch, header, stamped)
 
     def plain(self, batch: memoryview) -> BatchHeader | None:
-        """The header of a batch that is stored as it came, as nothing is wrong with it; None where more is to be done."""
+        """The header of a valid batch that is stored unchanged; None if it needs more work."""
         settings = self.log.hot.settings
         if len(batch) > settings.kept_bytes:
             return None
@@ -240,7 +240,7 @@ class Partition:
         )
 
     def begin_write(self, batch: memoryview, header: BatchHeader, stamped: int) -> BatchWrite | Appended:
-        """As `take`, of a batch that is worth a thread: what the thread has to write, then `finish_write`."""
+        """Appends a small batch as `append_validated` does; else returns what a thread has to write before `finish_write`."""
         self.check_writable()
         if header.size < WRITTEN_BY_THREAD:
             return self.append_validated(batch, header, stamped)
@@ -252,7 +252,7 @@ class Partition:
         return self.log.hot.appender.begin_write(batch, header, now_ms=now_ms)
 
     def finish_write(self, write: BatchWrite, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
-        """Appends what a thread has written, or all of it where something has stopped that."""
+        """Appends a batch that a thread has written; writes all of it here if that write was stopped."""
         hot = self.log.hot
         if self.write_error is not None:
             self.give_up(write)
@@ -422,7 +422,7 @@ class Partition:
             self._plan_wake()
 
     def _plan_wake(self) -> None:
-        # Once per turn of the loop: fifty pipelined appends wake a waiting fetch once.
+        # Once per turn of the loop: fifty pipelined appends wake a waiting fetch only once.
         if not self._wake_planned:
             self._wake_planned = True
             asyncio.get_running_loop().call_soon(self._wake)

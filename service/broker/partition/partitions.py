@@ -38,16 +38,16 @@ from storage_tiers.types import TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 FindManifest = Callable[[Partition], Awaitable[Manifest]]
-#: Recovery point of a partition with no log on disk, and no record of whether it had one.
+#: Recovery point of a partition that has no log on disk and no record of whether it had one.
 UNKNOWN_POINT = -1
-#: Logs that are flushed and closed at once when the node stops.
+#: Logs flushed and closed at the same time when the node stops.
 CLOSING_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ColdSource:
-    """What is in the bucket: `hydrator` brings it, `current` gives a partition's manifest that is current, `newest` the
-    store's own, which becomes current."""
+    """Access to the bucket: `hydrator` fetches its data, `current` returns a partition's current manifest, `newest` reads the
+    store's own manifest and makes it current."""
 
     hydrator: Hydrator
     current: FindManifest
@@ -55,7 +55,7 @@ class ColdSource:
 
 
 class PastCounts:
-    """Sums over logs that are gone, so that sums over all logs only rise."""
+    """Sums over removed logs, so that sums over all logs never fall."""
 
     __slots__ = ("appended_bytes", "appended_records", "asked", "evicted_bytes", "read_bytes")
 
@@ -86,7 +86,7 @@ class Partitions:
         on_roll: Notify,
         cold: ColdSource | None,
     ) -> None:
-        """`freeing_files` are for what must be written before anything can be removed. `cold` is None without a store."""
+        """`freeing_files` write what must be on disk before anything can be removed. `cold` is None without a store."""
         self._data = data
         self._files = files
         self._clock = clock
@@ -124,8 +124,8 @@ class Partitions:
 
     # --- what cannot be opened ----------------------------------------------------------------------------------------
     def hold_back(self, partition: TopicPartition, why: StorageError, *, known: bool) -> None:
-        """It could not be opened. Until `release` whoever asks for it is told why; what the checkpoints say stays, if they
-        are `known` to speak of it and not of an earlier one of its name."""
+        """Records that a partition could not be opened. Until `release` callers get the error. Its checkpoint entries stay if
+        they are `known` to be its own and not an earlier partition's of the same name."""
         self._held_back[partition] = why
         if known:
             self._keeps.add(partition)
@@ -138,7 +138,7 @@ class Partitions:
         return self._held_back.get(partition)
 
     def remove_held_back(self, partition: TopicPartition) -> None:
-        """Its topic is deleted: so is its directory. StorageError if the disk refuses."""
+        """Deletes the directory of an unopened partition whose topic is deleted. Raises StorageError if the disk refuses."""
         path = os.path.join(self._data.path, str(partition))
         if os.path.isdir(path):
             self._remove(partition, rename_for_removal(self._files, self._rng, path, partition, DELETE_SUFFIX))
@@ -158,21 +158,21 @@ class Partitions:
     def open(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
     ) -> Partition:
-        """Opens the partition's directory, recovering it where the last stop was not clean. Blocking."""
+        """Opens the partition's directory and recovers it after an unclean stop. Blocking."""
         return self.add(self.opener(partition, topic_id, settings, clean=clean)(), leader_epoch, started=True)
 
     async def creator(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings
     ) -> Callable[[], HotLog]:
-        """What makes the log of a new partition: blocking, and free to run in a thread while nobody else makes or removes
-        this partition. StorageError if the disk refuses to forget an earlier one of its name."""
+        """A blocking function that makes the log of a new partition; it may run in a thread while nobody else makes or removes
+        this partition. Raises StorageError if the disk refuses to forget an earlier one of its name."""
         await self._forget_earlier(partition)
         return self.opener(partition, topic_id, settings, clean=True)
 
     def opener(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool
     ) -> Callable[[], HotLog]:
-        """What opens its log: blocking, and free to run in a thread."""
+        """A blocking function that opens the partition's log; it may run in a thread."""
         open_log = partial(
             HotLog.open,
             partition=partition,
@@ -203,7 +203,7 @@ class Partitions:
         return await find(led)
 
     def add(self, hot: HotLog, leader_epoch: int, *, started: bool = False) -> Partition:
-        """The partition of a log that was opened is one of this node's from now on. `started`: an earlier run had it."""
+        """Adds the partition of an opened log to this node's. `started`: an earlier run had it."""
         # A quorum of one: whatever this replica has, every in-sync replica has.
         state = PartitionState(leader_epoch=leader_epoch, log_end=hot.end_offset, high_watermark=hot.end_offset)
         opened = Partition(
@@ -222,10 +222,10 @@ class Partitions:
         return opened
 
     async def _forget_earlier(self, partition: TopicPartition) -> None:
-        """What an earlier topic of this name had reached says nothing of this one. Whatever else is of no partition any
-        more goes with it: of a wide topic one write forgets all."""
+        """Removes the checkpoint entries of an earlier topic of this name. The same write removes all entries without a
+        partition, so one write suffices for a topic of many partitions."""
         for name in NAMES:
-            # What is being written may name the earlier one, too.
+            # A write under way may name the earlier one, too.
             if self._checkpoints.writing or partition in self._checkpoints.known(name):
                 await self._checkpoints.write(name, self._of_open)
 
@@ -233,9 +233,9 @@ class Partitions:
         return {p: offset for p, offset in known.items() if p in self._open or p in self._keeps}
 
     def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """At start, before any is opened: an earlier start may have had something of these partitions where the disk has
-        no segment now, and had it where it had flushed something. That is remembered until they have been compared with
-        the bucket. Blocking."""
+        """Notes partitions without segments on disk, of which an earlier start may have had records, and certainly had them if
+        it had flushed some. The note lasts until they are compared with the bucket. Called at start, before any is opened.
+        Blocking."""
         lost = {p for p in partitions if not _holds_segments(os.path.join(self._data.path, str(p)))}
         for name in NAMES:
             known = self._checkpoints.known(name)
@@ -245,12 +245,12 @@ class Partitions:
             self._checkpoints.write_now(name, kept)
 
     def ends_before_flushed(self, partition: Partition) -> bool:
-        """Whether the log has lost what an earlier start had flushed (a damaged disk, or an older copy of the directory), or
-        may have: nothing is there, and nobody knows what was."""
+        """Whether the log has lost records that an earlier start had flushed (a damaged disk, or an older copy of the
+        directory), or may have lost them: the log is missing, and no record of its end exists."""
         return not 0 <= self.flushed_before(partition) <= partition.log.end_offset
 
     def flushed_before(self, partition: Partition) -> int:
-        """Up to which offset an earlier start had flushed, as far as the last checkpoint says; or UNKNOWN_POINT."""
+        """The offset up to which an earlier start had flushed, by the last checkpoint; or UNKNOWN_POINT."""
         return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0)
 
     def close_deleted(self, partition: Partition) -> HotLog:
@@ -265,7 +265,7 @@ class Partitions:
         self._remove(hot.partition, hot.rename_away(DELETE_SUFFIX))
 
     def _remove(self, partition: TopicPartition, doomed: str) -> None:
-        """In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start."""
+        """Removes a directory in a thread, because freeing large files blocks. After a stop the next start removes the rest."""
 
         def done(removing: asyncio.Future[None]) -> None:
             if not removing.cancelled() and (error := removing.exception()) is not None:
@@ -275,10 +275,10 @@ class Partitions:
         removing.add_done_callback(done)
 
     async def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
-        """Hides what lies below these offsets, durably before anything can be removed because of it. Whoever asks while a
-        write is under way shares the next one: one request may name thousands of partitions.
+        """Hides records below these offsets, durably before anything is removed because of it. Calls during a write share the
+        next write: one request may name thousands of partitions.
 
-        StorageError if the disk refuses: nothing is hidden then."""
+        Raises StorageError if the disk refuses: nothing is hidden then."""
         for opened, offset in wanted.items():
             self._rising[opened] = max(offset, self._rising.get(opened, 0))
         if self._raising is None:
@@ -295,18 +295,18 @@ class Partitions:
 
         await self._checkpoints.write(LOG_STARTS, starts)
         for opened, offset in taken.items():
-            # Meanwhile the topic may have been deleted, or the log discarded for the bucket's, which may be shorter.
+            # Meanwhile the topic may have been deleted, or the log discarded for a shorter one from the bucket.
             if not opened.deleted and offset <= opened.log.end_offset:
                 opened.log.hot.raise_log_start(offset)
 
     def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
-        """None falls: what was written a moment ago may not be in force yet."""
+        """The log starts to write. None falls: the last write may not be in force yet."""
         starts = {p: max(o.log.log_start_offset, known.get(p, 0), rising.get(o, 0)) for p, o in self._open.items()}
         return self._kept(known) | {p: start for p, start in starts.items() if start}
 
     async def checkpoint(self) -> None:
-        """All three, and where the directories are; what did not change since the last time is not written. A partition
-        that waits for the bucket keeps the recovery point that it does not reach, so that a later start waits too."""
+        """Writes the three checkpoints and the directories' identities, if they changed. A recovering partition keeps its
+        recovery point even if its log does not reach it, so that a later start waits for the bucket too."""
         write = self._checkpoints.write
         kept, held = self._kept, self._open
         await write(
@@ -317,7 +317,7 @@ class Partitions:
         await self.directories.save(held.values(), self._keeps)
 
     async def close(self) -> None:
-        """Flushes and closes every log, then checkpoints. StorageError if one could not be: all others were."""
+        """Flushes and closes every log, then checkpoints. Raises StorageError if one failed, after closing all others."""
         run = asyncio.get_running_loop().run_in_executor
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="close") as threads:
             closing = [run(threads, partial(opened.log.hot.close, clean=True)) for opened in self._open.values()]

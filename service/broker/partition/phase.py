@@ -1,4 +1,4 @@
-"""The life of one partition on this node: its phases, the events that end them, and what callers are refused in each.
+"""The life of one partition on this node: its phases, the events that end them, and the requests that each refuses.
 
     opening ──▶ comparing ──▶ recovering ◀──▶ leading        every phase ──▶ deleted
                     │              │             │
@@ -7,11 +7,11 @@
 
 Opening may end in each of the upper row, or fail as recovering does; comparing may end in leading.
 
-Pure: events in, the next life out. What a caller is refused, and with which error, is a row of `ANSWERS`, so that no error's
-type has to be looked at to learn what a partition does.
+Pure: events in, the next life out. A row of `ANSWERS` defines which uses a phase refuses, and for which cause, so that no code
+infers a partition's state from the type of an error.
 
-Invariants: records are taken while it leads and in no other phase; a failed partition takes none until the node is restarted;
-deleted is the last phase. `TRANSITIONS` has every pair of a phase and an event: one that is not expected there is a defect
+Invariants: a partition accepts records only while it leads; a failed partition accepts none until the node is restarted;
+deleted is the last phase. `TRANSITIONS` has every pair of a phase and an event: an unexpected event is a defect
 (`UnexpectedEvent`) and changes nothing.
 """
 
@@ -27,18 +27,18 @@ from storage_tiers.types import TopicPartition
 
 
 class Phase(Enum):
-    #: The log is open; whether the store may know more of it has not been looked at. Lasts no turn of the event loop.
+    #: The log is open; whether the store may hold more of it has not been checked. Ends within one turn of the event loop.
     OPENING = "opening"
-    #: The local log is not known to be what the bucket holds: nothing is served and nothing taken.
+    #: The local log is not known to match the bucket: reads and writes are refused.
     RECOVERING = "recovering"
-    #: The directory may be an older copy: what it has is served, nothing is taken until the store has been asked.
+    #: The directory may be an older copy: reads are served, writes are refused until the store has answered.
     COMPARING = "comparing"
     LEADING = "leading"
-    #: The disk has failed: what it has is served, nothing is taken until the node is restarted.
+    #: The disk has failed: reads are served, writes are refused until the node is restarted.
     FAILED = "failed"
-    #: Both: the disk has failed, and the directory may be an older copy. What it has is served; the store is asked.
+    #: Both: the disk has failed, and the directory may be an older copy. Reads are served; the store is queried.
     FAILED_COMPARING = "failed_comparing"
-    #: Both: the disk has failed, and the local log is not known to be what the bucket holds.
+    #: Both: the disk has failed, and the local log is not known to match the bucket.
     FAILED_RECOVERING = "failed_recovering"
     #: The topic is gone. Nothing of the log may be touched: its directory's name may be another topic's.
     DELETED = "deleted"
@@ -99,14 +99,14 @@ class Answers(NamedTuple):
     read: Cause | None
     admin: Cause | None
     flush: Cause | None
-    #: Whether it waits for the store to say what it holds: what lies past the log end may exist all the same.
+    #: Whether it waits for the store's manifest: records past the log end may exist.
     is_recovering: bool
     #: Whether it waits for a restart of the node.
     is_failed: bool
 
 
 class UnexpectedEvent(Exception):
-    """An event that cannot happen to a partition in its phase: a defect of who reports it."""
+    """An event that cannot happen to a partition in its phase: a defect of the code that reports it."""
 
 
 EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
@@ -115,7 +115,7 @@ EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
     PartitionEvent.RECOVER: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     PartitionEvent.DISCARD: PhaseEffect(None, ends_acknowledgements=True, wakes_readers=False),
     PartitionEvent.LEAD: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
-    # Readers under the epoch before are told so at once.
+    # Readers under the previous epoch get their error at once.
     PartitionEvent.BEGIN_EPOCH: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
     PartitionEvent.FAIL: PhaseEffect(Cause.FAILURE, ends_acknowledgements=True, wakes_readers=True),
     PartitionEvent.DELETE: PhaseEffect(Cause.DELETION, ends_acknowledgements=True, wakes_readers=True),
@@ -214,7 +214,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Where a partition is in its life. `causes` are the errors that callers get because of it, and no others."""
+    """A partition's phase and its `causes`, the errors with which the phase refuses callers."""
 
     partition: TopicPartition
     phase: Phase
@@ -226,7 +226,7 @@ class Life:
         return cls(partition, Phase.OPENING, {Cause.RECOVERY: why})
 
     def after(self, event: PartitionEvent, why: LogError | None = None) -> Life:
-        """`why` is the reason that callers are told from then on. UnexpectedEvent where the event cannot happen."""
+        """The life after `event`; callers then get `why` as the reason. Raises UnexpectedEvent if the event cannot happen."""
         phase = TRANSITIONS[self.phase][event]
         if phase is None:
             raise UnexpectedEvent(f"{self.partition}: cannot {event.value} while it is {self.phase.value}")
@@ -247,6 +247,6 @@ class Life:
         return ANSWERS[self.phase].is_failed
 
     def refusal(self, use: Use) -> LogError | None:
-        """The error that who wants this gets; None where it is served."""
+        """The error with which `use` is refused; None if it is served."""
         cause: Cause | None = getattr(ANSWERS[self.phase], use.value)
         return None if cause is None else self.causes[cause]

@@ -1,7 +1,7 @@
 """The last manifest that each partition directory has seen, kept beside its segments.
 
-It is durable before anything is evicted because of it (I3), and it is what a node leads on while the store does not answer:
-a log that ends at or above this manifest's end holds everything that was acknowledged.
+It is durable before anything is evicted because of it (I3). A node leads with it while the store does not answer: a log that
+ends at or above this manifest's end holds everything that was acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FILE_NAME = "tiered-manifest.json"
 
 
 def read_manifest(directory: str, ids: Ids) -> Manifest | None:
-    """None if nothing is tiered yet. TierCorrupt if the file is damaged: the store's own manifest is then asked first."""
+    """The saved manifest; None if nothing is tiered yet. Raises TierCorrupt if the file is damaged: the store's own manifest is
+    then read first."""
     try:
         with open(os.path.join(directory, FILE_NAME), "rb") as file:
             data = file.read()
@@ -36,7 +37,7 @@ def read_manifest(directory: str, ids: Ids) -> Manifest | None:
 
 
 def write_manifest(files: Files, directory: str, manifest: Manifest) -> None:
-    """Durable when it returns. Blocking. StorageError if the disk refuses: the old copy then stands."""
+    """Saves the manifest durably. Blocking. Raises StorageError if the disk refuses: the old copy then stays."""
     path = os.path.join(directory, FILE_NAME)
     try:
         replace_file(files, path, encode(manifest))
@@ -45,7 +46,7 @@ def write_manifest(files: Files, directory: str, manifest: Manifest) -> None:
 
 
 def say_committed(partition: Partition, manifest: Manifest, before: ManifestSummary | None) -> None:
-    """If the manifest is a newer one than was known before."""
+    """Logs the commit if the manifest is newer than the one known before."""
     if before is None or manifest.commit > before.commit:
         events.info(
             log,

@@ -1,8 +1,8 @@
-"""What is committed: the high watermark of one partition, computed from where its replicas and its disk stand.
+"""Computes the high watermark of one partition from the positions of its replicas and its disk.
 
 Pure: events in, the new high watermark out. On a single node the in-sync set is the leader alone and the high watermark
 follows the log end, held back only by appends whose topic demands a flush (`flush.messages`, `flush.ms`) until that flush
-is done: nothing is shown to a reader that the configured durability does not yet cover.
+is done: readers see only records that have the configured durability.
 
 Invariants: the high watermark never falls while this leader epoch lasts, and never passes the log end, the slowest
 in-sync follower, or the first append that still waits for its flush.
