@@ -2,8 +2,8 @@
 
 Order for each segment: fsync; upload, verify and commit (in the tier process); save the manifest locally and sync it; only then
 evict. A failed step is planned anew from the newest manifest; a fenced writer ends the node. Each partition has two kinds of
-work, each at most once at a time. Offloads are bounded across the node. Local retention needs only the disk: it flushes closed
-segments and deletes those below log start, whether the store answers or not.
+work, each at most once at a time. Offloads are bounded across the node. Local retention flushes closed segments and deletes
+those below log start; it does not need the store.
 
 Not promised: that an offload starts at once. A partition waits its turn, and all wait while the store is unavailable.
 """
@@ -207,8 +207,8 @@ class Tiering:
         )
 
     def _evictions(self, partition: Partition, now: Now) -> list[int]:
-        """The ends of the evictable local segments, in order: those below an end that the store has shown in this start, or
-        below log start. Empty while the store shows less than was seen: the local copy may be the only one."""
+        """The ends of the evictable local segments, in order: below an end that this start's store has shown, or log start.
+        Empty while the store shows less than was seen: the local copy may be the only one."""
         if partition in self.lineage:
             return []
         hot, tier = partition.log.hot, partition.log.tier
@@ -406,8 +406,7 @@ class Tiering:
         return manifest
 
     async def _evict(self, partition: Partition) -> None:
-        """Evicts segments below log start at once; offloaded ones only after the store has shown them again: it may have gone
-        backwards."""
+        """Evicts segments below log start at once, offloaded ones only once the store has shown them in this start."""
         log_start, ends = partition.log.hot.log_start_offset, self._evictions(partition, self._policy.now())
         await evict(partition, [end for end in ends if end <= log_start])
         if any(end > log_start for end in ends):
