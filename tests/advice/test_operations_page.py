@@ -6,6 +6,7 @@ capitals are placeholders for the reader's own.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -56,6 +57,8 @@ def parsed(words: list[str]) -> None:
     while isinstance(command, TyperGroup):
         if not words:
             return  # names a group of commands only
+        if words[0] in {"--help", *itertools.chain.from_iterable(each.opts for each in command.params)}:
+            return  # an option of the group; most of them act when they are parsed
         name, command, words = command.resolve_command(context, words)
         context = typer.Context(command, info_name=name, parent=context)
     if words and words != ["--help"]:  # otherwise the command is only named
@@ -93,7 +96,8 @@ def test_the_page_of_operations_names_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["tidelog surf", "tidelog cold mend", "tidelog fsck --stroe URL", "tidelog restore --store u"]
+    "wrong",
+    ["tidelog surf", "tidelog --surf", "tidelog cold mend", "tidelog fsck --stroe URL", "tidelog restore --store u"],
 )
 def test_a_command_that_is_none_is_noticed(wrong: str) -> None:
     with pytest.raises(UsageError):
