@@ -121,7 +121,6 @@ class Resolver:
 
     def broker_value(self, image: MetadataImage, name: str) -> Value | None:
         """The value of a broker key; `BrokerConfigs` has them typed."""
-        BROKER_KEYS.get(name)
         holds = next(self._candidates(image, (Synonym(name),)), None)
         return None if holds is None else holds.value
 
