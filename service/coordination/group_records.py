@@ -1,0 +1,203 @@
+"""The records of `__consumer_offsets`: committed offsets and classic groups.
+
+Format: Kafka 4.2.1's message definitions OffsetCommitKey and -Value, GroupMetadataKey and -Value, so that Kafka's
+DumpLogSegments reads these partitions with `--offsets-decoder`, and a directory or bucket taken from Kafka is read here. A
+record without a value is a tombstone: it removes its key.
+
+Written are the versions that Kafka 4.2.1 writes, read are all of its versions. Not promised: records of the newer group
+protocols (types 3 and up); they are `UnknownKey`, which a reader passes over.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from service.coordination.record_fields import FieldReader, FieldWriter
+from storage_tiers.types import TopicId
+
+#: Types of keys. Both of the first two mean a committed offset; Kafka wrote type 0 before 0.9.
+_LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2
+#: Versions written, and the first flexible one.
+_OFFSET_VERSION, _GROUP_VERSION, _FLEXIBLE_FROM = 4, 3, 4
+_TOPIC_ID_TAG = 0
+NO_TOPIC_ID = TopicId(bytes(16))
+
+
+class OffsetKey(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    group: str
+
+
+class UnknownKey(NamedTuple):
+    """A key of a type that classic groups do not have."""
+
+    kind: int
+
+
+GroupRecordKey = OffsetKey | GroupKey | UnknownKey
+
+
+class CommittedOffset(NamedTuple):
+    """`offset` is the next one to read, `leader_epoch` that of the last record read, -1 if unknown. Times are in ms since 1970.
+    `expire_timestamp` is -1 unless the commit has a retention of its own (OffsetCommit below version 5)."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = -1
+    topic_id: TopicId = NO_TOPIC_ID
+
+
+class MemberMetadata(NamedTuple):
+    """One member. Timeouts are in ms. `subscription` and `assignment` are its protocol's bytes, opaque to the broker;
+    `group_instance_id` is set for a static member (KIP-345)."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout: int
+    session_timeout: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupMetadata(NamedTuple):
+    """One generation of a group. `protocol` and `leader` are None in an empty one; `state_timestamp` is the time in ms of its
+    last change of state, -1 if unknown."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp: int
+    members: tuple[MemberMetadata, ...]
+
+
+def encode_key(key: OffsetKey | GroupKey) -> bytes:
+    """ValueError if a name is longer than 32,767 bytes."""
+    if isinstance(key, GroupKey):
+        writer = FieldWriter(_GROUP)
+        writer.string(key.group)
+    else:
+        writer = FieldWriter(_OFFSET)
+        writer.string(key.group)
+        writer.string(key.topic)
+        writer.int32(key.partition)
+    return bytes(writer.data)
+
+
+def decode_key(data: bytes) -> GroupRecordKey:
+    """CorruptRecord if the bytes are no key."""
+    reader = FieldReader(data, "the key of a group's record")
+    kind = reader.int16()
+    if kind in (_LEGACY_OFFSET, _OFFSET):
+        key: GroupRecordKey = OffsetKey(reader.string(), reader.string(), reader.int32())
+    elif kind == _GROUP:
+        key = GroupKey(reader.string())
+    else:
+        return UnknownKey(kind)
+    reader.end()
+    return key
+
+
+def encode_offset(value: CommittedOffset) -> bytes:
+    """Version 4, or 1 where the commit has an expiry of its own, as in Kafka. ValueError if the metadata does not fit."""
+    version = 1 if value.expire_timestamp != -1 else _OFFSET_VERSION
+    writer = FieldWriter(version, flexible=version >= _FLEXIBLE_FROM)
+    writer.int64(value.offset)
+    if version >= 3:
+        writer.int32(value.leader_epoch)
+    writer.string(value.metadata)
+    writer.int64(value.commit_timestamp)
+    if version == 1:
+        writer.int64(value.expire_timestamp)
+    writer.tagged({} if value.topic_id == NO_TOPIC_ID else {_TOPIC_ID_TAG: bytes(value.topic_id)})
+    return bytes(writer.data)
+
+
+def decode_offset(data: bytes) -> CommittedOffset:
+    """CorruptRecord if the bytes are no committed offset of versions 0 to 4."""
+    reader = FieldReader(data, "a committed offset")
+    version = reader.int16()
+    if not 0 <= version <= _OFFSET_VERSION:
+        raise reader.unknown("version", version)
+    reader.flexible = version >= _FLEXIBLE_FROM
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else -1
+    metadata = reader.string()
+    commit_timestamp = reader.int64()
+    expire_timestamp = reader.int64() if version == 1 else -1
+    topic_id = reader.tagged().get(_TOPIC_ID_TAG, NO_TOPIC_ID)
+    reader.end()
+    if len(topic_id) != len(NO_TOPIC_ID):
+        raise reader.unknown("length of a topic id", len(topic_id))
+    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, TopicId(topic_id))
+
+
+def encode_group(value: GroupMetadata) -> bytes:
+    """Version 3, as Kafka writes. ValueError if a name does not fit."""
+    writer = FieldWriter(_GROUP_VERSION)
+    writer.string(value.protocol_type)
+    writer.int32(value.generation)
+    writer.string(value.protocol)
+    writer.string(value.leader)
+    writer.int64(value.state_timestamp)
+    writer.count(len(value.members))
+    for member in value.members:
+        writer.string(member.member_id)
+        writer.string(member.group_instance_id)
+        writer.string(member.client_id)
+        writer.string(member.client_host)
+        writer.int32(member.rebalance_timeout)
+        writer.int32(member.session_timeout)
+        writer.sized_bytes(member.subscription)
+        writer.sized_bytes(member.assignment)
+    return bytes(writer.data)
+
+
+def decode_group(data: bytes) -> GroupMetadata:
+    """CorruptRecord if the bytes are no group of versions 0 to 4."""
+    reader = FieldReader(data, "a group's metadata")
+    version = reader.int16()
+    if not 0 <= version <= _FLEXIBLE_FROM:
+        raise reader.unknown("version", version)
+    reader.flexible = version >= _FLEXIBLE_FROM
+
+    def member() -> MemberMetadata:
+        member_id = reader.string()
+        instance = reader.nullable_string() if version >= 3 else None
+        client_id, client_host = reader.string(), reader.string()
+        rebalance_timeout = reader.int32() if version >= 1 else -1
+        session_timeout = reader.int32()
+        found = MemberMetadata(
+            member_id,
+            instance,
+            client_id,
+            client_host,
+            # Before version 1 both were one setting.
+            session_timeout if rebalance_timeout == -1 else rebalance_timeout,
+            session_timeout,
+            reader.sized_bytes(),
+            reader.sized_bytes(),
+        )
+        reader.tagged()
+        return found
+
+    group = GroupMetadata(
+        reader.string(),
+        reader.int32(),
+        reader.nullable_string(),
+        reader.nullable_string(),
+        reader.int64() if version >= 2 else -1,
+        reader.array(member),
+    )
+    reader.tagged()
+    reader.end()
+    return group
