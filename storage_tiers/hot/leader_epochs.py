@@ -4,7 +4,7 @@ Invariant: epochs and start offsets both rise strictly. Pure but for `read_check
 Kafka: LeaderEpochFileCache, `leader-epoch-checkpoint` version 0.
 
 Not promised: that an entry has records. An epoch that began at the log end and wrote nothing stays until a later one begins at
-the same offset.
+the same offset, or a truncation drops it.
 """
 
 from __future__ import annotations

@@ -339,10 +339,13 @@ class HotLog:
 
     # --- truncating and evicting --------------------------------------------------------------------------------------
     def truncate_to(self, offset: int) -> None:
-        """Removes the batches that end above `offset`. Offsets may be assigned again only under a higher epoch or a leader's:
-        recovery uses the epoch to tell old bytes from new ones if power fails before the next flush."""
+        """Removes the batches that end above `offset`, and an epoch at the end without records. Offsets may be assigned again
+        only under a higher epoch or a leader's: recovery uses the epoch to tell old bytes from new ones if power fails before
+        the next flush."""
         segments, end = self._segments, self.end
         if offset >= end.offset:
+            # As in Kafka: an epoch that this node began and wrote nothing in would contradict the next leader's.
+            end.epochs.truncate_from_end(end.offset)
             return
         if offset <= segments.all[0].base:
             self.truncate_fully_and_start_at(

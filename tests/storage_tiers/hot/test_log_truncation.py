@@ -63,6 +63,22 @@ def test_truncation_takes_epochs_producers_and_transactions_along(tmp_path: Path
     assert log.reader.aborted_transactions(0, 10) == []
 
 
+@pytest.mark.parametrize("beyond", [0, 7])
+def test_an_epoch_without_records_goes_with_a_truncation_to_its_start(tmp_path: Path, beyond: int) -> None:
+    """A leader that wrote nothing must not claim the offset for its epoch: the next leader's record there has another."""
+    log = open_log(tmp_path)
+    append(log, batch_of(2), epoch=1)
+    log.begin_epoch(5)
+    assert log.epoch_end_offset(5) == (5, 2)
+    log.truncate_to(log.end_offset + beyond)
+    assert log.end_offset == 2
+    assert log.end.epochs.entries() == (EpochEntry(1, 0),)
+    assert (log.end.epochs.latest, log.epoch_at(2)) == (1, 1)
+    log.flush()
+    log.close(clean=True)
+    assert open_log(tmp_path, recovery_point=2).end.epochs.entries() == (EpochEntry(1, 0),)
+
+
 def test_a_log_can_start_over_at_another_offset(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, 60)
     log.flush()
