@@ -1,7 +1,7 @@
 """Appending to and reading from partitions: the hot path of the contract.
 
-Reads are bounded by the isolation level (high watermark or last stable offset), never by the log end. Record batches pass
-as opaque bytes: v2 batches in, slices of files (or bytes, across a channel) out.
+Clients' reads are bounded by the isolation level (high watermark or last stable offset), never by the log end. Record batches
+pass as opaque bytes: v2 batches in, slices of files (or bytes, across a channel) out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 
 
 class Isolation(IntEnum):
+    """The offset at which a reader stops: the high watermark, the last stable offset, or the log end."""
+
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
+    #: For a replica's fetches inside the broker. Neither the Kafka protocol nor gRPC lets a caller ask for it.
+    LOG_END = 2
+
+
+#: The levels that callers may ask for, by number.
+ISOLATIONS = {int(level): level for level in (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)}
 
 
 class ProduceAcks(IntEnum):

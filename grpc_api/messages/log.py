@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from grpc_api.contract.log import (
+    ISOLATIONS,
     Append,
     Appended,
     Fetch,
@@ -25,10 +26,11 @@ MAX_TIMEOUT_MS = (1 << 31) - 1
 
 
 def isolation_of(number: int) -> Isolation:
-    try:
-        return Isolation(number)
-    except ValueError:
-        raise InvalidRequest(f"isolation {number} does not exist: 0 is read uncommitted, 1 read committed") from None
+    """InvalidRequest for all but the levels that callers may ask for."""
+    isolation = ISOLATIONS.get(number)
+    if isolation is None:
+        raise InvalidRequest(f"isolation {number} does not exist: 0 is read uncommitted, 1 read committed")
+    return isolation
 
 
 def topic_id_of(data: bytes) -> TopicId:

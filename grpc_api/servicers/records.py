@@ -19,6 +19,7 @@ from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import TopicDescription
 from grpc_api.limits import MAX_FETCH_PARTITIONS, MAX_SENT_RECORDS
 from grpc_api.messages.errors import detail_of, forget_frames
+from grpc_api.messages.log import isolation_of
 from grpc_api.messages.record_rows import RowEncoder
 from grpc_api.proto import log_pb2
 from grpc_api.proto import records_pb2 as pb
@@ -163,7 +164,7 @@ class CoreRecords(RecordsServicer):
             raise InvalidRequest(f"a call reads at most {MAX_FETCH_PARTITIONS} partitions: read them in several calls")
         with context.bounds.reading(), context.bounds.following(len(partitions)):
             positions = await self._starts(request, partitions)
-            isolation = Isolation(request.isolation)
+            isolation = isolation_of(request.isolation)
             ends = None
             if request.until_end:
                 ends = await self._offsets(request.topic, partitions, OffsetSpec.LATEST, isolation)

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from grpc_api.contract.core import Core
-from grpc_api.contract.log import Fetch, Fetched, Isolation
+from grpc_api.contract.log import ISOLATIONS, Fetch, Fetched
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import Endpoint
 from kafka_gateway.answer_primitives import array_size, bytes_size, nullable_text, text, varint
@@ -52,7 +52,6 @@ _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
 _NODE = struct.Struct(">i")
-_ISOLATIONS = {int(isolation): isolation for isolation in Isolation}
 _MOVED = (NotLeader, FencedLeaderEpoch)
 _NO_THROTTLE = b"\0\0\0\0"
 _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
@@ -116,7 +115,7 @@ class FetchHandler:
 
         if not readable:
             return finish(())
-        isolation = _ISOLATIONS.get(request.isolation)
+        isolation = ISOLATIONS.get(request.isolation)
         if isolation is None:
             wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
             return self._refuse(request, version, correlation, wrong)
@@ -193,7 +192,7 @@ class FetchHandler:
                     await turn.rest_if_over()
                 if nameless:
                     readable = [place for place in readable if not place.is_nameless]
-            isolation = _ISOLATIONS.get(request.isolation)
+            isolation = ISOLATIONS.get(request.isolation)
             if readable and isolation is None:
                 wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
                 return self._refuse(request, version, correlation, wrong)

@@ -106,6 +106,7 @@ def attempt_some(
     """Continues an attempt: `partitions` are the fetch's from index `first_place` on, or some of them."""
     left = fetch.max_bytes - taken.size
     isolation = fetch.isolation
+    is_client = isolation is not Isolation.LOG_END
     try:
         for place, wanted in enumerate(partitions, first_place):
             partition = None
@@ -116,7 +117,7 @@ def attempt_some(
                 elif place in failed:
                     partition.counts.cold_failures += 1
                     raise failed[place]
-                if wanted.offset == partition.state.high_watermark:
+                if is_client and wanted.offset == partition.state.high_watermark:
                     # The common case for a consumer of many partitions.
                     nothing = _nothing_new(partition, wanted, isolation)
                     if nothing is not None:
@@ -152,7 +153,8 @@ def _nothing_new(partition: Partition, wanted: FetchPartition, isolation: Isolat
     start, end = partition.log.hot.log_start_offset, wanted.offset
     if end < start:
         return None
-    return Fetched(None, end, partition.readable_end(isolation), start, (), () if isolation else None)
+    unstable = state.first_unstable
+    return Fetched(None, end, end if unstable > end else unstable, start, (), () if isolation else None)
 
 
 def _read_one(
@@ -165,7 +167,7 @@ def _read_one(
         partition.check_epoch(wanted.current_leader_epoch)
     state, log = partition.state, partition.log
     aborted = () if fetch.isolation else None
-    stable = partition.readable_end(fetch.isolation)
+    stable = state.last_stable_offset
     if wanted.last_fetched_epoch >= 0:
         epoch, end = log.hot.epoch_end_offset(wanted.last_fetched_epoch)
         if epoch < 0 or wanted.offset < log.log_start_offset:

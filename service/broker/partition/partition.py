@@ -14,7 +14,7 @@ from collections.abc import Callable
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
-from service.broker.partition.state import PartitionState
+from service.broker.partition.state import ALL_STABLE, PartitionState
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.reader import ColdMiss
@@ -35,6 +35,7 @@ from storage_tiers.errors import (
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES, UNBOUNDED
 from storage_tiers.records.batch import (
+    TRANSACTIONAL_MASK,
     BatchHeader,
     check_timestamps,
     plain_header,
@@ -118,6 +119,7 @@ class Partition:
         self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake_planned = False
         self._enter(Life.begin(self.partition))
+        self.settle_transactions()
 
     @property
     def ids(self) -> Ids:
@@ -150,7 +152,8 @@ class Partition:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
         why = LeaderNotAvailable(f"{self.partition}: the local log was replaced by the bucket's; send again")
         self._apply(PartitionEvent.DISCARD, why)
-        self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
+        self.state.begin_at(offset)
+        self.settle_transactions()
 
     def fail(self, error: LogError) -> None:
         """Refuses writes until the node is restarted; pending acknowledgements get the error."""
@@ -261,7 +264,7 @@ class Partition:
             return self.append_validated(batch, header, stamped)
         now_ms = self._clock.steady_ms()
         base = hot.appender.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
-        return self._appended(base, stamped)
+        return self._appended(base, header, stamped)
 
     def give_up(self, write: BatchWrite) -> None:
         """The write that a thread has begun, unless it was stopped. Waits for at most one piece of it."""
@@ -277,15 +280,15 @@ class Partition:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate
-        return self._appended(
-            hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms), stamped
-        )
+        base = hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        return self._appended(base, header, stamped)
 
-    def _appended(self, base: int, stamped: int) -> Appended:
+    def _appended(self, base: int, header: BatchHeader, stamped: int) -> Appended:
         hot = self.log.hot
-        return Appended(
-            base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end.offset)
-        )
+        committed = self._committed(base, hot.end.offset)
+        if header.attributes & TRANSACTIONAL_MASK:  # markers are transactional, too
+            self.settle_transactions()
+        return Appended(base, self.state.leader_epoch, stamped, hot.log_start_offset, committed)
 
     def validate(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
         """The batch as it is to be stored, its header, and the log append time or -1; says precisely what is wrong.
@@ -404,6 +407,14 @@ class Partition:
         if self.state.flushed(upto):
             self._advanced()
 
+    def settle_transactions(self) -> None:
+        """Moves the last stable offset after transactions have begun or ended, or the log has changed otherwise than by an
+        append. Readers of committed records wake if it rose, also where the high watermark stays."""
+        producers, state = self.log.hot.end.producers, self.state
+        producers.on_high_watermark(state.high_watermark)
+        if state.set_first_unstable(producers.first_unstable_offset) and self.waiters:
+            self._plan_wake()
+
     def _refuse(self, error: LogError) -> None:
         """Fails all pending acknowledgements."""
         while self._committing:
@@ -413,6 +424,8 @@ class Partition:
 
     def _advanced(self) -> None:
         watermark = self.state.high_watermark
+        if self.state.first_unstable != ALL_STABLE:
+            self.settle_transactions()
         committing = self._committing
         while committing and committing[0][0] <= watermark:
             waiter = committing.popleft()[1]
@@ -434,8 +447,11 @@ class Partition:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def readable_end(self, isolation: Isolation) -> int:
-        """Where readers stop. Until transactions exist the last stable offset is the high watermark."""
-        return self.state.high_watermark
+        """The offset at which readers stop."""
+        state = self.state
+        if not isolation:
+            return state.high_watermark
+        return state.last_stable_offset if isolation is Isolation.READ_COMMITTED else state.log_end
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """KIP-320: a caller with an older view is fenced, one with a newer view asks too early."""

@@ -204,8 +204,14 @@ class Partitions:
 
     def add(self, hot: HotLog, leader_epoch: int, *, started: bool = False) -> Partition:
         """Adds the partition of an opened log to this node's. `started`: an earlier run had it."""
+        state = PartitionState(
+            leader_epoch=leader_epoch,
+            log_end=hot.end_offset,
+            high_watermark=self._checkpoints.known(HIGH_WATERMARKS).get(hot.partition, 0),
+            log_start=hot.log_start_offset,
+        )
         # A quorum of one: whatever this replica has, every in-sync replica has.
-        state = PartitionState(leader_epoch=leader_epoch, log_end=hot.end_offset, high_watermark=hot.end_offset)
+        state.lead(leader_epoch)
         opened = Partition(
             TieredLog(hot, self._cold_reader(hot.partition, hot.topic_id)),
             state,

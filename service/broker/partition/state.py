@@ -1,39 +1,112 @@
-"""Computes the high watermark of one partition from the positions of its replicas and its disk.
+"""Computes the high watermark and the last stable offset of one partition from the positions of its replicas, its disk and its
+transactions.
 
-Pure: events in, the new high watermark out. On a single node the in-sync set is the leader alone and the high watermark
-follows the log end, held back only by appends whose topic demands a flush (`flush.messages`, `flush.ms`) until that flush
-is done: readers see only records that have the configured durability.
+Pure: events in, the new offsets out. The high watermark moves only while this node leads. On a single node the in-sync set is
+the leader alone and the high watermark follows the log end, held back only by appends whose topic demands a flush
+(`flush.messages`, `flush.ms`) until that flush is done: readers see only records that have the configured durability.
 
 Invariants: the high watermark never falls while this leader epoch lasts, and never passes the log end, the slowest
-in-sync follower, or the first append that still waits for its flush.
+in-sync follower, or the first append that still waits for its flush; with fewer in-sync replicas than the minimum it stays. The
+last stable offset is the lower of the high watermark and the first unstable offset, at which the oldest transaction begins
+that is open or whose marker is not below the high watermark.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+
+#: The first unstable offset of a log without unstable transactions: above every offset.
+ALL_STABLE = (1 << 63) - 1
+#: The log end of a follower that has not fetched from this leader yet.
+UNKNOWN_END = -1
 
 
 class PartitionState:
-    __slots__ = ("_followers", "_holds", "high_watermark", "leader_epoch", "log_end")
+    """`leads`: whether this node leads. `min_in_sync` is the number of in-sync replicas, the leader included, below which the
+    high watermark stays."""
 
-    def __init__(self, *, leader_epoch: int, log_end: int, high_watermark: int) -> None:
+    __slots__ = (
+        "_advances_alone",
+        "_followers",
+        "_holds",
+        "first_unstable",
+        "high_watermark",
+        "leader_epoch",
+        "leads",
+        "log_end",
+        "min_in_sync",
+    )
+
+    def __init__(self, *, leader_epoch: int, log_end: int, high_watermark: int, log_start: int = 0) -> None:
+        """Begins as no leader. `high_watermark` is what was checkpointed: one outside of the log moves to its nearer end."""
         self.leader_epoch = leader_epoch
         self.log_end = log_end
-        self.high_watermark = min(high_watermark, log_end)
+        self.high_watermark = min(max(high_watermark, log_start), log_end)
+        self.first_unstable = ALL_STABLE
+        self.leads = False
+        self.min_in_sync = 1
+        #: Whether nothing but holds can keep the high watermark below the log end.
+        self._advances_alone = False
         self._followers: dict[int, int] = {}
         self._holds: deque[tuple[int, int]] = deque()  # (base, end) of appends awaiting a flush, oldest first
 
-    def set_in_sync(self, followers: dict[int, int]) -> bool:
-        """Replaces the in-sync followers (node id -> log end). True if the high watermark rose."""
-        self._followers = dict(followers)
+    # --- leadership ---------------------------------------------------------------------------------------------------
+    def lead(self, leader_epoch: int, followers: Iterable[int] = ()) -> bool:
+        """This node leads, with these followers (node ids) in sync. True if the high watermark rose, which it does at once
+        without any. ValueError for an earlier epoch."""
+        self.new_epoch(leader_epoch)
+        self.leads = True
+        return self.set_in_sync(followers)
+
+    def follow(self) -> None:
+        """This node leads no more: nothing that its own disk or former followers report moves the high watermark."""
+        self.leads = False
+        self._holds.clear()
+        self.set_in_sync(())
+
+    def new_epoch(self, leader_epoch: int) -> None:
+        """ValueError for an earlier one."""
+        if leader_epoch < self.leader_epoch:
+            raise ValueError(f"leader epoch {leader_epoch} is below {self.leader_epoch}")
+        self.leader_epoch = leader_epoch
+
+    # --- replicas -----------------------------------------------------------------------------------------------------
+    def set_in_sync(self, followers: Iterable[int]) -> bool:
+        """Replaces the in-sync followers (node ids). The end of a new one is unknown until it fetches. True if the high
+        watermark rose."""
+        known = self._followers
+        self._followers = {node_id: known.get(node_id, UNKNOWN_END) for node_id in followers}
+        return self._replicas_changed()
+
+    def set_min_in_sync(self, configured: int, replicas: int) -> bool:
+        """As in Kafka the minimum is `min.insync.replicas`, or the number of replicas if that is less. True if the high
+        watermark rose."""
+        self.min_in_sync = min(configured, replicas)
+        return self._replicas_changed()
+
+    @property
+    def is_under_min_in_sync(self) -> bool:
+        """Whether fewer replicas are in sync than the topic demands. False where another node leads."""
+        return self.leads and 1 + len(self._followers) < self.min_in_sync
+
+    def _replicas_changed(self) -> bool:
+        self._advances_alone = self.leads and not self._followers and not self.is_under_min_in_sync
         return self._advance()
 
+    def follower_at(self, node_id: int, log_end: int) -> bool:
+        """An in-sync follower has everything below `log_end`. True if the high watermark rose."""
+        if node_id in self._followers:
+            self._followers[node_id] = log_end
+        return self._advance()
+
+    # --- the log ------------------------------------------------------------------------------------------------------
     def appended(self, base: int, end: int, *, hold_until_flushed: bool) -> bool:
-        """The leader's log now ends at `end`. True if the high watermark rose."""
+        """The log now ends at `end`. True if the high watermark rose."""
         self.log_end = end
         if hold_until_flushed:
             self._holds.append((base, end))
-        elif not self._holds and not self._followers:
+        elif self._advances_alone and not self._holds:
             self.high_watermark = end
             return True
         return self._advance()
@@ -44,24 +117,20 @@ class PartitionState:
             self._holds.popleft()
         return self._advance()
 
-    def follower_at(self, node_id: int, log_end: int) -> bool:
-        """An in-sync follower has everything below `log_end`. True if the high watermark rose."""
-        if node_id in self._followers:
-            self._followers[node_id] = log_end
-        return self._advance()
-
     def truncated(self, log_end: int) -> None:
-        """The log was discarded down to `log_end` (the tier wins). The one event that may lower the high watermark."""
+        """The log was truncated to `log_end`. With `begin_at` the one event that may lower the high watermark."""
         self.log_end = log_end
         self._holds.clear()
         self.high_watermark = min(self.high_watermark, log_end)
 
-    def new_epoch(self, leader_epoch: int) -> None:
-        if leader_epoch < self.leader_epoch:
-            raise ValueError(f"leader epoch {leader_epoch} is below {self.leader_epoch}")
-        self.leader_epoch = leader_epoch
+    def begin_at(self, offset: int) -> None:
+        """The log was discarded and begins anew at `offset`, below which the bucket holds everything (the tier wins)."""
+        self.log_end = self.high_watermark = offset
+        self._holds.clear()
 
     def _advance(self) -> bool:
+        if not self.leads or self.is_under_min_in_sync:
+            return False
         ceiling = min(self._followers.values(), default=self.log_end)
         ceiling = min(ceiling, self.log_end)
         if self._holds:
@@ -70,3 +139,16 @@ class PartitionState:
             return False
         self.high_watermark = ceiling
         return True
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+    @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed records stop here."""
+        first, watermark = self.first_unstable, self.high_watermark
+        return first if first < watermark else watermark
+
+    def set_first_unstable(self, offset: int | None) -> bool:
+        """The offset at which the oldest unstable transaction begins, None for none. True if the last stable offset rose."""
+        before = self.last_stable_offset
+        self.first_unstable = ALL_STABLE if offset is None else offset
+        return self.last_stable_offset > before

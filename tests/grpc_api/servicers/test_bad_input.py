@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from grpc_api.channel import open_channel
+from grpc_api.contract.log import Isolation
 from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import detail_in
 from grpc_api.messages.log import MAX_PARTITIONS
@@ -113,6 +114,17 @@ WRONG: list[tuple[str, Any, Any, grpc.StatusCode, str]] = [
         ),
         CODES.INVALID_ARGUMENT,
         "isolation 4",
+    ),
+    (
+        "Offsets.List",
+        OffsetsStub,
+        offsets_pb2.ListOffsetsRequest(
+            queries=[
+                offsets_pb2.OffsetQuery(topic="t", isolation=int(Isolation.LOG_END))  # type: ignore[arg-type]
+            ]
+        ),
+        CODES.INVALID_ARGUMENT,
+        "isolation 2",
     ),
     (
         "Offsets.DeleteRecords",

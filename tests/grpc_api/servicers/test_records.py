@@ -131,6 +131,7 @@ async def test_wrong_requests_are_refused_whole(client: Client, stub: Any) -> No
         (pb.ReadRequest(topic="t", partitions=[0, 2]), "partitions 0 to 1, not 2"),
         (pb.ReadRequest(topic="t", partitions=[-1]), "partitions 0 to 1"),
         (pb.ReadRequest(topic="t", from_ms=-5), "not -5"),
+        (pb.ReadRequest(topic="t", isolation=2), "isolation 2 does not exist"),  # type: ignore[arg-type]
         (pb.ReadRequest(topic="t", partitions=[0], offsets=pb.StartOffsets(by_partition={1: 0})), "partition 1"),
         (pb.ReadRequest(topic="t", offsets=pb.StartOffsets(by_partition={1: 5})), "5"),
     ):

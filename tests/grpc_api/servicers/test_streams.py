@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 from grpc_api.channel import open_channel
+from grpc_api.contract.log import Isolation
 from grpc_api.messages.errors import detail_in
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
@@ -361,6 +362,12 @@ async def test_one_partitions_error_comes_after_the_others_records(node: Served,
             pb.FetchRequest(partitions=fetch().partitions, isolation=9),  # type: ignore[arg-type]
             "INVALID_REQUEST",
             "isolation 9",
+        ),
+        (
+            # No caller reads past the high watermark.
+            pb.FetchRequest(partitions=fetch().partitions, isolation=int(Isolation.LOG_END)),  # type: ignore[arg-type]
+            "INVALID_REQUEST",
+            "isolation 2 does not exist",
         ),
     ],
 )

@@ -207,6 +207,7 @@ def test_an_event_that_callers_are_told_of_needs_a_reason(event: PartitionEvent)
 def in_phase(phase: Phase, root: Path) -> Partition:
     log = open_log(root)
     state = PartitionState(leader_epoch=1, log_end=log.end_offset, high_watermark=log.end_offset)
+    state.lead(1)
     led = Partition(
         TieredLog(log, None),
         state,

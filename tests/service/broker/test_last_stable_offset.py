@@ -1,0 +1,123 @@
+"""The last stable offset of a partition with a log: what each isolation level reads up to, and whom its moves wake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
+from service.broker.api.fetching import attempt
+from service.broker.partition.partition import Partition
+from service.broker.partition.state import PartitionState
+from storage_tiers.clock import SystemClock
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.records.batch import read_header
+from storage_tiers.records.builder import ControlKind
+from storage_tiers.tiered_log import TieredLog
+from storage_tiers.types import TopicPartition
+from tests.storage_tiers.hot.support import batch_of, marker, open_log
+
+T0 = TopicPartition("t", 0)
+LEVELS = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED, Isolation.LOG_END)
+
+
+def partition_of(log: HotLog, *followers: int) -> Partition:
+    state = PartitionState(leader_epoch=1, log_end=log.end_offset, high_watermark=log.end_offset)
+    state.lead(1, followers)
+    led = Partition(
+        TieredLog(log, None),
+        state,
+        cluster_id="c",
+        clock=SystemClock(),
+        on_flush_needed=lambda _: None,
+        on_roll=lambda _: None,
+    )
+    led.lead()
+    return led
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[HotLog]:
+    opened = open_log(tmp_path)
+    yield opened
+    opened.close(clean=False)
+
+
+def append(led: Partition, batch: bytes) -> None:
+    """As a coordinator, or a client whose transaction was verified, does."""
+    data, header = memoryview(batch), read_header(batch)
+    base = led.log.hot.appender.append(data, header, leader_epoch=1, now_ms=0)
+    led._appended(base, header, -1)
+
+
+def ends(led: Partition) -> tuple[int, ...]:
+    return tuple(led.readable_end(level) for level in LEVELS)
+
+
+def fetched(led: Partition, offset: int, isolation: Isolation) -> Fetched:
+    wanted = [FetchPartition(T0, offset, 1 << 20)]
+    taken = attempt(Fetch(wanted, 0, 1, 1 << 20, isolation), {T0: led}.__getitem__)
+    taken.release()
+    return taken.answers[0]
+
+
+async def test_an_open_transaction_ends_what_readers_of_committed_records_see(log: HotLog) -> None:
+    led = partition_of(log)
+    append(led, batch_of(2))
+    append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
+    append(led, batch_of(3))
+    assert ends(led) == (6, 2, 6)
+    answer = fetched(led, 6, Isolation.READ_UNCOMMITTED)
+    assert (answer.high_watermark, answer.last_stable_offset) == (6, 2)
+    assert fetched(led, 2, Isolation.READ_COMMITTED).size == 0
+    append(led, marker(ControlKind.COMMIT, 8))
+    assert ends(led) == (7, 7, 7)
+    assert fetched(led, 2, Isolation.READ_COMMITTED).size > 0
+
+
+async def test_a_transaction_is_unstable_until_its_marker_is_below_the_high_watermark(log: HotLog) -> None:
+    led = partition_of(log, 2)
+    append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
+    append(led, marker(ControlKind.ABORT, 8))
+    assert ends(led) == (0, 0, 2)
+    led.state.follower_at(2, 1)
+    led._advanced()
+    assert ends(led) == (1, 0, 2)
+    led.state.follower_at(2, 2)
+    led._advanced()
+    assert ends(led) == (2, 2, 2)
+
+
+async def test_a_replica_reads_to_the_log_end(log: HotLog) -> None:
+    led = partition_of(log, 2)
+    append(led, batch_of(2))
+    assert fetched(led, 0, Isolation.READ_UNCOMMITTED).size == 0
+    assert fetched(led, 0, Isolation.LOG_END).size > 0
+
+
+async def test_the_open_transactions_of_a_log_are_known_when_it_is_opened(log: HotLog) -> None:
+    led = partition_of(log)
+    append(led, batch_of(1))
+    append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
+    assert ends(partition_of(log)) == (2, 1, 2)
+
+
+async def test_readers_of_committed_records_wake_also_where_only_the_last_stable_offset_moves(log: HotLog) -> None:
+    led = partition_of(log)
+    append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
+    await asyncio.sleep(0)
+    woken = asyncio.Event()
+    led.waiters.add(woken.set)
+    log.end.producers = ProducerStateManager()  # as after a truncation
+    led.settle_transactions()
+    assert ends(led) == (1, 1, 1)
+    await asyncio.sleep(0)
+    assert woken.is_set()
+    woken.clear()
+    led.settle_transactions()
+    await asyncio.sleep(0)
+    assert not woken.is_set()
