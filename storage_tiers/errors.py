@@ -189,6 +189,100 @@ class NotEnoughReplicas(LogError):
     advice = Advice.RETRY
 
 
+# --- groups -----------------------------------------------------------------------------------------------------------
+class CoordinatorLoading(LogError):
+    """The coordinator reads its partition; its answers are not known yet."""
+
+    advice = Advice.RETRY
+
+
+class CoordinatorNotAvailable(LogError):
+    """No broker coordinates it now, or its records could not be written."""
+
+    advice = Advice.RETRY
+
+
+class NotCoordinator(LogError):
+    """Another broker coordinates the group or the transactional id."""
+
+    advice = Advice.REDIRECT
+
+
+class InvalidGroupId(LogError):
+    advice = Advice.FIX
+
+
+class UnknownMemberId(LogError):
+    """The member has left or was removed; it joins anew without a member id."""
+
+    advice = Advice.STOP
+
+
+class MemberIdRequired(LogError):
+    """The group has given the member an id, with which it joins again (KIP-394)."""
+
+    advice = Advice.RETRY
+
+
+class IllegalGeneration(LogError):
+    """The group has another generation by now; the member joins again."""
+
+    advice = Advice.STOP
+
+
+class FencedInstanceId(LogError):
+    """Another member has joined under the same `group.instance.id` (KIP-345)."""
+
+    advice = Advice.STOP
+
+
+class RebalanceInProgress(LogError):
+    """The group waits for its members to join again."""
+
+    advice = Advice.RETRY
+
+
+class InconsistentGroupProtocol(LogError):
+    """The member's protocols have nothing in common with the group's."""
+
+    advice = Advice.FIX
+
+
+class InvalidSessionTimeout(LogError):
+    advice = Advice.FIX
+
+
+class GroupMaxSizeReached(LogError):
+    advice = Advice.FIX
+
+
+class GroupIdNotFound(LogError):
+    advice = Advice.FIX
+
+
+class NonEmptyGroup(LogError):
+    """The group has members, which must leave first."""
+
+    advice = Advice.FIX
+
+
+class GroupSubscribedToTopic(LogError):
+    """A member of the group is subscribed to the topic, so its offsets stay."""
+
+    advice = Advice.FIX
+
+
+class OffsetMetadataTooLarge(LogError):
+    advice = Advice.FIX
+
+
+class UnstableOffsetCommit(LogError):
+    """A transaction that has written this offset is still open (KIP-447)."""
+
+    advice = Advice.RETRY
+
+
+# --- administration ---------------------------------------------------------------------------------------------------
 class InvalidTopic(LogError):
     advice = Advice.FIX
 

@@ -1,0 +1,75 @@
+"""The deadlines of a shard in one heap that is checked lazily: moving a deadline later writes a number.
+
+A heartbeat moves its member's deadline; only when the old one passes does the heap look again. Pure: times in ms are arguments.
+
+Invariants: `due` returns a timer at most once per deadline, never before it, and in the order of the deadlines; a timer has at
+most one live entry in the heap besides stale ones, which `due` drops.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import count
+
+#: A timer's deadline while it is off.
+OFF = -1
+
+
+class Timer:
+    """One deadline: `at_ms` or OFF. Its owner sets it through `Deadlines.set`. `owner` is the owner's own."""
+
+    __slots__ = ("_queued_ms", "at_ms", "owner")
+
+    def __init__(self, owner: object) -> None:
+        self.at_ms = OFF
+        self.owner = owner
+        #: The time of its earliest entry in the heap, OFF without one.
+        self._queued_ms = OFF
+
+
+class Deadlines:
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._order = count()
+
+    def set(self, timer: Timer, at_ms: int) -> None:
+        """The timer is due at `at_ms` and no more when it was due before."""
+        timer.at_ms = at_ms
+        if timer._queued_ms == OFF or at_ms < timer._queued_ms:
+            self._push(timer)
+
+    def clear(self, timer: Timer) -> None:
+        """The timer is not due any more."""
+        timer.at_ms = OFF
+
+    def next_ms(self) -> int | None:
+        """When `due` may have something; None if never. May be early, never late."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> Iterator[Timer]:
+        """The timers whose deadline is `now_ms` or earlier; each is off when it is returned. Timers that the caller sets
+        meanwhile are returned too if they are due."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            queued_ms, _, timer = heapq.heappop(heap)
+            if queued_ms != timer._queued_ms:
+                continue  # an earlier entry has taken its place
+            timer._queued_ms = OFF
+            if timer.at_ms == OFF:
+                continue
+            if timer.at_ms > now_ms:
+                self._push(timer)
+                continue
+            timer.at_ms = OFF
+            yield timer
+
+    def _push(self, timer: Timer) -> None:
+        timer._queued_ms = timer.at_ms
+        heapq.heappush(self._heap, (timer.at_ms, next(self._order), timer))
+
+    def __len__(self) -> int:
+        """Entries of the heap, stale ones included."""
+        return len(self._heap)

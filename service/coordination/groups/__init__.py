@@ -1,0 +1,1 @@
+"""Consumer groups: one shard per partition of `__consumer_offsets`."""

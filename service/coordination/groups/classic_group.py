@@ -1,0 +1,382 @@
+"""One consumer group of the classic protocol: its members, generation, leader and state.
+
+    empty ──▶ preparing_rebalance ──▶ completing_rebalance ──▶ stable         every state ──▶ dead
+      ▲               │  ▲                      │                │
+      └───────────────┘  └──────────────────────┴────────────────┘
+
+Pure. Holds no clock and decides nothing about time; `rebalancing.py` does. Rules as in Kafka 4.2.1's ClassicGroup.
+
+Invariants: `TRANSITIONS` has every change of state; another one is a defect. The leader is a member, or there is none. The
+protocol of a generation is one that all its members support. A static member's instance id names exactly one member.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, JoinedMember, MemberProtocol
+from service.coordination.deadlines import Timer
+from service.coordination.group_records import GroupMetadata, MemberMetadata
+from storage_tiers.errors import FencedInstanceId, LogError, UnknownMemberId
+
+
+class GroupState(Enum):
+    """By the names that ListGroups and DescribeGroups show."""
+
+    EMPTY = "Empty"
+    #: Waits until its members have joined again.
+    PREPARING_REBALANCE = "PreparingRebalance"
+    #: Waits for the leader's assignment.
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+#: The states that may follow a state.
+TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.DEAD: frozenset(),
+}
+
+#: States in which a change of the members begins a rebalance.
+REBALANCES_FROM = frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE})
+
+
+class UnexpectedTransition(Exception):
+    """A change of state that cannot happen: a defect of the code that asks for it."""
+
+
+class Member:
+    """One member. `protocols` are in its order of preference; `assignment` is the leader's for this generation. `join_waiter`
+    and `sync_waiter` are the waiters of its JoinGroup and SyncGroup, None while it has none. `is_new` until it has been told
+    its id."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "join_waiter",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session",
+        "session_timeout_ms",
+        "sync_waiter",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        *,
+        client_id: str,
+        client_host: str,
+        protocols: Sequence[MemberProtocol],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.protocols = tuple(protocols)
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.assignment = b""
+        self.is_new = False
+        self.join_waiter: object | None = None
+        self.sync_waiter: object | None = None
+        #: When the member is removed unless it is heard from; its group sets it.
+        self.session: Timer | None = None
+
+    def metadata(self, protocol: str) -> bytes:
+        """Its subscription under a protocol that it supports."""
+        return next(each.metadata for each in self.protocols if each.name == protocol)
+
+    def vote(self, candidates: frozenset[str]) -> str:
+        """The first of its protocols among `candidates`, which has one of them."""
+        return next(each.name for each in self.protocols if each.name in candidates)
+
+
+class Session(NamedTuple):
+    """The owner of the timer of a member, or of an id that awaits its member."""
+
+    group: ClassicGroup
+    member_id: str
+
+
+class JoinWait(NamedTuple):
+    """The owner of the timer that ends waiting for members to join."""
+
+    group: ClassicGroup
+
+
+class SyncWait(NamedTuple):
+    """The owner of the timer that ends waiting for members to ask for their assignment."""
+
+    group: ClassicGroup
+
+
+class ClassicGroup:
+    """`members` is in the order of joining; `static` maps instance ids to member ids. `pending_joins` are ids given to members
+    that have not joined with them yet, `pending_syncs` members that have not asked for their assignment. `state_timestamp` is
+    the time in ms of the last change of state."""
+
+    __slots__ = (
+        "generation",
+        "group_id",
+        "initial_remaining_ms",
+        "join",
+        "joining",
+        "leader",
+        "members",
+        "new_member_added",
+        "pending_joins",
+        "pending_syncs",
+        "previous_state",
+        "protocol",
+        "protocol_type",
+        "state",
+        "state_timestamp",
+        "static",
+        "supported",
+        "sync",
+    )
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = self.previous_state = GroupState.EMPTY
+        self.state_timestamp = now_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}
+        self.pending_joins: dict[str, Timer] = {}
+        self.pending_syncs: dict[str, None] = {}
+        #: Members whose JoinGroup waits.
+        self.joining = 0
+        #: Members that support each protocol.
+        self.supported: Counter[str] = Counter()
+        #: When waiting for members ends, and when waiting for SyncGroup does.
+        self.join, self.sync = Timer(JoinWait(self)), Timer(SyncWait(self))
+        #: Of a first rebalance: whether a member came since it was last extended, and the time left to extend it.
+        self.new_member_added = False
+        self.initial_remaining_ms = 0
+
+    # --- its state ----------------------------------------------------------------------------------------------------
+    def enter(self, state: GroupState, now_ms: int) -> None:
+        """UnexpectedTransition where `TRANSITIONS` has none."""
+        if state not in TRANSITIONS[self.state]:
+            raise UnexpectedTransition(f"group {self.group_id}: {self.state.value} is not followed by {state.value}")
+        self.previous_state, self.state, self.state_timestamp = self.state, state, now_ms
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of its members'."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def has_all_joined(self) -> bool:
+        return self.joining == len(self.members) and not self.pending_joins
+
+    def begin_generation(self, now_ms: int) -> None:
+        """The members that have joined are the next generation."""
+        self.generation += 1
+        self.pending_syncs.clear()
+        if self.members:
+            self.protocol = self.selected_protocol()
+            self.enter(GroupState.COMPLETING_REBALANCE, now_ms)
+        else:
+            self.protocol = None
+            self.enter(GroupState.EMPTY, now_ms)
+
+    # --- its members --------------------------------------------------------------------------------------------------
+    def add(self, member: Member, protocol_type: str, waiter: object | None) -> None:
+        """A member that joins; the first one of an empty group sets its protocol type and leads it."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static[member.group_instance_id] = member.member_id
+        self.pending_joins.pop(member.member_id, None)
+        self.supported.update({each.name for each in member.protocols})
+        if self.leader is None:
+            self.leader = member.member_id
+        self.wait_for_join(member, waiter)
+
+    def remove(self, member_id: str) -> Member | None:
+        """Removes a member, which waits for nothing any more, or an id that awaits one."""
+        self.pending_joins.pop(member_id, None)
+        self.pending_syncs.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self._count_protocols(member, -1)
+        if member.group_instance_id is not None:
+            self.static.pop(member.group_instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def update(
+        self,
+        member: Member,
+        protocols: Sequence[MemberProtocol],
+        *,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> None:
+        """A member joins again, perhaps with other protocols and timeouts."""
+        self._count_protocols(member, -1)
+        member.protocols = tuple(protocols)
+        self._count_protocols(member, 1)
+        member.session_timeout_ms = session_timeout_ms
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+
+    def replace_static(self, old_id: str, new_id: str) -> Member:
+        """A static member returns under a new id and keeps all else, leadership included. The old id is a member no more."""
+        member = self.members.pop(old_id)
+        member.member_id = new_id
+        self.members[new_id] = member
+        if member.group_instance_id is not None:
+            self.static[member.group_instance_id] = new_id
+        if self.pending_syncs.pop(old_id, self) is None:
+            self.pending_syncs[new_id] = None
+        if self.leader == old_id:
+            self.leader = new_id
+        return member
+
+    def wait_for_join(self, member: Member, waiter: object | None) -> object | None:
+        """The member's JoinGroup waits; None: no more. Returns the waiter that it replaces."""
+        before = member.join_waiter
+        member.join_waiter = waiter
+        self.joining += (waiter is not None) - (before is not None)
+        return before
+
+    def _count_protocols(self, member: Member, step: int) -> None:
+        for name in {each.name for each in member.protocols}:
+            self.supported[name] += step
+            if not self.supported[name]:
+                del self.supported[name]
+
+    def elect_joined_leader(self) -> bool:
+        """Whether the leader has joined; if not, the first member that has leads instead."""
+        if self.leader is not None and self.members[self.leader].join_waiter is not None:
+            return True
+        for member in self.members.values():
+            if member.join_waiter is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> LogError | None:
+        """Why the caller is not this member; None if it is. A static member is named by both ids (KIP-345)."""
+        if group_instance_id is None:
+            if member_id in self.members:
+                return None
+        else:
+            known = self.static.get(group_instance_id)
+            if known == member_id:
+                return None
+            if known is not None:
+                return FencedInstanceId(
+                    f"group {self.group_id}: another member has joined as {group_instance_id!r} since; give each process a "
+                    "group.instance.id of its own"
+                )
+        return UnknownMemberId(f"group {self.group_id} has no member {member_id!r}; join again without a member id")
+
+    # --- its protocol -------------------------------------------------------------------------------------------------
+    def supports(self, protocol_type: str, protocols: Sequence[MemberProtocol]) -> bool:
+        """Whether a member with these protocols can join."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        return self.protocol_type == protocol_type and any(
+            self.supported[each.name] == len(self.members) for each in protocols
+        )
+
+    def selected_protocol(self) -> str:
+        """The one with the most votes among those that every member supports; with as many, the one voted for first."""
+        candidates = frozenset(name for name, members in self.supported.items() if members == len(self.members))
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    # --- its answers and its record -----------------------------------------------------------------------------------
+    def joined(self, member_id: str, *, leader: str | None = None, skip_assignment: bool = False) -> Joined:
+        """The answer to a member of this generation; `leader` if the member is told another one."""
+        protocol = self.protocol
+        members: Sequence[JoinedMember] = ()
+        if leader is None and member_id == self.leader and protocol is not None:
+            members = [
+                JoinedMember(each.member_id, each.group_instance_id, each.metadata(protocol))
+                for each in self.members.values()
+            ]
+        return Joined(
+            None,
+            member_id,
+            self.generation,
+            self.protocol_type,
+            protocol,
+            (leader if leader is not None else self.leader) or UNKNOWN_MEMBER,
+            members,
+            skip_assignment,
+        )
+
+    def metadata(self, assignments: Mapping[str, bytes]) -> GroupMetadata:
+        """The group as its record holds it; `assignments` are by member id."""
+        protocol = self.protocol
+        return GroupMetadata(
+            self.protocol_type or "",
+            self.generation,
+            protocol,
+            self.leader,
+            self.state_timestamp,
+            tuple(
+                MemberMetadata(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.rebalance_timeout_ms,
+                    member.session_timeout_ms,
+                    b"" if protocol is None else member.metadata(protocol),
+                    assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    @classmethod
+    def loaded(cls, group_id: str, value: GroupMetadata, now_ms: int) -> ClassicGroup:
+        """The group of a record: stable with its members and their assignments, or empty."""
+        group = cls(group_id, now_ms)
+        for each in value.members:
+            protocols = () if value.protocol is None else (MemberProtocol(value.protocol, each.subscription),)
+            member = Member(
+                each.member_id,
+                each.group_instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                protocols=protocols,
+                session_timeout_ms=each.session_timeout,
+                rebalance_timeout_ms=each.rebalance_timeout,
+            )
+            member.assignment = each.assignment
+            group.add(member, value.protocol_type, None)
+        group.state = group.previous_state = GroupState.STABLE if value.members else GroupState.EMPTY
+        if value.state_timestamp >= 0:
+            group.state_timestamp = value.state_timestamp
+        group.generation = value.generation
+        group.protocol_type = value.protocol_type or None
+        group.protocol = value.protocol
+        group.leader = value.leader
+        return group

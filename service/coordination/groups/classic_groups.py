@@ -1,0 +1,397 @@
+"""The requests of the classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the members' timeouts.
+
+Pure: requests, time in ms and a source of member ids in; records and answers out (`Outcome`). Answers, errors and the order of
+checks are those of Kafka 4.2.1's GroupMetadataManager for classic groups.
+
+Invariants: every request is answered once, at once or by the outcome of a later event. A member id that was given out is
+refused or admitted, never mistaken for another's. Not promised: that a client that has gone is noticed before its session
+ends.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from grpc_api.contract.groups import (
+    UNKNOWN_MEMBER,
+    Caller,
+    Heartbeat,
+    HeartbeatAnswer,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    Left,
+    LeftMember,
+    Synced,
+    SyncGroup,
+)
+from service.coordination.deadlines import Deadlines
+from service.coordination.groups.classic_group import (
+    ClassicGroup,
+    GroupState,
+    JoinWait,
+    Member,
+    Session,
+    SyncWait,
+)
+from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
+from service.coordination.outcome import Outcome
+from storage_tiers.clock import Rng
+from storage_tiers.errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    LogError,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+
+
+class ClassicGroups:
+    """The groups of one shard, by id."""
+
+    def __init__(self, deadlines: Deadlines, rng: Rng, settings: GroupSettings) -> None:
+        self._groups: dict[str, ClassicGroup] = {}
+        self._deadlines = deadlines
+        self._rng = rng
+        self.rebalancing = Rebalancing(deadlines, settings)
+
+    @property
+    def groups(self) -> Mapping[str, ClassicGroup]:
+        return MappingProxyType(self._groups)
+
+    def __iter__(self) -> Iterator[ClassicGroup]:
+        return iter(tuple(self._groups.values()))
+
+    # --- JoinGroup ----------------------------------------------------------------------------------------------------
+    def join(self, request: JoinGroup, caller: Caller, waiter: object, now_ms: int, outcome: Outcome) -> None:
+        """Answered when the group's members have joined, or at once with an error."""
+        error = self._join_error(request)
+        if error is not None:
+            outcome.answer(waiter, Joined(error, request.member_id))
+            return
+        group = self._groups.get(request.group)
+        if group is None:
+            if request.member_id != UNKNOWN_MEMBER:
+                outcome.answer(waiter, Joined(_unknown(request.group, request.member_id), request.member_id))
+                return
+            group = self._groups[request.group] = ClassicGroup(request.group, now_ms)
+            # So that the group's id is known after a crash, as in Kafka.
+            self.rebalancing.write(group, {}, outcome)
+        if not self._has_room(group, request.member_id):
+            self.rebalancing.drop(group, request.member_id, outcome)
+            outcome.answer(waiter, Joined(self._full(group), UNKNOWN_MEMBER))
+            self.rebalancing.go_on(group, now_ms, outcome)
+        elif request.member_id == UNKNOWN_MEMBER:
+            self._join_new(group, request, caller, waiter, now_ms, outcome)
+        else:
+            self._join_existing(group, request, caller, waiter, now_ms, outcome)
+
+    def _join_error(self, request: JoinGroup) -> LogError | None:
+        settings = self.rebalancing.settings
+        if not request.group:
+            return InvalidGroupId("the group id is empty; set group.id")
+        least, most = settings.min_session_timeout_ms, settings.max_session_timeout_ms
+        if not least <= request.session_timeout_ms <= most:
+            return InvalidSessionTimeout(
+                f"group {request.group}: session.timeout.ms is {request.session_timeout_ms}; set it to {least} to {most}, or "
+                "change group.min.session.timeout.ms and group.max.session.timeout.ms of the broker"
+            )
+        return None
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        most = self.rebalancing.settings.max_size
+        member = group.members.get(member_id)
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is GroupState.PREPARING_REBALANCE:
+            # Members that wait, not members: after `group.max.size` was lowered the first to come stay.
+            return (member is not None and member.join_waiter is not None) or group.joining < most
+        return member is not None or len(group.members) < most
+
+    def _full(self, group: ClassicGroup) -> GroupMaxSizeReached:
+        most = self.rebalancing.settings.max_size
+        return GroupMaxSizeReached(f"group {group.group_id} has {most} members; raise group.max.size or start fewer")
+
+    def _join_new(
+        self, group: ClassicGroup, request: JoinGroup, caller: Caller, waiter: object, now_ms: int, outcome: Outcome
+    ) -> None:
+        if not group.supports(request.protocol_type, request.protocols):
+            outcome.answer(waiter, Joined(_inconsistent(group, request), UNKNOWN_MEMBER))
+            return
+        instance = request.group_instance_id
+        name = caller.client_id if instance is None else instance
+        member_id = f"{name}-{uuid.UUID(bytes=self._rng.token(16), version=4)}"
+        if instance is not None and instance in group.static:
+            self._return_static(group, request, member_id, waiter, now_ms, outcome)
+        elif instance is None and request.needs_member_id:
+            self.rebalancing.expect_join(group, member_id, request.session_timeout_ms, now_ms)
+            error = MemberIdRequired(f"group {group.group_id}: join again as {member_id!r}")
+            outcome.answer(waiter, Joined(error, member_id))
+        else:
+            self._add(group, member_id, request, caller, waiter, now_ms, outcome)
+
+    def _join_existing(
+        self, group: ClassicGroup, request: JoinGroup, caller: Caller, waiter: object, now_ms: int, outcome: Outcome
+    ) -> None:
+        member_id = request.member_id
+        if not group.supports(request.protocol_type, request.protocols):
+            outcome.answer(waiter, Joined(_inconsistent(group, request), member_id))
+            return
+        if member_id in group.pending_joins and request.group_instance_id is None:
+            self._deadlines.clear(group.pending_joins[member_id])
+            self._add(group, member_id, request, caller, waiter, now_ms, outcome)
+            return
+        error = group.check_member(member_id, request.group_instance_id)
+        if error is not None:
+            outcome.answer(waiter, Joined(error, member_id))
+            return
+        member = group.members[member_id]
+        is_same = member.protocols == tuple(request.protocols)
+        # A leader of a stable group that joins wants a rebalance; any other member that changes nothing has lost an answer.
+        if is_same and (
+            group.state is GroupState.COMPLETING_REBALANCE
+            or (group.state is GroupState.STABLE and group.leader != member_id)
+        ):
+            outcome.answer(waiter, group.joined(member_id))
+        elif group.state is GroupState.EMPTY:
+            outcome.answer(waiter, Joined(_unknown(group.group_id, member_id), member_id))
+        else:
+            self._update(group, member, request, waiter, outcome)
+            reason = f"member {member_id} joined again: {request.reason or 'no reason given'}"
+            self.rebalancing.members_changed(group, reason, now_ms, outcome)
+
+    def _add(
+        self,
+        group: ClassicGroup,
+        member_id: str,
+        request: JoinGroup,
+        caller: Caller,
+        waiter: object,
+        now_ms: int,
+        outcome: Outcome,
+    ) -> None:
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            client_id=caller.client_id,
+            client_host=caller.host,
+            protocols=request.protocols,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=_rebalance_timeout(request),
+        )
+        member.is_new = True
+        if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+            group.new_member_added = True
+        group.add(member, request.protocol_type, waiter)
+        # It cannot send heartbeats: it learns its id with the answer.
+        self.rebalancing.expect(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
+        reason = f"member {member_id} joined: {request.reason or 'no reason given'}"
+        self.rebalancing.members_changed(group, reason, now_ms, outcome)
+
+    def _update(
+        self, group: ClassicGroup, member: Member, request: JoinGroup, waiter: object, outcome: Outcome
+    ) -> None:
+        group.update(
+            member,
+            request.protocols,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=_rebalance_timeout(request),
+        )
+        replaced = group.wait_for_join(member, waiter)
+        if replaced is not None:
+            error = RebalanceInProgress(f"group {group.group_id}: {member.member_id!r} has sent JoinGroup again")
+            outcome.answer(replaced, Joined(error, member.member_id))
+
+    def _return_static(
+        self, group: ClassicGroup, request: JoinGroup, new_id: str, waiter: object, now_ms: int, outcome: Outcome
+    ) -> None:
+        """A static member is back under a new id: it takes the old one's place, without a rebalance if nothing else changes."""
+        old_id = group.static[str(request.group_instance_id)]
+        member, old_leader = group.members[old_id], group.leader
+        fenced = FencedInstanceId(
+            f"group {group.group_id}: another member has joined as {request.group_instance_id!r} since; give each process a "
+            "group.instance.id of its own"
+        )
+        self.rebalancing.end_waits(group, member, outcome, fenced)
+        if member.session is not None:
+            self._deadlines.clear(member.session)
+            member.session = None
+        group.replace_static(old_id, new_id)
+        self._update(group, member, request, waiter, outcome)
+        self.rebalancing.heard(group, member, now_ms)
+        reason = f"static member {request.group_instance_id} returned as {new_id}"
+        if group.state is GroupState.STABLE and group.selected_protocol() == group.protocol:
+            group.wait_for_join(member, None)
+            self.rebalancing.write(group, {each.member_id: each.assignment for each in group.members.values()}, outcome)
+            if request.may_skip_assignment:
+                is_leader = group.leader == new_id
+                outcome.answer(waiter, group.joined(new_id, skip_assignment=is_leader))
+            else:
+                # A leader that is told another leader asks for its assignment only and computes none.
+                outcome.answer(waiter, group.joined(new_id, leader=old_leader))
+        elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            # The leader may be assigning to the old id right now.
+            self.rebalancing.begin(group, reason, now_ms, outcome)
+        else:
+            self.rebalancing.go_on(group, now_ms, outcome)
+
+    # --- SyncGroup ----------------------------------------------------------------------------------------------------
+    def sync(self, request: SyncGroup, waiter: object, now_ms: int, outcome: Outcome) -> None:
+        """Answered with the member's assignment once the leader has sent it, or at once with an error."""
+        group = self._groups.get(request.group)
+        error = _sync_error(group, request)
+        if group is None or error is not None:
+            outcome.answer(waiter, Synced(error))
+            return
+        member = group.members[request.member_id]
+        self.rebalancing.has_synced(group, request.member_id)
+        if group.state is GroupState.STABLE:
+            outcome.answer(waiter, synced(group, member))
+            return
+        if member.sync_waiter is not None:
+            again = RebalanceInProgress(f"group {group.group_id}: {member.member_id!r} has sent SyncGroup again")
+            outcome.answer(member.sync_waiter, Synced(again))
+        member.sync_waiter = waiter
+        if group.leader == request.member_id:
+            self.rebalancing.assign(group, dict(request.assignments), now_ms, outcome)
+
+    # --- Heartbeat ----------------------------------------------------------------------------------------------------
+    def heartbeat(self, request: Heartbeat, now_ms: int) -> HeartbeatAnswer:
+        group = self._groups.get(request.group)
+        if not request.group:
+            return HeartbeatAnswer(InvalidGroupId("the group id is empty; set group.id"))
+        error = _member_error(group, request.group, request.member_id, request.group_instance_id, request.generation)
+        if group is None or error is not None:
+            return HeartbeatAnswer(error)
+        if group.state is GroupState.EMPTY:
+            return HeartbeatAnswer(_unknown(request.group, request.member_id))
+        self.rebalancing.heard(group, group.members[request.member_id], now_ms)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return HeartbeatAnswer(RebalanceInProgress(f"group {request.group} rebalances; join again"))
+        return HeartbeatAnswer(None)
+
+    # --- LeaveGroup ---------------------------------------------------------------------------------------------------
+    def leave(self, request: LeaveGroup, now_ms: int, outcome: Outcome) -> Left:
+        group = self._groups.get(request.group)
+        if not request.group:
+            return Left(InvalidGroupId("the group id is empty; set group.id"))
+        if group is None:
+            return Left(UnknownMemberId(f"there is no group {request.group!r}; its members have left"))
+        left = [self._leave(group, each, outcome) for each in request.members]
+        gone = sum(1 for each in left if each.error is None)
+        if gone and group.state is not GroupState.EMPTY:
+            why = ", ".join(each.reason for each in request.members if each.reason) or "no reason given"
+            self.rebalancing.members_changed(group, f"{gone} members left: {why}", now_ms, outcome)
+        return Left(None, left)
+
+    def _leave(self, group: ClassicGroup, each: LeavingMember, outcome: Outcome) -> LeftMember:
+        member_id, instance = each.member_id, each.group_instance_id
+        error: LogError | None = None
+        if member_id == UNKNOWN_MEMBER:
+            # By its instance id alone: an administrator removes it.
+            member_id = group.static.get(instance, UNKNOWN_MEMBER) if instance is not None else UNKNOWN_MEMBER
+            if member_id == UNKNOWN_MEMBER:
+                error = _unknown(group.group_id, each.member_id)
+        elif member_id not in group.pending_joins:
+            error = group.check_member(member_id, instance)
+        if error is None:
+            self.rebalancing.drop(group, member_id, outcome)
+        return LeftMember(each.member_id, instance, error)
+
+    # --- timeouts -----------------------------------------------------------------------------------------------------
+    def due(self, owner: object, now_ms: int, outcome: Outcome) -> None:
+        """A timer is due; `owner` is what it was made with."""
+        if isinstance(owner, JoinWait):
+            self.rebalancing.waited(owner.group, now_ms, outcome)
+        elif isinstance(owner, SyncWait):
+            self.rebalancing.sync_waited(owner.group, now_ms, outcome)
+        elif isinstance(owner, Session):
+            self._session_ended(owner.group, owner.member_id, now_ms, outcome)
+
+    def _session_ended(self, group: ClassicGroup, member_id: str, now_ms: int, outcome: Outcome) -> None:
+        if member_id in group.pending_joins:
+            self.rebalancing.drop(group, member_id, outcome)
+            self.rebalancing.go_on(group, now_ms, outcome)
+            return
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        if not member.is_new and (member.join_waiter is not None or member.sync_waiter is not None):
+            return  # the broker makes it wait; its session begins anew with the answer
+        outcome.note(
+            "group.member_expired", group=group.group_id, member=member_id, timeout_ms=member.session_timeout_ms
+        )
+        self.rebalancing.drop(group, member_id, outcome)
+        self.rebalancing.members_changed(group, f"member {member_id} sent no heartbeat", now_ms, outcome)
+
+    # --- loading and removal ------------------------------------------------------------------------------------------
+    def put(self, group: ClassicGroup) -> None:
+        """A group read from its record replaces the one of that id."""
+        self._groups[group.group_id] = group
+
+    def remove(self, group_id: str) -> None:
+        """The group has no members and no offsets, or its record was removed."""
+        self._groups.pop(group_id, None)
+
+    def loaded(self, now_ms: int, outcome: Outcome) -> None:
+        """All records are read: every member's session begins now."""
+        for group in self:
+            for member in group.members.values():
+                self.rebalancing.heard(group, member, now_ms)
+            if len(group.members) > self.rebalancing.settings.max_size:
+                self.rebalancing.begin(group, "the group is larger than group.max.size", now_ms, outcome)
+
+
+def _rebalance_timeout(request: JoinGroup) -> int:
+    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
+
+
+def _unknown(group: str, member_id: str) -> UnknownMemberId:
+    return UnknownMemberId(f"group {group} has no member {member_id!r}; join again without a member id")
+
+
+def _inconsistent(group: ClassicGroup, request: JoinGroup) -> InconsistentGroupProtocol:
+    names = ", ".join(each.name for each in request.protocols) or "none"
+    known = ", ".join(sorted(name for name, count in group.supported.items() if count == len(group.members))) or "none"
+    return InconsistentGroupProtocol(
+        f"group {group.group_id}: the member speaks {request.protocol_type!r} with the protocols {names}; the group speaks "
+        f"{group.protocol_type!r} with {known}. Set partition.assignment.strategy to one that all members have"
+    )
+
+
+def _member_error(
+    group: ClassicGroup | None, group_id: str, member_id: str, instance: str | None, generation: int
+) -> LogError | None:
+    if group is None:
+        return _unknown(group_id, member_id)
+    if group.state is GroupState.DEAD:
+        return CoordinatorNotAvailable(f"group {group_id} is being removed; find its coordinator again")
+    error = group.check_member(member_id, instance)
+    if error is None and generation != group.generation:
+        error = IllegalGeneration(f"group {group_id} is at generation {group.generation}, not {generation}; join again")
+    return error
+
+
+def _sync_error(group: ClassicGroup | None, request: SyncGroup) -> LogError | None:
+    if not request.group:
+        return InvalidGroupId("the group id is empty; set group.id")
+    error = _member_error(group, request.group, request.member_id, request.group_instance_id, request.generation)
+    if group is None or error is not None:
+        return error
+    for given, known in ((request.protocol_type, group.protocol_type), (request.protocol, group.protocol)):
+        if given is not None and known is not None and given != known:
+            return InconsistentGroupProtocol(f"group {request.group} has chosen {known!r}, not {given!r}; join again")
+    if group.state is GroupState.EMPTY:
+        return _unknown(request.group, request.member_id)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return RebalanceInProgress(f"group {request.group} rebalances; join again")
+    return None

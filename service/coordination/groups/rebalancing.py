@@ -1,0 +1,206 @@
+"""Rebalances of classic groups: when they begin, whom they wait for, and when they end.
+
+Pure: every function takes the group, the time in ms and the outcome to add to. Rules as in Kafka 4.2.1's GroupMetadataManager.
+A first rebalance waits `group.initial.rebalance.delay.ms`, and again while members come, up to the members' rebalance timeout.
+Any later one waits until all members have joined again, at most that timeout; dynamic members that have not are removed, static
+ones stay until their session ends.
+
+Invariants: a waiting JoinGroup or SyncGroup is answered exactly once. A generation's assignment is in the outcome's record
+before any member's answer that contains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, Synced
+from service.coordination.deadlines import Deadlines, Timer
+from service.coordination.group_records import GroupKey, encode_group, encode_key
+from service.coordination.groups.classic_group import REBALANCES_FROM, ClassicGroup, GroupState, Member, Session
+from service.coordination.outcome import Outcome
+from storage_tiers.errors import LogError, RebalanceInProgress, UnknownMemberId
+
+#: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+
+
+class GroupSettings(NamedTuple):
+    """The configs `group.*` that the classic protocol reads, by their names with underscores."""
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = (1 << 31) - 1
+
+
+class Rebalancing:
+    """`settings` may be replaced at any time."""
+
+    def __init__(self, deadlines: Deadlines, settings: GroupSettings) -> None:
+        self.settings = settings
+        self._deadlines = deadlines
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+    def expect(self, group: ClassicGroup, member: Member, within_ms: int, now_ms: int) -> None:
+        """The member's session ends in `within_ms` unless it is heard from."""
+        if member.session is None:
+            member.session = Timer(Session(group, member.member_id))
+        self._deadlines.set(member.session, now_ms + within_ms)
+
+    def heard(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
+        self.expect(group, member, member.session_timeout_ms, now_ms)
+
+    def expect_join(self, group: ClassicGroup, member_id: str, within_ms: int, now_ms: int) -> None:
+        """A member has been given an id and joins with it, or the id is forgotten (KIP-394)."""
+        timer = group.pending_joins[member_id] = Timer(Session(group, member_id))
+        self._deadlines.set(timer, now_ms + within_ms)
+
+    def drop(self, group: ClassicGroup, member_id: str, outcome: Outcome, why: LogError | None = None) -> None:
+        """Removes a member, or an id that awaits one, and answers what of it waits: with `why`, else that it is unknown."""
+        pending = group.pending_joins.get(member_id)
+        if pending is not None:
+            self._deadlines.clear(pending)
+        member = group.members.get(member_id)
+        if member is not None:
+            if member.session is not None:
+                self._deadlines.clear(member.session)
+                member.session = None
+            self.end_waits(group, member, outcome, why or _removed(group, member_id))
+        group.remove(member_id)
+
+    def end_waits(self, group: ClassicGroup, member: Member, outcome: Outcome, error: LogError) -> None:
+        """Answers the member's waiting requests with an error."""
+        waiter = group.wait_for_join(member, None)
+        if waiter is not None:
+            is_unknown = isinstance(error, UnknownMemberId)
+            outcome.answer(waiter, Joined(error, UNKNOWN_MEMBER if is_unknown else member.member_id))
+        if member.sync_waiter is not None:
+            outcome.answer(member.sync_waiter, Synced(error))
+            member.sync_waiter = None
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+    def members_changed(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
+        """After a member came, went, or changed its protocols: begins a rebalance, or ends one that waited for this."""
+        if group.state in REBALANCES_FROM:
+            self.begin(group, reason, now_ms, outcome)
+        else:
+            self.go_on(group, now_ms, outcome)
+
+    def begin(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._withdraw_assignment(group, now_ms, outcome)
+        is_first = group.state is GroupState.EMPTY
+        group.enter(GroupState.PREPARING_REBALANCE, now_ms)
+        outcome.note(
+            "group.rebalances",
+            group=group.group_id,
+            generation=group.generation,
+            members=len(group.members),
+            reason=reason,
+        )
+        if is_first:
+            delay = self.settings.initial_rebalance_delay_ms
+            group.new_member_added = False
+            group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay, 0)
+            self._deadlines.set(group.join, now_ms + delay)
+        elif group.has_all_joined:
+            self.complete(group, now_ms, outcome)
+        else:
+            group.initial_remaining_ms = 0
+            self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
+
+    def go_on(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+        """Ends a rebalance that waits for nobody any more. A first one waits for its delay even then."""
+        is_first = group.previous_state is GroupState.EMPTY
+        if group.state is GroupState.PREPARING_REBALANCE and not is_first and group.has_all_joined:
+            self.complete(group, now_ms, outcome)
+
+    def _withdraw_assignment(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+        """Members that wait for their assignment are told to join again."""
+        error = RebalanceInProgress(f"group {group.group_id} rebalances; join again")
+        for member in group.members.values():
+            member.assignment = b""
+            if member.sync_waiter is not None:
+                outcome.answer(member.sync_waiter, Synced(error))
+                member.sync_waiter = None
+                self.heard(group, member, now_ms)
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+    def waited(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+        """The timer of joining is due."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        if group.new_member_added and group.initial_remaining_ms > 0:
+            group.new_member_added = False
+            delay = min(self.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
+            group.initial_remaining_ms -= delay
+            self._deadlines.set(group.join, now_ms + delay)
+        else:
+            self.complete(group, now_ms, outcome)
+
+    def complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+        """Removes the dynamic members that have not joined and begins the next generation; waits again where none has."""
+        self._deadlines.clear(group.join)
+        for member in [each for each in group.members.values() if each.join_waiter is None]:
+            if member.group_instance_id is None:
+                self.drop(group, member.member_id, outcome)
+        if group.members and not group.elect_joined_leader():
+            # Only static members are left, and all are away: their sessions decide.
+            self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
+            return
+        group.begin_generation(now_ms)
+        if not group.members:
+            outcome.note("group.empty", group=group.group_id, generation=group.generation)
+            self.write(group, {}, outcome)
+            return
+        for member in group.members.values():
+            waiter = group.wait_for_join(member, None)
+            if waiter is not None:
+                outcome.answer(waiter, group.joined(member.member_id))
+            self.heard(group, member, now_ms)
+            member.is_new = False
+            group.pending_syncs[member.member_id] = None
+        self._deadlines.set(group.sync, now_ms + group.rebalance_timeout_ms)
+
+    def write(self, group: ClassicGroup, assignments: Mapping[str, bytes], outcome: Outcome) -> None:
+        """Adds the group's record."""
+        outcome.write(encode_key(GroupKey(group.group_id)), encode_group(group.metadata(assignments)))
+
+    # --- assignment ---------------------------------------------------------------------------------------------------
+    def assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> None:
+        """The leader's assignment: recorded, and the answer to every member that waits for it."""
+        for member in group.members.values():
+            member.assignment = given.get(member.member_id, b"")
+        group.enter(GroupState.STABLE, now_ms)
+        self.write(group, {each.member_id: each.assignment for each in group.members.values()}, outcome)
+        outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
+        for member in group.members.values():
+            if member.sync_waiter is not None:
+                outcome.answer(member.sync_waiter, synced(group, member))
+                member.sync_waiter = None
+                self.heard(group, member, now_ms)
+
+    def has_synced(self, group: ClassicGroup, member_id: str) -> None:
+        """The member has asked for its assignment."""
+        group.pending_syncs.pop(member_id, None)
+        if not group.pending_syncs:
+            self._deadlines.clear(group.sync)
+
+    def sync_waited(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+        """The timer of SyncGroup is due: members that have not asked for their assignment are removed."""
+        late = list(group.pending_syncs)
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not late:
+            return
+        for member_id in late:
+            self.drop(group, member_id, outcome)
+        reason = f"{len(late)} members did not send SyncGroup within the rebalance timeout"
+        self.begin(group, reason, now_ms, outcome)
+
+
+def synced(group: ClassicGroup, member: Member) -> Synced:
+    return Synced(None, group.protocol_type, group.protocol, member.assignment)
+
+
+def _removed(group: ClassicGroup, member_id: str) -> UnknownMemberId:
+    return UnknownMemberId(f"group {group.group_id} has removed {member_id!r}; join again without a member id")

@@ -1,0 +1,566 @@
+"""The classic protocol, request by request, in every state of a group."""
+
+from __future__ import annotations
+
+import pytest
+
+from grpc_api.contract.groups import LeavingMember, MemberProtocol
+from service.coordination.groups.classic_group import (
+    REBALANCES_FROM,
+    TRANSITIONS,
+    ClassicGroup,
+    GroupState,
+    UnexpectedTransition,
+)
+from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
+from service.coordination.outcome import Outcome
+from storage_tiers.errors import (
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from tests.service.coordination.groups.driver import RANGE, Driver
+
+STICKY = (MemberProtocol("sticky", b"s"), MemberProtocol("range", b"r"))
+
+
+# --- a group's first generation ---------------------------------------------------------------------------------------
+def test_the_first_members_join_after_the_initial_delay_and_one_leads() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.wait(2_999)
+    assert driver.answers == {}
+    driver.wait(1)
+    answer = driver.joined("a")
+    assert answer.error is None
+    assert (answer.generation, answer.protocol_type, answer.protocol) == (1, "consumer", "range")
+    assert answer.leader == answer.member_id
+    assert [(each.member_id, each.metadata) for each in answer.members] == [(answer.member_id, b"topics")]
+    assert driver.group.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_a_new_groups_empty_record_is_written_before_its_first_generation() -> None:
+    driver = Driver()
+    driver.join("a")
+    assert (driver.recorded.generation, driver.recorded.protocol_type, driver.recorded.members) == (0, "", ())
+
+
+def test_each_member_that_comes_during_the_delay_extends_it_up_to_the_rebalance_timeout() -> None:
+    driver = Driver()
+    driver.join("a", rebalance=7_000)
+    driver.wait(2_000)
+    driver.join("b", rebalance=7_000)
+    driver.wait(3_999)  # the first delay ended and began anew
+    assert driver.answers == {}
+    driver.join("c", rebalance=7_000)
+    driver.wait(1_000)  # 6,999 ms: the last extension has one second
+    assert driver.answers == {}
+    driver.wait(1)
+    assert {driver.joined(name).generation for name in "abc"} == {1}
+
+
+def test_a_delay_of_zero_waits_for_nobody() -> None:
+    driver = Driver(initial_rebalance_delay_ms=0)
+    driver.join("a")
+    driver.wait(0)
+    assert driver.joined("a").generation == 1
+
+
+def test_only_the_leader_is_told_the_members() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.join("b")
+    driver.wait(10_000)
+    first, second = driver.joined("a"), driver.joined("b")
+    assert {each.member_id for each in first.members} == {first.member_id, second.member_id}
+    assert (second.members, second.leader) == ((), first.member_id)
+
+
+def test_the_leaders_assignment_is_recorded_and_given_to_all_that_wait() -> None:
+    driver = Driver()
+    ids = driver.stable("a", "b")
+    assert [driver.synced(f"sync {name}").assignment for name in "ab"] == [b"a", b"b"]
+    assert {(driver.synced(f"sync {name}").protocol_type, driver.synced(f"sync {name}").protocol) for name in "ab"} == {
+        ("consumer", "range")
+    }
+    assert [(member.member_id, member.assignment) for member in driver.recorded.members] == [
+        (ids[0], b"a"),
+        (ids[1], b"b"),
+    ]
+    assert (driver.recorded.generation, driver.recorded.leader) == (1, ids[0])
+    assert driver.notes == ["group.rebalances", "group.stable"]
+
+
+def test_a_member_without_an_assignment_gets_an_empty_one() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.join("b")
+    driver.wait(10_000)
+    first, second = driver.joined("a").member_id, driver.joined("b").member_id
+    driver.sync("sync b", second, 1)
+    driver.sync("sync a", first, 1, [(first, b"all")])
+    assert (driver.synced("sync a").assignment, driver.synced("sync b").assignment) == (b"all", b"")
+
+
+def test_a_follower_that_syncs_after_the_leader_is_answered_at_once() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.join("b")
+    driver.wait(10_000)
+    first, second = driver.joined("a").member_id, driver.joined("b").member_id
+    driver.sync("sync a", first, 1, [(second, b"b")])
+    driver.sync("sync b", second, 1)
+    assert driver.synced("sync b").assignment == b"b"
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
+def test_a_member_without_an_id_is_given_one_and_joins_with_it() -> None:
+    driver = Driver()
+    driver.join("first", needs_id=True)
+    required = driver.joined("first")
+    assert driver.error("first") is MemberIdRequired
+    assert required.member_id.startswith("app-")
+    driver.join("again", required.member_id, needs_id=True)
+    driver.wait(3_000)
+    assert (driver.joined("again").member_id, driver.joined("again").error) == (required.member_id, None)
+
+
+def test_an_id_that_nobody_joins_with_is_forgotten_and_holds_no_rebalance_up() -> None:
+    driver = Driver()
+    (member,) = driver.stable("a", rebalance=300_000)
+    driver.join("pending", needs_id=True, session=10_000)
+    driver.join("rejoin a", member, protocols=STICKY)
+    driver.wait(9_999)
+    assert driver.heartbeat(member, 1) is not None
+    assert "rejoin a" not in driver.answers
+    driver.wait(1)
+    assert driver.joined("rejoin a").generation == 2
+    driver.join("late", driver.joined("pending").member_id, needs_id=True)
+    assert driver.error("late") is UnknownMemberId
+
+
+def test_a_static_member_is_never_sent_away_for_an_id() -> None:
+    driver = Driver()
+    driver.join("a", instance="i", needs_id=True)
+    driver.wait(3_000)
+    assert driver.joined("a").error is None
+    assert driver.joined("a").member_id.startswith("i-")
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"group": ""}, InvalidGroupId),
+        ({"session": 5_999}, InvalidSessionTimeout),
+        ({"session": 1_800_001}, InvalidSessionTimeout),
+        ({"protocols": ()}, InconsistentGroupProtocol),
+        ({"kind": ""}, InconsistentGroupProtocol),
+        ({"member_id": "unknown"}, UnknownMemberId),
+    ],
+)
+def test_a_join_that_cannot_be_is_refused_and_leaves_no_member(how: dict[str, object], error: type) -> None:
+    driver = Driver()
+    driver.join("a", **how)  # type: ignore[arg-type]
+    assert driver.error("a") is error
+    assert all(not group.members for group in driver.groups)
+
+
+def test_a_member_of_another_kind_or_without_a_common_protocol_is_refused() -> None:
+    driver = Driver()
+    driver.stable("a")
+    driver.join("other kind", kind="connect")
+    driver.join("other protocol", protocols=(MemberProtocol("own", b""),))
+    assert (driver.error("other kind"), driver.error("other protocol")) == (InconsistentGroupProtocol,) * 2
+    assert driver.group.state is GroupState.STABLE
+
+
+def test_the_protocol_is_the_one_that_all_support_and_most_prefer() -> None:
+    driver = Driver()
+    driver.join("a", protocols=STICKY)
+    driver.join("b", protocols=STICKY)
+    driver.join("c", protocols=tuple(reversed(STICKY)))
+    driver.wait(6_000)
+    assert driver.joined("a").protocol == "sticky"
+    driver.join("d", protocols=RANGE)
+    for name in "abc":
+        driver.join(f"{name} again", driver.joined(name).member_id, protocols=STICKY)
+    assert driver.joined("d").protocol == "range"
+
+
+def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
+    driver = Driver(max_size=1)
+    (member,) = driver.stable("a")
+    driver.join("b")
+    assert driver.error("b") is GroupMaxSizeReached
+    driver.join("a again", member)
+    assert driver.joined("a again").generation == 2
+
+
+def test_a_leader_that_joins_a_stable_group_begins_a_rebalance_and_a_follower_does_not() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b")
+    driver.join("b again", follower)
+    assert (driver.joined("b again").generation, driver.joined("b again").members) == (1, ())
+    driver.join("a again", leader)
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+    assert driver.heartbeat(follower, 1).__class__ is RebalanceInProgress
+    driver.join("b third", follower)
+    assert {driver.joined(name).generation for name in ("a again", "b third")} == {2}
+
+
+def test_a_follower_with_other_protocols_begins_a_rebalance() -> None:
+    driver = Driver()
+    _, follower = driver.stable("a", "b")
+    driver.join("b again", follower, protocols=STICKY)
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_member_that_lost_the_answer_to_its_join_gets_it_again() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.wait(3_000)
+    member = driver.joined("a").member_id
+    driver.join("a again", member)
+    assert driver.joined("a again") == driver.joined("a")
+
+
+def test_a_join_that_is_sent_twice_ends_the_first() -> None:
+    driver = Driver()
+    ids = driver.stable("a", "b")
+    driver.join("first", ids[0])
+    driver.join("second", ids[0])
+    assert driver.error("first") is RebalanceInProgress
+    assert "second" not in driver.answers
+
+
+# --- rebalances -------------------------------------------------------------------------------------------------------
+def test_a_dynamic_member_that_does_not_join_again_is_left_behind_after_the_rebalance_timeout() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b", rebalance=30_000, session=40_000)
+    driver.join("a again", leader, rebalance=30_000, session=40_000)
+    driver.wait(29_999)
+    assert "a again" not in driver.answers
+    driver.wait(1)
+    assert [each.member_id for each in driver.joined("a again").members] == [leader]
+    assert isinstance(driver.heartbeat(follower, 2), UnknownMemberId)
+
+
+def test_the_group_elects_a_leader_that_has_joined() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b", rebalance=30_000, session=40_000)
+    driver.join("b again", follower, protocols=STICKY, rebalance=30_000, session=40_000)
+    driver.wait(30_000)
+    assert driver.joined("b again").leader == follower
+    assert isinstance(driver.heartbeat(leader, 2), UnknownMemberId)
+
+
+def test_members_that_wait_for_their_assignment_join_again_when_another_comes() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.join("b")
+    driver.wait(10_000)
+    driver.sync("sync b", driver.joined("b").member_id, 1)
+    driver.join("c")
+    assert driver.error("sync b") is RebalanceInProgress
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_members_that_never_sync_are_removed_after_the_rebalance_timeout() -> None:
+    driver = Driver()
+    driver.join("a", rebalance=20_000, session=30_000)
+    driver.join("b", rebalance=20_000, session=30_000)
+    driver.wait(6_000)  # b extended the first delay
+    leader, lost = driver.joined("a").member_id, driver.joined("b").member_id
+    driver.sync("sync a", leader, 1, [])
+    driver.wait(19_999)
+    assert driver.heartbeat(leader, 1) is None
+    driver.wait(10)
+    assert isinstance(driver.heartbeat(leader, 1), RebalanceInProgress)
+    assert isinstance(driver.heartbeat(lost, 1), UnknownMemberId)
+
+
+# --- static members ---------------------------------------------------------------------------------------------------
+def test_a_static_member_returns_without_a_rebalance_and_keeps_its_assignment() -> None:
+    driver = Driver()
+    _, old = driver.stable("a", "b", instance=True)
+    driver.join("b is back", instance="b")
+    answer = driver.joined("b is back")
+    assert (answer.error, answer.generation, answer.skip_assignment) == (None, 1, False)
+    assert answer.member_id != old
+    assert driver.recorded.members[1].member_id == answer.member_id
+    assert isinstance(driver.heartbeat(old, 1, "b"), FencedInstanceId)
+    driver.sync("b syncs", answer.member_id, 1, instance="b")
+    assert driver.synced("b syncs").assignment == b"b"
+
+
+def test_a_static_leader_that_returns_is_told_to_keep_the_assignment_if_it_can_be_told() -> None:
+    driver = Driver()
+    old, _ = driver.stable("a", "b", instance=True)
+    driver.join("new client", instance="a", skip=True)
+    answer = driver.joined("new client")
+    assert (answer.skip_assignment, answer.leader, len(answer.members)) == (True, answer.member_id, 2)
+    driver.join("old client", instance="a")
+    second = driver.joined("old client")
+    assert (second.skip_assignment, second.leader, second.members) == (False, answer.member_id, ())
+    assert old != answer.member_id != second.member_id
+
+
+def test_a_static_member_that_returns_with_other_protocols_begins_a_rebalance() -> None:
+    driver = Driver()
+    driver.stable("a", instance=True)
+    driver.join("a is back", instance="a", protocols=(MemberProtocol("own", b""), *RANGE))
+    assert driver.joined("a is back").generation == 2
+
+
+def test_a_second_process_with_the_same_instance_id_fences_the_first_one_that_waits() -> None:
+    driver = Driver()
+    driver.join("first", instance="i")
+    driver.join("second", instance="i")
+    assert driver.error("first") is FencedInstanceId
+    driver.wait(10_000)
+    assert driver.joined("second").error is None
+    assert len(driver.group.members) == 1
+
+
+def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends() -> None:
+    driver = Driver()
+    here, away = driver.stable("a", "b", instance=True, session=50_000, rebalance=20_000)
+    driver.join("a again", here, instance="a", session=50_000, rebalance=20_000)
+    driver.wait(20_000)
+    assert [each.member_id for each in driver.joined("a again").members] == [here, away]
+    driver.sync("a syncs", here, 2, [], instance="a")
+    driver.heartbeat(here, 2, "a")
+    driver.wait(19_000)
+    assert driver.heartbeat(here, 2, "a") is None
+    driver.wait(2_000)  # it has not asked for its assignment
+    assert away not in driver.group.members
+
+
+def test_static_members_that_are_all_away_hold_up_the_first_to_return_for_one_rebalance_timeout_at_most() -> None:
+    driver = Driver()
+    first, second = driver.stable("a", "b", instance=True, session=100_000, rebalance=10_000)
+    driver.join("c", rebalance=10_000, session=100_000)
+    gone = next(member for member in driver.group.members.values() if member.group_instance_id is None)
+    driver.leave(LeavingMember(gone.member_id))
+    driver.wait(10_000)
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+    driver.join("a is back", first, instance="a", session=100_000, rebalance=10_000)
+    driver.wait(10_000)
+    assert [each.member_id for each in driver.joined("a is back").members] == [first, second]
+
+
+def test_a_static_member_that_returns_to_a_stable_group_still_has_to_sync() -> None:
+    driver = Driver()
+    driver.join("a", instance="a", rebalance=20_000, session=60_000)
+    driver.join("b", instance="b", rebalance=20_000, session=60_000)
+    driver.wait(6_000)
+    leader = driver.joined("a").member_id
+    driver.sync("sync a", leader, 1, [], instance="a")
+    driver.join("b is back", instance="b", rebalance=20_000, session=60_000)
+    back = driver.joined("b is back").member_id
+    driver.wait(20_000)
+    assert back not in driver.group.members
+
+
+# --- heartbeats, sessions, leaving ------------------------------------------------------------------------------------
+def test_heartbeats_keep_a_member_and_silence_removes_it() -> None:
+    driver = Driver()
+    (member,) = driver.stable("a", session=10_000)
+    for _ in range(5):
+        driver.wait(9_000)
+        assert driver.heartbeat(member, 1) is None
+    driver.wait(10_000)
+    assert isinstance(driver.heartbeat(member, 1), UnknownMemberId)
+    assert (driver.group.state, driver.recorded.members, driver.recorded.generation) == (GroupState.EMPTY, (), 2)
+    assert "group.member_expired" in driver.notes
+
+
+def test_a_heartbeat_of_another_generation_or_of_nobody_is_refused() -> None:
+    driver = Driver()
+    assert isinstance(driver.heartbeat("x", 1), UnknownMemberId)
+    (member,) = driver.stable("a")
+    assert isinstance(driver.heartbeat(member, 0), IllegalGeneration)
+    assert isinstance(driver.heartbeat("x", 1), UnknownMemberId)
+
+
+def test_a_member_that_the_broker_makes_wait_does_not_expire() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b", session=10_000, rebalance=300_000)
+    driver.join("a again", leader, rebalance=300_000)
+    for _ in range(10):
+        driver.wait(9_000)
+        driver.heartbeat(follower, 1)
+    assert leader in driver.group.members
+
+
+def test_a_member_that_joined_with_the_id_it_was_given_waits_longer_than_the_id_would_have() -> None:
+    driver = Driver()
+    (member,) = driver.stable("a")
+    driver.join("b", needs_id=True, session=10_000)
+    driver.wait(9_000)
+    driver.heartbeat(member, 1)
+    driver.join("b joins", driver.joined("b").member_id, needs_id=True)
+    driver.wait(2_000)
+    assert "b joins" not in driver.answers
+    driver.join("a joins", member)
+    assert driver.joined("b joins").generation == 2
+
+
+def test_a_member_whose_wait_for_its_assignment_was_ended_has_a_whole_session_to_join_again() -> None:
+    driver = Driver()
+    for name in "ab":
+        driver.join(name, session=10_000)
+    driver.wait(6_000)
+    follower = driver.joined("b").member_id
+    driver.sync("sync b", follower, 1)
+    driver.wait(9_000)
+    driver.join("c")
+    driver.wait(9_999)
+    assert follower in driver.group.members
+    driver.wait(1)
+    assert follower not in driver.group.members
+
+
+def test_a_new_member_whose_client_has_gone_is_removed_after_five_minutes() -> None:
+    driver = Driver()
+    (member,) = driver.stable("a", rebalance=600_000)
+    driver.join("gone", rebalance=600_000)
+    for _ in range(NEW_MEMBER_JOIN_TIMEOUT_MS // 5_000):
+        assert "gone" not in driver.answers
+        driver.heartbeat(member, 1)
+        driver.wait(5_000)
+    assert driver.error("gone") is UnknownMemberId
+
+
+def test_members_leave_by_id_by_instance_and_before_they_have_joined() -> None:
+    driver = Driver()
+    first, _ = driver.stable("a", "b", instance=True)
+    driver.join("pending", needs_id=True)
+    left = driver.leave(
+        LeavingMember(first, "a"),
+        LeavingMember("", "b"),
+        LeavingMember(driver.joined("pending").member_id),
+        LeavingMember("nobody"),
+        LeavingMember("", "no instance"),
+        LeavingMember(""),
+    )
+    assert left.error is None
+    errors = [None if each.error is None else type(each.error) for each in left.members]
+    assert errors == [None, None, None, UnknownMemberId, UnknownMemberId, UnknownMemberId]
+    assert driver.group.state is GroupState.EMPTY
+
+
+def test_a_static_member_cannot_be_removed_under_its_old_id() -> None:
+    driver = Driver()
+    (old,) = driver.stable("a", instance=True)
+    driver.join("a is back", instance="a")
+    (left,) = driver.leave(LeavingMember(old, "a")).members
+    assert isinstance(left.error, FencedInstanceId)
+
+
+def test_the_last_member_that_leaves_empties_the_group_and_the_record_says_so() -> None:
+    driver = Driver()
+    (member,) = driver.stable("a")
+    driver.leave(LeavingMember(member))
+    assert (driver.recorded.generation, driver.recorded.protocol, driver.recorded.members) == (2, None, ())
+    assert driver.recorded.protocol_type == "consumer"
+
+
+def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
+    driver = Driver()
+    leader, _ = driver.stable("a", "b")
+    driver.join("a again", leader)
+    driver.leave(LeavingMember(leader))
+    assert driver.error("a again") is UnknownMemberId
+
+
+def test_a_member_that_leaves_while_it_waits_for_its_assignment_is_answered() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.join("b")
+    driver.wait(6_000)
+    follower = driver.joined("b").member_id
+    driver.sync("sync b", follower, 1)
+    driver.leave(LeavingMember(follower))
+    assert driver.error("sync b") is UnknownMemberId
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"member_id": "nobody"}, UnknownMemberId),
+        ({"generation": 2}, IllegalGeneration),
+        ({"kind": "connect"}, InconsistentGroupProtocol),
+        ({"protocol": "sticky"}, InconsistentGroupProtocol),
+        ({"instance": "i"}, UnknownMemberId),
+    ],
+)
+def test_a_sync_that_cannot_be_is_refused(how: dict[str, object], error: type) -> None:
+    driver = Driver()
+    (member,) = driver.stable("a")
+    driver.sync("s", **{"member_id": member, "generation": 1, **how})  # type: ignore[arg-type]
+    assert driver.error("s") is error
+
+
+def test_a_sync_during_a_rebalance_is_told_to_join() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b")
+    driver.join("a again", leader)
+    driver.sync("s", follower, 1)
+    assert driver.error("s") is RebalanceInProgress
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
+    before = Driver()
+    ids = before.stable("a", "b", instance=True)
+    after = Driver()
+    after.groups.put(ClassicGroup.loaded("g", before.recorded, after.now))
+    after.groups.loaded(after.now, Outcome())
+    group = after.group
+    assert (group.state, group.generation, group.leader, group.protocol) == (GroupState.STABLE, 1, ids[0], "range")
+    assert after.heartbeat(ids[1], 1, "b") is None
+    after.sync("s", ids[1], 1, instance="b")
+    assert after.synced("s").assignment == b"b"
+    assert group.metadata({ids[0]: b"a", ids[1]: b"b"}) == before.recorded
+    after.wait(10_001)
+    assert after.group.state is GroupState.EMPTY
+
+
+def test_a_loaded_group_above_its_bound_rebalances_down_to_it() -> None:
+    before = Driver()
+    ids = before.stable("a", "b")
+    after = Driver(max_size=1)
+    after.groups.put(ClassicGroup.loaded("g", before.recorded, after.now))
+    outcome = Outcome()
+    after.groups.loaded(after.now, outcome)
+    after.join("first", ids[1])
+    after.join("second", ids[0])
+    assert after.error("second") is GroupMaxSizeReached
+    assert after.joined("first").generation == 2
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("state", GroupState)
+@pytest.mark.parametrize("after", GroupState)
+def test_every_change_of_state_is_in_the_table_or_refused(state: GroupState, after: GroupState) -> None:
+    group = ClassicGroup("g", 0)
+    group.state = state
+    if after in TRANSITIONS[state]:
+        group.enter(after, 7)
+        assert (group.previous_state, group.state, group.state_timestamp) == (state, after, 7)
+    else:
+        with pytest.raises(UnexpectedTransition):
+            group.enter(after, 7)
+        assert group.state is state
+
+
+def test_the_table_has_every_state_and_the_states_that_rebalance() -> None:
+    assert set(TRANSITIONS) == set(GroupState)
+    assert {state for state in GroupState if GroupState.PREPARING_REBALANCE in TRANSITIONS[state]} == REBALANCES_FROM

@@ -1,0 +1,104 @@
+"""Deadlines are due in order, never early, once each; moving one later costs no entry."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.coordination.deadlines import OFF, Deadlines, Timer
+
+
+def names(deadlines: Deadlines, now_ms: int) -> list[object]:
+    return [timer.owner for timer in deadlines.due(now_ms)]
+
+
+def test_timers_are_due_in_the_order_of_their_deadlines() -> None:
+    deadlines = Deadlines()
+    for name, at_ms in (("b", 20), ("a", 10), ("c", 30)):
+        deadlines.set(Timer(name), at_ms)
+    assert deadlines.next_ms() == 10
+    assert names(deadlines, 9) == []
+    assert names(deadlines, 20) == ["a", "b"]
+    assert names(deadlines, 20) == []
+    assert names(deadlines, 30) == ["c"]
+    assert deadlines.next_ms() is None
+
+
+def test_a_thousand_heartbeats_add_no_entry() -> None:
+    deadlines, timer = Deadlines(), Timer("member")
+    for now in range(1000):
+        deadlines.set(timer, now + 10_000)
+    assert len(deadlines) == 1
+    assert names(deadlines, 10_000) == []
+    assert (len(deadlines), deadlines.next_ms()) == (1, 10_999)
+    assert names(deadlines, 10_999) == ["member"]
+
+
+def test_a_deadline_that_moves_earlier_is_due_then_and_only_then() -> None:
+    deadlines, timer = Deadlines(), Timer("member")
+    deadlines.set(timer, 300)
+    deadlines.set(timer, 10)
+    assert names(deadlines, 10) == ["member"]
+    deadlines.set(timer, 400)
+    assert names(deadlines, 300) == []
+    assert names(deadlines, 400) == ["member"]
+
+
+def test_a_stale_entry_is_dropped_and_not_queued_again() -> None:
+    deadlines, timer = Deadlines(), Timer("member")
+    deadlines.set(timer, 300)
+    deadlines.set(timer, 10)
+    deadlines.set(timer, 500)
+    assert names(deadlines, 10) == names(deadlines, 300) == []
+    assert len(deadlines) == 1
+    assert names(deadlines, 500) == ["member"]
+
+
+def test_a_cleared_timer_is_not_due_until_it_is_set_again() -> None:
+    deadlines, timer = Deadlines(), Timer("member")
+    deadlines.set(timer, 10)
+    deadlines.clear(timer)
+    assert names(deadlines, 10) == []
+    deadlines.set(timer, 20)
+    assert names(deadlines, 20) == ["member"]
+
+
+def test_a_timer_that_is_set_while_others_are_due_is_due_too() -> None:
+    deadlines, second = Deadlines(), Timer("second")
+    deadlines.set(Timer("first"), 10)
+    seen = []
+    for timer in deadlines.due(10):
+        seen.append(timer.owner)
+        if timer.owner == "first":
+            deadlines.set(second, 5)
+    assert seen == ["first", "second"]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 60)),
+            st.tuples(st.just("clear"), st.integers(0, 4), st.just(0)),
+            st.tuples(st.just("wait"), st.just(0), st.integers(0, 20)),
+        ),
+        max_size=60,
+    )
+)
+def test_what_is_due_is_what_a_scan_of_all_timers_finds(steps: list[tuple[str, int, int]]) -> None:
+    deadlines, timers, expected, now = Deadlines(), [Timer(index) for index in range(5)], {}, 0
+    for step, index, amount in steps:
+        if step == "set":
+            deadlines.set(timers[index], now + amount)
+            expected[index] = now + amount
+        elif step == "clear":
+            deadlines.clear(timers[index])
+            expected.pop(index, None)
+        else:
+            now += amount
+            due = sorted(index for index, at_ms in expected.items() if at_ms <= now)
+            next_ms = deadlines.next_ms()
+            assert not due or (next_ms is not None and next_ms <= now)
+            assert sorted(timer.owner for timer in deadlines.due(now)) == due  # type: ignore[type-var]
+            for index in due:
+                del expected[index]
+    assert all(timer.at_ms == expected.get(index, OFF) for index, timer in enumerate(timers))
