@@ -342,7 +342,7 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends() -
     assert away not in driver.group.members
 
 
-def test_static_members_that_are_all_away_hold_up_the_first_to_return_for_one_rebalance_timeout_at_most() -> None:
+def test_a_static_member_that_returns_first_waits_at_most_a_rebalance_timeout_for_the_others() -> None:
     driver = Driver()
     first, second = driver.stable("a", "b", instance=True, session=100_000, rebalance=10_000)
     driver.join("c", rebalance=10_000, session=100_000)
@@ -470,6 +470,16 @@ def test_the_last_member_that_leaves_empties_the_group_and_the_record_says_so() 
     driver.leave(LeavingMember(member))
     assert (driver.recorded.generation, driver.recorded.protocol, driver.recorded.members) == (2, None, ())
     assert driver.recorded.protocol_type == "consumer"
+
+
+def test_the_oldest_member_leads_when_the_leader_leaves() -> None:
+    driver = Driver()
+    leader, second, third = driver.stable("a", "b", "c")
+    driver.leave(LeavingMember(leader))
+    assert driver.group.leader == second
+    driver.join("c again", third)
+    driver.join("b again", second)
+    assert [each.member_id for each in driver.joined("b again").members] == [second, third]
 
 
 def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
