@@ -18,7 +18,7 @@ NO_GENERATION = -1
 
 
 class Caller(NamedTuple):
-    """Who asks. `host` is as Kafka shows it, for example "/10.0.0.1". `principal` is "User:ANONYMOUS" without authentication."""
+    """Who asks. `host` is as Kafka shows it, such as "/10.0.0.1". `principal` is "User:ANONYMOUS" without authentication."""
 
     principal: str
     client_id: str

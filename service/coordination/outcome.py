@@ -17,12 +17,12 @@ class CoordinatorRecord(NamedTuple):
     value: bytes | None
 
 
-class Answer(NamedTuple):
+class CoordinatorAnswer(NamedTuple):
     waiter: object
     answer: object
 
 
-class Note(NamedTuple):
+class CoordinatorNote(NamedTuple):
     """Something for the node's log: a registered event (`storage_tiers.events`) and its fields."""
 
     event: str
@@ -36,14 +36,14 @@ class Outcome:
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
-        self.answers: list[Answer] = []
-        self.notes: list[Note] = []
+        self.answers: list[CoordinatorAnswer] = []
+        self.notes: list[CoordinatorNote] = []
 
     def note(self, event: str, **fields: object) -> None:
-        self.notes.append(Note(event, fields))
+        self.notes.append(CoordinatorNote(event, fields))
 
     def write(self, key: bytes, value: bytes | None) -> None:
         self.records.append(CoordinatorRecord(key, value))
 
     def answer(self, waiter: object, answer: object) -> None:
-        self.answers.append(Answer(waiter, answer))
+        self.answers.append(CoordinatorAnswer(waiter, answer))
