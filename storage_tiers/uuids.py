@@ -32,3 +32,12 @@ def uuid_text(raw: bytes) -> str:
 def parse_uuid(text: str) -> bytes:
     """The inverse of `uuid_text`. ValueError (binascii.Error) if the text is not base64."""
     return base64.urlsafe_b64decode(text + "==")
+
+
+def random_dashed_uuid(rng: Rng) -> str:
+    """A random UUID of version 4 as Java prints it (RFC 9562): Kafka writes ids of group members that way."""
+    raw = bytearray(rng.token(UUID_BYTES))
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    digits = raw.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

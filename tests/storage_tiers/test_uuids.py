@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from storage_tiers.uuids import parse_uuid, random_uuid, uuid_text
+import uuid
+
+from storage_tiers.uuids import parse_uuid, random_dashed_uuid, random_uuid, uuid_text
 from tests.support.clock import SeededRng
 
 
@@ -31,3 +33,9 @@ def test_text_and_bytes_are_one_another() -> None:
     for raw in (rng.token(16) for _ in range(100)):
         assert len(uuid_text(raw)) == 22
         assert parse_uuid(uuid_text(raw)) == raw
+
+
+def test_a_dashed_uuid_is_one_of_version_4() -> None:
+    text = random_dashed_uuid(SeededRng(1))
+    parsed = uuid.UUID(text)
+    assert (str(parsed), parsed.version, parsed.variant) == (text, 4, uuid.RFC_4122)

@@ -10,9 +10,9 @@ ends.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from grpc_api.contract.groups import (
     UNKNOWN_MEMBER,
@@ -39,7 +39,6 @@ from service.coordination.groups.classic_group import (
 )
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
 from service.coordination.outcome import Outcome
-from storage_tiers.clock import Rng
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -53,6 +52,10 @@ from storage_tiers.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from storage_tiers.uuids import random_dashed_uuid
+
+if TYPE_CHECKING:
+    from storage_tiers.clock import Rng
 
 
 class ClassicGroups:
@@ -129,7 +132,7 @@ class ClassicGroups:
             return
         instance = request.group_instance_id
         name = caller.client_id if instance is None else instance
-        member_id = f"{name}-{uuid.UUID(bytes=self._rng.token(16), version=4)}"
+        member_id = f"{name}-{random_dashed_uuid(self._rng)}"
         if instance is not None and instance in group.static:
             self._return_static(group, request, member_id, waiter, now_ms, outcome)
         elif instance is None and request.needs_member_id:
