@@ -110,9 +110,9 @@ class Node:
 
     # --- serving ------------------------------------------------------------------------------------------------------
     def has_settled(self) -> bool:
-        """Whether every partition is open and was compared with its manifest in this start."""
-        partitions = self.broker.partitions
-        return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, partitions))
+        """Whether every partition is open, and each that this node leads was compared with its manifest in this start."""
+        led = (partition for partition in self.broker.partitions if partition.leads)
+        return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, led))
 
     def workers(self) -> Sequence[Worker]:
         return rounds(self)

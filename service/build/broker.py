@@ -19,7 +19,7 @@ from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.retention import Retention
 from service.broker.background.sweeping import Sweeping
 from service.broker.partition.assignment import Assignment
-from service.broker.partition.opening import opened
+from service.broker.partition.opening import led_again, opened
 from service.broker.partition.partitions import ColdSource, Partitions
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
@@ -52,8 +52,10 @@ def build_broker(
         configs.resolver,
         node_id=ground.settings.node_id,
         on_open=partial(opened, partitions=partitions, home=None if tier is None else home),
+        on_lead=partial(led_again, home=None if tier is None else home),
         on_close=work.tiering.forget,
     )
+    assignment.subscribe(work.tiering)
     publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
     queues = AppendQueues()
     return Broker(

@@ -9,7 +9,8 @@ from service.broker.background.disk import DiskGuard, Watermarks
 from service.broker.background.expiry_clock import ExpiryClock
 from service.broker.background.flusher import Flusher
 from service.broker.background.store_access import StoreAccess
-from service.broker.background.tiering import Tiering, TieringPolicy
+from service.broker.background.tiering import Tiering
+from service.broker.background.tiering_policy import TieringPolicy
 from service.broker.background.topic_files import TopicFiles
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground

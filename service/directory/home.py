@@ -193,7 +193,7 @@ class HomeGuard:
         if self._unclaimed == SERVE:
             for partition in partitions:
                 if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):
-                    partition.lead()
+                    partition.reconciled()
 
     @property
     def note_is_due(self) -> bool:

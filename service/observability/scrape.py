@@ -87,12 +87,14 @@ class Scraper:
     def _controller(self, into: Exposition, seen: LogTotals) -> None:
         image, controller = self.node.ground.metadata.image, "kafka_controller_kafkacontroller_"
         placed = sum(len(topic.partitions) for topic in image.topics.values())
+        nobody_or_here = (-1, self.node.ground.settings.node_id)
+        here = sum(p.leader in nobody_or_here for topic in image.topics.values() for p in topic.partitions)
         into.put(controller + "activecontrollercount", 1)
         into.put(controller + "activebrokercount", 1)
         into.put(controller + "fencedbrokercount", len(image.brokers) - 1)
         into.put(controller + "globaltopiccount", len(image.topics))
         into.put(controller + "globalpartitioncount", placed)
-        into.put(controller + "offlinepartitionscount", max(0, placed - seen.serving))
+        into.put(controller + "offlinepartitionscount", max(0, here - seen.serving))
         moved = sum(p.leader != p.replicas[0] for topic in image.topics.values() for p in topic.partitions)
         into.put(controller + "preferredreplicaimbalancecount", moved)
         into.put(controller + "metadataerrorcount", self.node.ground.metadata.refused)

@@ -76,6 +76,7 @@ class ColdService:
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
     ) -> ColdRepair:
         led = self._partitions.get(partition)
+        led.check_leads()
         return _told(*await self._repairing.repair(led, apply=apply, accepted=accept_loss))
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:

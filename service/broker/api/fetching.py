@@ -162,9 +162,10 @@ def _read_one(
 ) -> Fetched:
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
-    partition.check_readable()
-    if wanted.current_leader_epoch >= 0:  # as in Kafka, a negative epoch in a fetch means none
+    # As in Kafka the epoch comes before the leader, and a negative one means none.
+    if wanted.current_leader_epoch >= 0:
         partition.check_epoch(wanted.current_leader_epoch)
+    partition.check_readable()
     state, log = partition.state, partition.log
     aborted = () if fetch.isolation else None
     stable = state.last_stable_offset

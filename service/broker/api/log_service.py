@@ -25,9 +25,10 @@ from service.broker.api.producer_ids import ProducerIds
 from service.broker.background.disk import DiskGuard
 from service.broker.background.tiering import Tiering
 from service.broker.partition.counts import AppendTotals
-from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition, TakesLong
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
+from service.broker.partition.validating import TakesLong
 from service.metadata.log import MetadataLog
 from storage_tiers.errors import (
     CorruptRecord,
@@ -203,8 +204,8 @@ class LogService:
         partition = self._partitions.get(query.partition)
         if query.timestamp == OffsetSpec.LATEST_TIERED:
             self._tiering.lineage.check(partition)
+        partition.check_epoch(query.current_leader_epoch)  # first, as in Kafka
         partition.check_readable()
-        partition.check_epoch(query.current_leader_epoch)
         return partition
 
     async def _offset_by_time(self, query: OffsetQuery) -> TimestampOffset | LogError | None:
@@ -238,8 +239,8 @@ class LogService:
         self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
     ) -> tuple[int, int]:
         led = self._partitions.get(partition)
-        led.check_readable()
         led.check_epoch(current_leader_epoch)
+        led.check_readable()
         return await led.log.epoch_end_offset(leader_epoch)
 
     def topic_name(self, topic_id: TopicId) -> str | None:

@@ -30,7 +30,7 @@ class Maintenance:
                 self._flusher.request(partition)
 
     async def tier(self) -> None:
-        await self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes or p.is_recovering])
+        await self._tiering.tick([p for p in self._partitions if p.leads and (p.log.hot.size_bytes or p.is_recovering)])
 
     async def checkpoint(self) -> None:
         await self._partitions.checkpoint()

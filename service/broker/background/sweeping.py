@@ -201,7 +201,7 @@ class Sweeping:
                     )
                 if swept or must_exist:
                     await self._tiering.reload(partition)
-                if not (report.cut_short and swept):
+                if not (report.cut_short and swept and self._may_sweep(partition)):
                     break
             self._goes_on(partition)
         except TierObjectMissing:

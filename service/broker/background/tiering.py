@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
 from grpc_api.contract.log import SealedPartition
 from service.broker.background.accepted_manifests import AcceptedManifests
@@ -24,6 +23,7 @@ from service.broker.background.flusher import Flusher
 from service.broker.background.lineage import StoreLineage
 from service.broker.background.partition_work import PartitionWork
 from service.broker.background.store_access import StoreAccess
+from service.broker.background.tiering_policy import TieringPolicy
 from service.broker.partition.leading import reconcile
 from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import say_committed
@@ -58,18 +58,6 @@ SHORTEST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 30_000
 #: Partitions checked before yielding to the event loop: a check takes some 50 µs.
 LOOKS_A_TURN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class TieringPolicy:
-    """Tiering's inputs from the node: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`; `publish(topic)` makes `topic.json`
-    name the topic before the first offload, so that no reader finds segments of a topic without a name; `now` is the time for
-    planners; `may_be_copy()` tells whether another node may run on the original of a copied directory."""
-
-    max_lag_ms: Callable[[str], int]
-    publish: Callable[[str], Awaitable[None]]
-    now: Callable[[], Now]
-    may_be_copy: Callable[[], bool]
 
 
 class Tiering:
@@ -130,7 +118,7 @@ class Tiering:
         for place, partition in enumerate(due, 1):
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
-            if partition.deleted:
+            if not partition.leads:
                 continue
             try:
                 self._look(partition, now)
@@ -209,7 +197,7 @@ class Tiering:
     def _evictions(self, partition: Partition, now: Now) -> list[int]:
         """The ends of the evictable local segments, in order: below an end that this start's store has shown, or log start.
         Empty while the store shows less than was seen: the local copy may be the only one."""
-        if partition in self.lineage:
+        if partition in self.lineage or not partition.leads:
             return []
         hot, tier = partition.log.hot, partition.log.tier
         settings = hot.settings
@@ -236,7 +224,7 @@ class Tiering:
 
     async def _offload(self, partition: Partition) -> None:
         wanted = self._tiered(partition) or partition.log.tier is not None or partition.is_recovering
-        if not self._is_open or not (wanted or self._must_claim(partition)):
+        if not self._is_open or not partition.leads or not (wanted or self._must_claim(partition)):
             return
         async with self._slots:
             if partition not in self._compared or partition.is_recovering:
@@ -431,6 +419,8 @@ class Tiering:
             raise InvalidRequest(
                 f"{partitions[0].partition.topic} has remote.log.copy.disable=true: nothing is offloaded"
             )
+        for each in partitions:
+            each.check_leads()
         ends = {p: p.log.end_offset for p in partitions}
         for partition, end in ends.items():
             partition.seal_below = max(partition.seal_below, end)
@@ -459,7 +449,7 @@ class Tiering:
         or the outcome of an offload is open."""
         self.kick(partition)
         await self._extensions.hiding(partition, partition.log.log_start_offset)
-        partition.check_exists()
+        partition.check_leads()
         if self._client is not None and _shows_deleted(partition):
             if not self._is_open or partition not in self._compared:
                 raise TierUnavailable(
@@ -472,6 +462,16 @@ class Tiering:
         """Wakes callers that wait for the bucket."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
+
+    def gained(self, partition: Partition, leader_epoch: int) -> None:
+        """This node leads it: checked at the next tick, as it may wait for the store."""
+        partition.tier_due_ms = 0
+
+    def lost(self, partition: Partition, leader_epoch: int) -> None:
+        """Another node may commit its manifest: this node stops, and compares anew before its next commit."""
+        self._compared.discard(partition)
+        self._offloading.forget(partition)
+        asyncio.get_running_loop().call_soon(self._notify)
 
     def forget(self, partition: Partition) -> None:
         """The partition is about to be deleted."""
@@ -491,8 +491,8 @@ def _shows_deleted(partition: Partition) -> bool:
 
 
 def _is_tiered(partition: Partition, end: int) -> bool:
-    """Whether all live records below `end` are in the bucket. Raises UnknownTopicOrPartition if the topic is gone."""
-    partition.check_exists()
+    """Whether all live records below `end` are in the bucket. Raises NotLeader or UnknownTopicOrPartition."""
+    partition.check_leads()
     return partition.log.tiered_end >= end or partition.log.log_start_offset >= end
 
 

@@ -1,11 +1,16 @@
-"""Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures.
+"""Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures, leads, follows.
+
+Each image is compared with what this node leads. Listeners learn of gained and lost partitions, with the leader epoch: of a
+loss after the partition has resigned; of a gain once it leads, though it may still wait for the store before it serves anybody.
+Every loss of an image is reported before its first gain. A partition that is gained twice was lost in between, unless the
+second gain only has a later epoch.
 
 New partitions are made in threads, some at a time in the order assigned: each costs a few fsyncs, for which the event loop must
 not wait. Invariants: at most one log per name is being opened, after the directory of an earlier one has been moved away. A
 partition deleted while it is opened is removed again.
 
 A disk failure of one partition delays no other: it is logged, and `retry` opens the partition later, since a full disk may have
-space again.
+space again. What a partition holds of which this node is no replica any more is set aside, never removed.
 """
 
 from __future__ import annotations
@@ -16,15 +21,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import Protocol
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Phase
 from service.configs.resolve import Resolver
-from service.metadata.image import Changes, MetadataImage, TopicImage
+from service.metadata.image import Changes, MetadataImage, PartitionImage, TopicImage
 from storage_tiers import events
-from storage_tiers.errors import LogError, StorageError
+from storage_tiers.errors import LogError, NotLeader, StorageError
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.hot.log import HotLog
 from storage_tiers.types import TopicId, TopicPartition
@@ -39,9 +45,20 @@ OPENING_THREADS = 8
 OPENING_PATIENCE_S = 20.0
 
 
+class LeadershipListener(Protocol):
+    """Neither call may wait; what they raise is logged and ends nothing."""
+
+    def gained(self, partition: Partition, leader_epoch: int) -> None:
+        """This node leads the partition under that epoch."""
+
+    def lost(self, partition: Partition, leader_epoch: int) -> None:
+        """It led the partition under that epoch, and leads it no more. The partition may be deleted."""
+
+
 class Assignment:
-    """`on_open` decides whether a partition may lead at once, which ends its phase of opening; `on_close` is called before a
-    partition is closed."""
+    """`on_open` is called with a partition whose log was opened, and whether this node leads it; `on_lead` with one that it
+    leads where another node did. Each decides whether it may lead at once, which ends its phase of opening; `on_close` is
+    called before a partition is closed."""
 
     def __init__(
         self,
@@ -49,25 +66,35 @@ class Assignment:
         configs: Resolver,
         *,
         node_id: int,
-        on_open: Callable[[Partition], None],
+        on_open: Callable[[Partition, bool], None],
+        on_lead: Callable[[Partition], None],
         on_close: Callable[[Partition], None],
     ) -> None:
         self._partitions = partitions
         self._configs = configs
         self._node_id = node_id
         self._on_open = on_open
+        self._on_lead = on_lead
         self._on_close = on_close
+        self._listeners: list[LeadershipListener] = []
+        #: The leader epochs that listeners were told, of the partitions that this node leads.
+        self._led: dict[Partition, int] = {}
         self._seen = MetadataImage()
         self._wanted: dict[tuple[TopicId, int], TopicPartition] = {}  # in the order assigned
         self._unopened: dict[tuple[TopicId, int], TopicPartition] = {}
         #: Partitions that threads are opening; nothing else touches their directories.
         self._being_opened: set[tuple[TopicId, int]] = set()
-        self._leaving: deque[HotLog] = deque()  # of deleted topics, their directories still in place
+        #: Logs that are not used any more, their directories still in place, and what is done with these.
+        self._leaving: deque[tuple[HotLog, Callable[[HotLog], None]]] = deque()
         self._opening: asyncio.Task[None] | None = None
         #: For partitions that failed to open at the start and may hold records: whether the previous stop was clean.
         self._recovering: dict[tuple[TopicId, int], bool] = {}
         self._troubles = events.Troubles()
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
+
+    def subscribe(self, listener: LeadershipListener) -> None:
+        """Before `recover`, if it is to learn of every gain."""
+        self._listeners.append(listener)
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool, may_be_older: bool = False) -> None:
         """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking. Of an image that
@@ -87,7 +114,13 @@ class Assignment:
             aside = data.mark_stray(directory)
             events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
         self._seen = image
-        held = [(topic, p) for topic in image.topics.values() for p in topic.partitions if self._node_id in p.replicas]
+        held: list[tuple[TopicImage, PartitionImage]] = []
+        for topic in image.topics.values():
+            for placed in topic.partitions:
+                if self._node_id in placed.replicas:
+                    held.append((topic, placed))
+                else:
+                    self._partitions.note_elsewhere(TopicPartition(topic.name, placed.index))
         self._partitions.note_lost(TopicPartition(topic.name, placed.index) for topic, placed in held)
         for topic, placed in held:
             key, topic_id = TopicPartition(topic.name, placed.index), TopicId(topic.topic_id)
@@ -147,21 +180,70 @@ class Assignment:
             known = before.topics.get(topic_id)
             if known is not None and topic_id not in image.topics:
                 self._close_topic(known)
-        for topic_id in changed:
-            topic = image.topics.get(topic_id)
-            if topic is not None:
-                self._assign(topic)
+        live = [topic for topic_id in changed if (topic := image.topics.get(topic_id)) is not None]
+        for topic in live:
+            self._lose(topic)
+        for topic in live:
+            self._gain(topic)
         self._start_opening()
 
-    def _assign(self, topic: TopicImage) -> None:
+    def _lose(self, topic: TopicImage) -> None:
+        """Closes the partitions of which this node is no replica, and follows those that another node leads."""
         for placed in topic.partitions:
             key = TopicPartition(topic.name, placed.index)
             known = self._partitions.find(key)
+            if self._node_id not in placed.replicas:
+                self._send_elsewhere(topic, key, known)
+            elif known is not None and known.phase is not Phase.OPENING and placed.leader != self._node_id:
+                self._follow(known, placed)
+
+    def _follow(self, partition: Partition, placed: PartitionImage) -> None:
+        if partition.leads or partition.state.leader_epoch != placed.leader_epoch:
+            partition.follow(placed.leader_epoch, placed.leader)
+            self._has_lost(partition)
+
+    def _gain(self, topic: TopicImage) -> None:
+        """Leads the partitions that this node is the leader of, and has new ones opened."""
+        for placed in topic.partitions:
+            if self._node_id not in placed.replicas:
+                continue
+            key = TopicPartition(topic.name, placed.index)
+            known = self._partitions.find(key)
             if known is None:
-                if self._node_id in placed.replicas:
-                    self._wanted[topic.topic_id, placed.index] = key
-            elif known.state.leader_epoch != placed.leader_epoch:
-                known.begin_epoch(placed.leader_epoch)
+                self._wanted[topic.topic_id, placed.index] = key
+            elif known.phase is not Phase.OPENING and placed.leader == self._node_id:
+                self._lead(known, placed)
+
+    def _lead(self, partition: Partition, placed: PartitionImage) -> None:
+        if partition.leads and partition.state.leader_epoch == placed.leader_epoch:
+            partition.set_in_sync(self._followers(placed))
+            return
+        followed = not partition.leads
+        partition.lead(placed.leader_epoch, self._followers(placed))
+        if followed:
+            self._on_lead(partition)
+        self._has_gained(partition)
+
+    def _followers(self, placed: PartitionImage) -> list[int]:
+        return [node_id for node_id in placed.isr if node_id != self._node_id]
+
+    def _has_gained(self, partition: Partition) -> None:
+        epoch = self._led[partition] = partition.state.leader_epoch
+        for listener in self._listeners:
+            try:
+                listener.gained(partition, epoch)
+            except Exception as defect:  # noqa: BLE001 - it must not keep the others from learning it
+                _say_defect(partition, "gaining leadership", defect)
+
+    def _has_lost(self, partition: Partition) -> None:
+        epoch = self._led.pop(partition, None)
+        if epoch is None:
+            return
+        for listener in self._listeners:
+            try:
+                listener.lost(partition, epoch)
+            except Exception as defect:  # noqa: BLE001 - it must not keep the others from learning it
+                _say_defect(partition, "losing leadership", defect)
 
     def _apply_configs(self, image: MetadataImage, changed: Sequence[Resource]) -> None:
         """Reconfigures the partitions of changed topics, or all partitions after a change of a broker's configs."""
@@ -222,7 +304,7 @@ class Assignment:
     async def _open(self, topic_id: TopicId, key: TopicPartition) -> None:
         number = key.partition
         topic = self._seen.topics.get(topic_id)
-        if topic is None:
+        if topic is None or self._node_id not in topic.partitions[number].replicas:
             return
         known = self._partitions.find(key)
         if known is not None:
@@ -239,13 +321,22 @@ class Assignment:
         topic = self._seen.topics.get(topic_id)
         if topic is None:
             self._partitions.discard(hot)  # deleted meanwhile
+        elif self._node_id not in topic.partitions[number].replicas:
+            self._partitions.set_aside(hot)
         else:
             started = (topic_id, number) in self._recovering
             self._take_up(self._partitions.add(hot, topic.partitions[number].leader_epoch, started=started))
 
     def _take_up(self, opened: Partition) -> None:
+        placed = self._seen.topics[opened.topic_id].partitions[opened.partition.partition]
         self._configure(opened, self._seen)
-        self._on_open(opened)
+        if placed.leader == self._node_id:
+            opened.lead(placed.leader_epoch, self._followers(placed))
+            self._on_open(opened, True)
+            self._has_gained(opened)
+        else:
+            self._on_open(opened, False)
+            opened.follow(placed.leader_epoch, placed.leader)
 
     # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:
@@ -253,13 +344,29 @@ class Assignment:
             key, place = TopicPartition(topic.name, number), (topic.topic_id, number)
             self._wanted.pop(place, None)
             self._unopened.pop(place, None)
+            self._partitions.forget_elsewhere(key)
             partition = self._partitions.find(key)
             if partition is not None:
                 self._forget_trouble(topic.topic_id, key)
                 self._on_close(partition)
-                self._leaving.append(self._partitions.close_deleted(partition))
+                self._leaving.append((self._partitions.close_deleted(partition), self._partitions.discard))
+                self._has_lost(partition)
             elif place not in self._being_opened and self._partitions.why_held_back(key) is not None:
                 self._remove_held_back(topic.topic_id, key)
+
+    def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:
+        """Closes a partition of which this node is no replica, and sends its callers to the other nodes."""
+        place = (topic.topic_id, key.partition)
+        self._wanted.pop(place, None)
+        self._unopened.pop(place, None)
+        self._forget_trouble(topic.topic_id, key)
+        if known is None:
+            self._partitions.note_elsewhere(key)
+            return
+        self._on_close(known)
+        known.resign(NotLeader(f"{key}: this node is no replica any more; refresh metadata"))
+        self._leaving.append((self._partitions.close_elsewhere(known), self._partitions.set_aside))
+        self._has_lost(known)
 
     def _remove_held_back(self, topic_id: TopicId, key: TopicPartition) -> None:
         self._forget_trouble(topic_id, key)
@@ -275,12 +382,12 @@ class Assignment:
         self._partitions.release(key)
 
     async def _discard_leaving(self) -> None:
-        """Directories of deleted partitions, a few a turn of the event loop: a topic may have thousands."""
+        """Directories of partitions that are gone, a few a turn of the event loop: a topic may have thousands."""
         while self._leaving:
             for _ in range(min(DISCARDS_A_TURN, len(self._leaving))):
-                hot = self._leaving.popleft()
+                hot, leave = self._leaving.popleft()
                 try:
-                    self._partitions.discard(hot)
+                    leave(hot)
                 except (LogError, OSError) as error:
                     events.error(log, "partition.left_behind", partition=hot.partition, error=error)
             await asyncio.sleep(0)
@@ -291,3 +398,7 @@ class Assignment:
             partition.log.hot.reconfigure(settings)
             partition.tier_due_ms = 0
         partition.settle_queues()
+
+
+def _say_defect(partition: Partition, work: str, defect: Exception) -> None:
+    events.error(log, "partition.defect", partition=partition.partition, work=work, defect=defect)

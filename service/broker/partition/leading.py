@@ -96,7 +96,7 @@ async def reconcile(partition: Partition) -> None:
     if tier is not None and tiered.hot.log_start_offset < tier.log_start <= tiered.hot.end_offset:
         tiered.hot.raise_log_start(tier.log_start)
     if partition.is_recovering:
-        partition.lead()
+        partition.reconciled()
 
 
 def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:

@@ -1,4 +1,4 @@
-"""The first phase of a partition whose log was opened: it leads at once, or recovers from a store that may hold more."""
+"""The first phase of a partition that this node leads: it leads at once, or recovers from a store that may hold more."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ from storage_tiers.types import TopicPartition
 log = logging.getLogger(__name__)
 
 
-def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None) -> None:
-    """Ends the phase of opening. A partition of which the bucket may hold more than the disk waits for the bucket. `home` is
-    None without a store."""
+def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: HomeGuard | None) -> None:
+    """Ends the phase of opening of a log that was opened. A partition of which the bucket may hold more than the disk waits for
+    the bucket; one that this node does not lead only learns its manifest. `home` is None without a store."""
     hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
     lost = partitions.ends_before_flushed(partition)
     if lost and partitions.flushed_before(partition) > hot.end_offset:
         flushed = partitions.flushed_before(partition)
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     if home is None:
-        partition.lead()
+        if leads:
+            partition.reconciled()
         return
     try:
         # Also if tiering is now off for the topic: its offloaded records are read from the bucket.
         manifest = read_manifest(hot.directory, partition.ids)
     except TierCorrupt as error:
         events.warning(log, "manifest.unusable", partition=hot.partition, path=hot.directory, error=error)
-        recover_from_store(partition)
+        if leads:
+            recover_from_store(partition)
         return
     partition.log.apply(manifest)
+    if not leads:
+        return
     tier = partition.log.tier
     if (tiered and lost) or (tier is not None and not agrees(partition, tier)):
         recover_from_store(partition)
@@ -46,9 +50,19 @@ def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None)
         return
     why = home.refusal(hot.partition) or _put_back(hot.partition, partitions.directories.moved.get(hot.partition))
     if why is None:
-        partition.lead()
+        partition.reconciled()
     else:
         partition.compare(why)
+
+
+def led_again(partition: Partition, home: HomeGuard | None) -> None:
+    """Ends the phase of opening of a partition that another node led last. That one may have written to the bucket, and nothing
+    here shows it: the bucket is asked first. `home` is None without a store."""
+    tiered = partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None
+    if home is not None and tiered:
+        recover_from_store(partition)
+    else:
+        partition.reconciled()
 
 
 def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailable | None:

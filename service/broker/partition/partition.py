@@ -1,4 +1,4 @@
-"""One partition that this node leads: validates, appends, commits, and wakes whoever waits.
+"""One partition that this node holds: as its leader validates, appends, commits, and wakes whoever waits.
 
 Runs on the event loop only. Appends are synchronous (one gathered write); fsyncs and store traffic happen elsewhere and
 report back through `flushed` and `tiered`. A record is visible once it is below the high watermark, never before.
@@ -8,59 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from grpc_api.contract.log import Appended, Isolation
+from service.broker.partition import validating
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.state import ALL_STABLE, PartitionState
+from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import (
     FencedLeaderEpoch,
-    InvalidRecord,
-    InvalidTimestamp,
     InvalidTransactionState,
     LeaderNotAvailable,
     LogError,
+    NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
-    RecordTooLarge,
     StorageError,
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
 from storage_tiers.hot.batch_write import BatchWrite
-from storage_tiers.hot.settings import LARGE_BATCH_BYTES, UNBOUNDED
+from storage_tiers.hot.settings import UNBOUNDED
 from storage_tiers.records.batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
-    check_timestamps,
     plain_header,
-    read_header,
-    stamp_log_append_time,
-    stamp_max_timestamp,
-    validate,
 )
-from storage_tiers.records.recompress import recompress
-from storage_tiers.records.record_errors import record_error
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
 
-#: Bytes that a compressed batch may inflate to on the event loop: a millisecond of gzip's.
-INFLATED_AT_ONCE = 256 << 10
+log = logging.getLogger(__name__)
 
 #: From this size on a thread may write a batch, and does where writing is slow (`append_queues.WriteCost`).
 WRITTEN_BY_THREAD = 16 << 10
 
 #: Called with a partition that needs a flush or has rolled a segment.
 Notify = Callable[["Partition"], None]
-
-
-class TakesLong(Exception):
-    """A batch cannot be validated in the time that the event loop has for one."""
 
 
 class Partition:
@@ -72,6 +61,7 @@ class Partition:
         "_committing",
         "_on_flush_needed",
         "_on_roll",
+        "_resigned",
         "_wake_planned",
         "cluster_id",
         "counts",
@@ -118,6 +108,7 @@ class Partition:
         self._on_roll = on_roll
         self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake_planned = False
+        self._resigned: dict[object, Callable[[LogError], None]] = {}
         self._enter(Life.begin(self.partition))
         self.settle_transactions()
 
@@ -132,21 +123,49 @@ class Partition:
         self._apply(PartitionEvent.COMPARE, why)
 
     def recover(self, why: LeaderNotAvailable) -> None:
-        """Refuses reads and writes until `lead`."""
+        """Refuses reads and writes until `reconciled`."""
         self._apply(PartitionEvent.RECOVER, why)
 
-    def lead(self) -> None:
+    def reconciled(self) -> None:
         """Serves reads, and writes unless the partition has failed: the log equals the bucket's, or continues it."""
-        self._apply(PartitionEvent.LEAD)
+        self._apply(PartitionEvent.RECONCILE)
         self.log.hot.begin_epoch(self.state.leader_epoch)
 
-    def begin_epoch(self, leader_epoch: int) -> None:
-        """This node leads under a later epoch, or will: what was written under the one before ends at the log end. ValueError
-        for an earlier one."""
-        self._apply(PartitionEvent.BEGIN_EPOCH)
+    def lead(self, leader_epoch: int, followers: Collection[int] = ()) -> None:
+        """This node leads from this epoch on, with these followers (node ids) in sync: what was written before ends at the log
+        end. After it has followed, it serves nobody until `reconciled`. ValueError for an earlier epoch."""
         self.state.new_epoch(leader_epoch)
+        if self.leads:
+            self._apply(PartitionEvent.BEGIN_EPOCH)
+        else:
+            self._apply(PartitionEvent.LEAD, LeaderNotAvailable(f"{self.partition}: this node begins to lead; retry"))
         if not self.is_recovering:
             self.log.hot.begin_epoch(leader_epoch)
+        if self.state.lead(leader_epoch, followers):
+            self._advanced()
+
+    def follow(self, leader_epoch: int, leader: int) -> None:
+        """Another node leads under this epoch, -1 for none: resigns. ValueError for an earlier epoch."""
+        self.state.new_epoch(leader_epoch)
+        who = f"broker {leader} leads" if leader >= 0 else "no broker leads"
+        self.resign(NotLeader(f"{self.partition}: {who} under leader epoch {leader_epoch}; refresh metadata"))
+
+    def resign(self, error: NotLeader) -> None:
+        """This node leads no more. Pending acknowledgements, waiting fetches and what `on_resigned` names end with the error;
+        callers get it until the node leads again."""
+        self.state.follow()
+        self._apply(PartitionEvent.RESIGN, error)
+
+    def on_resigned(self, end: Callable[[LogError], None]) -> Callable[[], None]:
+        """Calls `end` once, with the error, when this node resigns or the topic is deleted; at once if it does not lead.
+        Returns a function that forgets it."""
+        if not self.leads:
+            assert self.read_error is not None
+            end(self.read_error)
+            return lambda: None
+        token = object()
+        self._resigned[token] = end
+        return lambda: self._resigned.pop(token, None) and None
 
     def begin_at(self, offset: int) -> None:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
@@ -171,6 +190,16 @@ class Partition:
             self._refuse(why)
         if effect.wakes_readers and self.waiters:
             self._plan_wake()
+        if effect.ends_leadership and why is not None:
+            self._end_leadership(why)
+
+    def _end_leadership(self, error: LogError) -> None:
+        while self._resigned:
+            end = self._resigned.pop(next(iter(self._resigned)))
+            try:
+                end(error)
+            except Exception as defect:  # noqa: BLE001 - it must not keep the others from ending
+                events.error(log, "partition.defect", partition=self.partition, work="losing leadership", defect=defect)
 
     def _enter(self, life: Life) -> None:
         """The one assignment of its phase."""
@@ -186,6 +215,11 @@ class Partition:
     def deleted(self) -> bool:
         """The topic is gone. Nothing of this log may be touched any more: its directory's name may be another topic's."""
         return self.life.phase is Phase.DELETED
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads it, also while it refuses everybody for another reason."""
+        return self.life.is_leader
 
     @property
     def is_recovering(self) -> bool:
@@ -211,6 +245,11 @@ class Partition:
     def check_exists(self) -> None:
         """Raises UnknownTopicOrPartition if the topic is gone."""
         if self.deleted:
+            self.check_readable()
+
+    def check_leads(self) -> None:
+        """Raises NotLeader if another node leads, UnknownTopicOrPartition if the topic is gone."""
+        if not self.leads:
             self.check_readable()
 
     def settle_queues(self) -> None:
@@ -291,77 +330,11 @@ class Partition:
         return Appended(base, self.state.leader_epoch, stamped, hot.log_start_offset, committed)
 
     def validate(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
-        """The batch as it is to be stored, its header, and the log append time or -1; says precisely what is wrong.
-
-        Changes nothing, so that it may run in a thread: packing a batch anew may take long, and so may inflating one, or
-        naming the records that are at fault, which raise TakesLong if it is to be done `at_once`."""
-        settings = self.log.hot.settings
-        if at_once and LARGE_BATCH_BYTES < len(batch) <= settings.max_message_bytes:
-            raise TakesLong
-        now_ms = self._clock.unix_ms()
-        stamped = -1
-        try:
-            header = validate(
-                batch,
-                max_bytes=settings.max_message_bytes,
-                compacted=settings.cleanup_compact,
-                deep=settings.validate_records,
-                max_decompressed=INFLATED_AT_ONCE if at_once else None,
-            )
-            if settings.timestamp_type == "CreateTime":
-                check_timestamps(
-                    header,
-                    now_ms=now_ms,
-                    before_max_ms=settings.timestamp_before_max_ms,
-                    after_max_ms=settings.timestamp_after_max_ms,
-                )
-            else:
-                stamped = now_ms
-        except RecordTooLarge:
-            if at_once and len(batch) <= settings.max_message_bytes:
-                raise TakesLong from None
-            raise
-        except (InvalidRecord, InvalidTimestamp) as error:
-            if isinstance(error, InvalidRecord) and not settings.cleanup_compact:
-                raise
-            if at_once:
-                raise TakesLong from None
-            raise self._explained(error, batch, now_ms) from None
-        if stamped >= 0 or settings.stored_as is not None or header.wrong_max_timestamp:
-            batch, header = self._rewritten(batch, header, stamped)
-        return batch, header, stamped
-
-    def _rewritten(self, batch: memoryview, header: BatchHeader, stamped: int) -> tuple[memoryview, BatchHeader]:
-        """The batch as it is to be stored: under the topic's codec, with `stamped` (ms) as log append time unless -1, else
-        with the max timestamp of its records, where the client misstates it."""
-        settings = self.log.hot.settings
-        owned = None if settings.stored_as is None else recompress(batch, header, settings.stored_as)
-        if owned is None:
-            if stamped < 0 and not header.wrong_max_timestamp:
-                return batch, header
-            owned = bytearray(batch)
-        elif len(owned) > settings.max_message_bytes:
-            raise RecordTooLarge(
-                f"the record batch has {len(owned)} bytes under compression.type, max.message.bytes is "
-                f"{settings.max_message_bytes}: send smaller batches"
-            )
-        if stamped >= 0:
-            stamp_log_append_time(owned, stamped)
-        elif header.wrong_max_timestamp and header.highest_timestamp is not None:
-            stamp_max_timestamp(owned, header.highest_timestamp)
-        return memoryview(owned), read_header(owned)
-
-    def _explained(
-        self, error: InvalidRecord | InvalidTimestamp, batch: memoryview, now_ms: int
-    ) -> InvalidRecord | InvalidTimestamp:
-        """The error with the records that are at fault, where single records are."""
-        settings = self.log.hot.settings
-        earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
-        if settings.timestamp_type == "LogAppendTime":
-            earliest, latest = -UNBOUNDED - 1, UNBOUNDED
-        null_keys = not settings.cleanup_compact
-        named = record_error(batch, self.partition, null_keys=null_keys, earliest=earliest, latest=latest)
-        return error if named is None else named
+        """The batch as it is to be stored, its header, and the log append time or -1 (`validating.validate`). May run in a
+        thread."""
+        return validating.validate(
+            batch, self.log.hot.settings, self.partition, now_ms=self._clock.unix_ms(), at_once=at_once
+        )
 
     def _check_producer(self, header: BatchHeader, now_ms: int) -> Appended | None:
         """The answer to a batch that is already in the log; None for a new one."""
@@ -405,6 +378,11 @@ class Partition:
         """All below `upto` is on disk."""
         self.flushed_ms = self._clock.steady_ms()
         if self.state.flushed(upto):
+            self._advanced()
+
+    def set_in_sync(self, followers: Collection[int]) -> None:
+        """The in-sync replicas besides the leader, by node id."""
+        if self.state.set_in_sync(followers):
             self._advanced()
 
     def settle_transactions(self) -> None:

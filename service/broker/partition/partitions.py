@@ -25,11 +25,11 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Ids, Manifest
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.errors import StorageError, TierUnavailable, UnknownTopicOrPartition
+from storage_tiers.errors import NotLeader, StorageError, TierUnavailable, UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.hot.data_dir import DataDirectory, remove_tree, rename_for_removal
-from storage_tiers.hot.layout import DELETE_SUFFIX, LOG
+from storage_tiers.hot.layout import DELETE_SUFFIX, LOG, STRAY_SUFFIX
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.tiered_log import TieredLog
@@ -100,6 +100,8 @@ class Partitions:
         self._open: dict[TopicPartition, Partition] = {}
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
+        #: Partitions of live topics without a replica here.
+        self._elsewhere: set[TopicPartition] = set()
         self._checkpoints = OffsetCheckpoints(data.path, freeing_files)
         self.directories = DirectoryIdentities(data.path, files)
         #: Counts of deleted topics' partitions.
@@ -114,11 +116,14 @@ class Partitions:
         return len(self._open)
 
     def get(self, partition: TopicPartition) -> Partition:
-        """UnknownTopicOrPartition if this node does not hold it."""
+        """If this node does not hold it: the error it is held back with, NotLeader if other nodes hold it, else
+        UnknownTopicOrPartition."""
         found = self._open.get(partition)
         if found is None:
             if (why := self._held_back.get(partition)) is not None:
                 raise why.with_traceback(None)
+            if partition in self._elsewhere:
+                raise NotLeader(f"this node is no replica of {partition}; refresh metadata")
             raise UnknownTopicOrPartition(f"this node holds no partition {partition}")
         return found
 
@@ -133,6 +138,13 @@ class Partitions:
     def release(self, partition: TopicPartition) -> None:
         self._held_back.pop(partition, None)
         self._keeps.discard(partition)
+
+    def note_elsewhere(self, partition: TopicPartition) -> None:
+        """Other nodes hold it, and this one does not: until `forget_elsewhere` callers are sent there."""
+        self._elsewhere.add(partition)
+
+    def forget_elsewhere(self, partition: TopicPartition) -> None:
+        self._elsewhere.discard(partition)
 
     def why_held_back(self, partition: TopicPartition) -> StorageError | None:
         return self._held_back.get(partition)
@@ -210,8 +222,6 @@ class Partitions:
             high_watermark=self._checkpoints.known(HIGH_WATERMARKS).get(hot.partition, 0),
             log_start=hot.log_start_offset,
         )
-        # A quorum of one: whatever this replica has, every in-sync replica has.
-        state.lead(leader_epoch)
         opened = Partition(
             TieredLog(hot, self._cold_reader(hot.partition, hot.topic_id)),
             state,
@@ -221,6 +231,7 @@ class Partitions:
             on_roll=self._on_roll,
         )
         self.release(hot.partition)
+        self._elsewhere.discard(hot.partition)
         self._open[hot.partition] = opened
         self.directories.note(opened, started=started)
         if LOG_STARTS in self._checkpoints.damaged:
@@ -265,6 +276,17 @@ class Partitions:
         partition.delete()
         self.past.add(partition)
         return partition.log.hot
+
+    def close_elsewhere(self, partition: Partition) -> HotLog:
+        """Forgets a partition that has resigned and of which this node is no replica any more; `set_aside` removes its log."""
+        self.note_elsewhere(partition.partition)
+        return self.close_deleted(partition)
+
+    def set_aside(self, hot: HotLog) -> None:
+        """Renames the directory of an unused log to `-stray`: its records may exist nowhere else. StorageError if the disk
+        refuses."""
+        aside = hot.rename_away(STRAY_SUFFIX)
+        events.warning(log, "partition.stray", partition=hot.partition, path=hot.directory, renamed_to=aside)
 
     def discard(self, hot: HotLog) -> None:
         """Removes the directory of an unused log."""
@@ -338,11 +360,10 @@ class Partitions:
 
 
 def _recovery_point(partition: Partition, known: Offsets) -> int:
-    reached = partition.log.hot.recovery_point
-    if not partition.is_recovering:
-        return reached
-    before = known.get(partition.partition, 0)
-    return before if before == UNKNOWN_POINT else max(reached, before)
+    reached, before = partition.log.hot.recovery_point, known.get(partition.partition, 0)
+    if before == UNKNOWN_POINT and (partition.is_recovering or not partition.leads):
+        return before
+    return max(reached, before) if partition.is_recovering else reached
 
 
 def _holds_segments(directory: str) -> bool:

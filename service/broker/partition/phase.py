@@ -1,18 +1,25 @@
 """The life of one partition on this node: its phases, the events that end them, and the requests that each refuses.
 
     opening ──▶ comparing ──▶ recovering ◀──▶ leading        every phase ──▶ deleted
-                    │              │             │
-                    ▼              ▼             ▼
-           failed_comparing ─▶ failed_recovering ◀─▶ failed
+       ▲            │              │             │
+       │            ▼              ▼             ▼
+       │   failed_comparing ─▶ failed_recovering ◀─▶ failed
+       │                           ▲
+    following ──▶ failed_following ┘
 
-Opening may end in each of the upper row, or fail as recovering does; comparing may end in leading.
+Opening may end in each of the upper row, or fail as recovering does; comparing may end in leading. Every phase above the last
+row is a leader's: when the node resigns, it ends in following, or in failed_following if the disk has failed. A follower that
+leads again begins at opening: another node may have written to the bucket meanwhile, so what it knew of it is worth nothing.
+
+Resigning takes no time and leaves nothing to wait for, so it is an event and no phase: a partition of which it is not known who
+leads follows nobody, and refuses the same callers.
 
 Pure: events in, the next life out. A row of `ANSWERS` defines which uses a phase refuses, and for which cause, so that no code
 infers a partition's state from the type of an error.
 
-Invariants: a partition accepts records only while it leads; a failed partition accepts none until the node is restarted;
-deleted is the last phase. `TRANSITIONS` has every pair of a phase and an event: an unexpected event is a defect
-(`UnexpectedEvent`) and changes nothing.
+Invariants: a partition accepts records only while it leads; a failed partition accepts none until the node is restarted; one
+that follows serves neither clients nor the bucket; deleted is the last phase. `TRANSITIONS` has every pair of a phase and an
+event: an unexpected event is a defect (`UnexpectedEvent`) and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +47,10 @@ class Phase(Enum):
     FAILED_COMPARING = "failed_comparing"
     #: Both: the disk has failed, and the local log is not known to match the bucket.
     FAILED_RECOVERING = "failed_recovering"
+    #: Another node leads, or none does: clients are sent there.
+    FOLLOWING = "following"
+    #: Both: the disk has failed, and another node leads.
+    FAILED_FOLLOWING = "failed_following"
     #: The topic is gone. Nothing of the log may be touched: its directory's name may be another topic's.
     DELETED = "deleted"
 
@@ -52,9 +63,13 @@ class PartitionEvent(Enum):
     #: The local log was thrown away for the bucket's and begins anew.
     DISCARD = "discard"
     #: The local log is known to be what the bucket holds, or there is nothing to ask.
+    RECONCILE = "reconcile"
+    #: This node leads where another one did.
     LEAD = "lead"
-    #: This node leads under a later epoch, or will once it leads.
+    #: This node leads under a later epoch, or will once its log is reconciled.
     BEGIN_EPOCH = "new epoch"
+    #: This node leads no more, or another one than before does.
+    RESIGN = "resign"
     #: The disk has failed.
     FAIL = "fail"
     #: The topic was deleted.
@@ -77,6 +92,7 @@ class Cause(Enum):
     """Why a partition refuses something. Each has one error at a time, the reason of the event that set it last."""
 
     RECOVERY = "recovery"
+    LEADERSHIP = "leadership"
     FAILURE = "failure"
     DELETION = "deletion"
 
@@ -90,6 +106,8 @@ class PhaseEffect(NamedTuple):
     ends_acknowledgements: bool
     #: Whether waiting fetches look again.
     wakes_readers: bool
+    #: Whether what lives as long as the leadership ends with its reason.
+    ends_leadership: bool = False
 
 
 class Answers(NamedTuple):
@@ -103,6 +121,8 @@ class Answers(NamedTuple):
     is_recovering: bool
     #: Whether it waits for a restart of the node.
     is_failed: bool
+    #: Whether this node is the leader, whatever it refuses for the moment.
+    is_leader: bool
 
 
 class UnexpectedEvent(Exception):
@@ -114,24 +134,32 @@ EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
     # Waiters keep waiting: after recovery the records may be present and acknowledged.
     PartitionEvent.RECOVER: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     PartitionEvent.DISCARD: PhaseEffect(None, ends_acknowledgements=True, wakes_readers=False),
-    PartitionEvent.LEAD: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
+    PartitionEvent.RECONCILE: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
+    PartitionEvent.LEAD: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     # Readers under the previous epoch get their error at once.
     PartitionEvent.BEGIN_EPOCH: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
+    PartitionEvent.RESIGN: PhaseEffect(
+        Cause.LEADERSHIP, ends_acknowledgements=True, wakes_readers=True, ends_leadership=True
+    ),
     PartitionEvent.FAIL: PhaseEffect(Cause.FAILURE, ends_acknowledgements=True, wakes_readers=True),
-    PartitionEvent.DELETE: PhaseEffect(Cause.DELETION, ends_acknowledgements=True, wakes_readers=True),
+    PartitionEvent.DELETE: PhaseEffect(
+        Cause.DELETION, ends_acknowledgements=True, wakes_readers=True, ends_leadership=True
+    ),
 }
 
-_RECOVERY, _FAILURE, _DELETION = Cause.RECOVERY, Cause.FAILURE, Cause.DELETION
+_RECOVERY, _LEADERSHIP, _FAILURE, _DELETION = Cause.RECOVERY, Cause.LEADERSHIP, Cause.FAILURE, Cause.DELETION
 ANSWERS: Mapping[Phase, Answers] = {
-    #                                write      read       admin      flush      recovering  failed
-    Phase.OPENING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False),
-    Phase.RECOVERING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False),
-    Phase.COMPARING: Answers(_RECOVERY, None, _RECOVERY, None, True, False),
-    Phase.LEADING: Answers(None, None, None, None, False, False),
-    Phase.FAILED: Answers(_FAILURE, None, None, _FAILURE, False, True),
-    Phase.FAILED_COMPARING: Answers(_FAILURE, None, _RECOVERY, _FAILURE, True, True),
-    Phase.FAILED_RECOVERING: Answers(_FAILURE, _RECOVERY, _RECOVERY, _FAILURE, True, True),
-    Phase.DELETED: Answers(_DELETION, _DELETION, _DELETION, _DELETION, False, False),
+    #                                write      read       admin      flush      recovering  failed  leader
+    Phase.OPENING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False, True),
+    Phase.RECOVERING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False, True),
+    Phase.COMPARING: Answers(_RECOVERY, None, _RECOVERY, None, True, False, True),
+    Phase.LEADING: Answers(None, None, None, None, False, False, True),
+    Phase.FAILED: Answers(_FAILURE, None, None, _FAILURE, False, True, True),
+    Phase.FAILED_COMPARING: Answers(_FAILURE, None, _RECOVERY, _FAILURE, True, True, True),
+    Phase.FAILED_RECOVERING: Answers(_FAILURE, _RECOVERY, _RECOVERY, _FAILURE, True, True, True),
+    Phase.FOLLOWING: Answers(_LEADERSHIP, _LEADERSHIP, _LEADERSHIP, None, False, False, False),
+    Phase.FAILED_FOLLOWING: Answers(_LEADERSHIP, _LEADERSHIP, _LEADERSHIP, _FAILURE, False, True, False),
+    Phase.DELETED: Answers(_DELETION, _DELETION, _DELETION, _DELETION, False, False, False),
 }
 
 #: The phase after an event; None where the event is not expected.
@@ -140,8 +168,10 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.COMPARE: Phase.COMPARING,
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: None,
-        PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.RECONCILE: Phase.LEADING,
+        PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.OPENING,
+        PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -149,8 +179,10 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.COMPARE: None,
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: Phase.RECOVERING,
-        PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.RECONCILE: Phase.LEADING,
+        PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.RECOVERING,
+        PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -158,8 +190,10 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.COMPARE: None,
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: None,
-        PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.RECONCILE: Phase.LEADING,
+        PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.COMPARING,
+        PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_COMPARING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -167,8 +201,10 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.COMPARE: None,
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: None,
+        PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.LEADING,
+        PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -176,8 +212,10 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.COMPARE: None,
         PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
         PartitionEvent.DISCARD: None,
+        PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.FAILED,
+        PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -185,8 +223,10 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.COMPARE: None,
         PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
         PartitionEvent.DISCARD: None,
-        PartitionEvent.LEAD: Phase.FAILED,
+        PartitionEvent.RECONCILE: Phase.FAILED,
+        PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.FAILED_COMPARING,
+        PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_COMPARING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -194,17 +234,43 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.COMPARE: None,
         PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
         PartitionEvent.DISCARD: Phase.FAILED_RECOVERING,
-        PartitionEvent.LEAD: Phase.FAILED,
+        PartitionEvent.RECONCILE: Phase.FAILED,
+        PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.FAILED_RECOVERING,
+        PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
+        PartitionEvent.DELETE: Phase.DELETED,
+    },
+    Phase.FOLLOWING: {
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: None,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.RECONCILE: None,
+        PartitionEvent.LEAD: Phase.OPENING,
+        PartitionEvent.BEGIN_EPOCH: None,
+        PartitionEvent.RESIGN: Phase.FOLLOWING,
+        PartitionEvent.FAIL: Phase.FAILED_FOLLOWING,
+        PartitionEvent.DELETE: Phase.DELETED,
+    },
+    Phase.FAILED_FOLLOWING: {
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: None,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.RECONCILE: None,
+        PartitionEvent.LEAD: Phase.FAILED_RECOVERING,
+        PartitionEvent.BEGIN_EPOCH: None,
+        PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
+        PartitionEvent.FAIL: Phase.FAILED_FOLLOWING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.DELETED: {
         PartitionEvent.COMPARE: None,
         PartitionEvent.RECOVER: None,
         PartitionEvent.DISCARD: None,
+        PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: None,
+        PartitionEvent.RESIGN: None,
         # A flush that was under way fails as its files are gone.
         PartitionEvent.FAIL: Phase.DELETED,
         PartitionEvent.DELETE: None,
@@ -245,6 +311,10 @@ class Life:
     @property
     def is_failed(self) -> bool:
         return ANSWERS[self.phase].is_failed
+
+    @property
+    def is_leader(self) -> bool:
+        return ANSWERS[self.phase].is_leader
 
     def refusal(self, use: Use) -> LogError | None:
         """The error with which `use` is refused; None if it is served."""

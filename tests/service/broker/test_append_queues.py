@@ -14,7 +14,8 @@ import pytest
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.api.append_queues import FAST_S_PER_GB, PROBED, SLOW_S_PER_GB, WRITING_THREADS, WriteCost
-from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.validating import INFLATED_AT_ONCE
 from storage_tiers.errors import (
     InvalidRecord,
     InvalidTimestamp,
@@ -53,7 +54,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
             assert held.open.wait(30)
         return pack(data, header, wanted)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("service.broker.partition.partition.recompress", slow)
+    monkeypatch.setattr("service.broker.partition.validating.recompress", slow)
     yield held
     held.open.set()
 

@@ -15,7 +15,8 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from service.broker.api.append_queues import WriteCost
-from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.validating import INFLATED_AT_ONCE
 from storage_tiers.errors import LogError, RequestTimedOut, StorageError
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES

@@ -12,7 +12,8 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from service.broker.api.append_queues import AppendQueues
-from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.validating import INFLATED_AT_ONCE
 from storage_tiers.errors import LeaderNotAvailable, LogError, RequestTimedOut, StorageError
 from storage_tiers.hot.appending import Appender
 from storage_tiers.hot.batch_write import BatchWrite

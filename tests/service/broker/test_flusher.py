@@ -115,7 +115,7 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
         led.recover(LeaderNotAvailable("the bucket holds less"))
         led.log.hot.truncate_fully_and_start_at(4)
         led.begin_at(4)
-        led.lead()
+        led.reconciled()
         async with asyncio.timeout(10):
             await flushing
         assert (await node.append("t", b"b")).base_offset == 4

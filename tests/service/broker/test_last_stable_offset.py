@@ -27,7 +27,6 @@ LEVELS = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED, Isolation.LOG_EN
 
 def partition_of(log: HotLog, *followers: int) -> Partition:
     state = PartitionState(leader_epoch=1, log_end=log.end_offset, high_watermark=log.end_offset)
-    state.lead(1, followers)
     led = Partition(
         TieredLog(log, None),
         state,
@@ -36,7 +35,8 @@ def partition_of(log: HotLog, *followers: int) -> Partition:
         on_flush_needed=lambda _: None,
         on_roll=lambda _: None,
     )
-    led.lead()
+    led.lead(1, followers)
+    led.reconciled()
     return led
 
 

@@ -6,6 +6,7 @@ import ast
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from service.broker.partition.phase import (
     ANSWERS,
     EFFECTS,
     TRANSITIONS,
+    Answers,
     Cause,
     Life,
     PartitionEvent,
@@ -29,6 +31,7 @@ from storage_tiers.clock import SystemClock
 from storage_tiers.errors import (
     LeaderNotAvailable,
     LogError,
+    NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
     StorageError,
@@ -44,20 +47,25 @@ KEY = TopicPartition("t", 0)
 #: The error that callers get for each cause.
 KINDS: dict[Cause, type[LogError]] = {
     Cause.RECOVERY: LeaderNotAvailable,
+    Cause.LEADERSHIP: NotLeader,
     Cause.FAILURE: StorageError,
     Cause.DELETION: UnknownTopicOrPartition,
 }
-COMPARING, RECOVERING, FAILURE = (
+COMPARING, RECOVERING, BEGINNING, MOVED, FAILURE = (
     LeaderNotAvailable("may be a copy"),
     LeaderNotAvailable("may lack records"),
+    LeaderNotAvailable("begins to lead"),
+    NotLeader("broker 2 leads"),
     StorageError("!"),
 )
 REPORTS: dict[PartitionEvent, Callable[[Partition], None]] = {
     PartitionEvent.COMPARE: lambda led: led.compare(COMPARING),
     PartitionEvent.RECOVER: lambda led: led.recover(RECOVERING),
     PartitionEvent.DISCARD: lambda led: led.begin_at(led.log.end_offset),
-    PartitionEvent.LEAD: lambda led: led.lead(),
-    PartitionEvent.BEGIN_EPOCH: lambda led: led.begin_epoch(led.state.leader_epoch + 1),
+    PartitionEvent.RECONCILE: lambda led: led.reconciled(),
+    PartitionEvent.LEAD: lambda led: led._apply(PartitionEvent.LEAD, BEGINNING),
+    PartitionEvent.BEGIN_EPOCH: lambda led: led._apply(PartitionEvent.BEGIN_EPOCH),
+    PartitionEvent.RESIGN: lambda led: led.resign(MOVED),
     PartitionEvent.FAIL: lambda led: led.fail(FAILURE),
     PartitionEvent.DELETE: lambda led: led.delete(),
 }
@@ -91,11 +99,12 @@ def test_the_tables_name_every_phase_and_every_event() -> None:
 
 class Facts(NamedTuple):
     """The facts about a partition that is not deleted. `log` is "unknown" (the bucket must be asked), "copy" (perhaps an
-    older copy), or "known" to match the bucket."""
+    older copy), or "known" to match the bucket; of a follower's nothing is known."""
 
     log: str
     failed: bool = False
     opening: bool = False
+    follows: bool = False
 
 
 FACTS: dict[Phase, Facts] = {
@@ -106,11 +115,22 @@ FACTS: dict[Phase, Facts] = {
     Phase.FAILED: Facts("known", failed=True),
     Phase.FAILED_COMPARING: Facts("copy", failed=True),
     Phase.FAILED_RECOVERING: Facts("unknown", failed=True),
+    Phase.FOLLOWING: Facts("unknown", follows=True),
+    Phase.FAILED_FOLLOWING: Facts("unknown", failed=True, follows=True),
 }
 
 
 def facts_after(facts: Facts, event: PartitionEvent) -> Facts | None:
-    """The facts after `event`, which changes at most one of them; None where the event cannot happen."""
+    """The facts after `event`, which changes at most one of them, or who leads; None where the event cannot happen."""
+    match event:
+        case PartitionEvent.RESIGN:
+            return Facts("unknown", facts.failed, follows=True)
+        case PartitionEvent.LEAD:
+            return Facts("unknown", facts.failed, opening=not facts.failed) if facts.follows else None
+        case PartitionEvent.FAIL:
+            return Facts(facts.log, failed=True, follows=facts.follows)
+    if facts.follows:
+        return facts if event is PartitionEvent.DELETE else None
     match event:
         case PartitionEvent.COMPARE:
             return Facts("copy") if facts.opening else None
@@ -118,10 +138,8 @@ def facts_after(facts: Facts, event: PartitionEvent) -> Facts | None:
             return Facts("unknown", facts.failed)
         case PartitionEvent.DISCARD:
             return facts if facts.log == "unknown" and not facts.opening else None
-        case PartitionEvent.LEAD:
+        case PartitionEvent.RECONCILE:
             return None if facts.log == "known" else Facts("known", facts.failed)
-        case PartitionEvent.FAIL:
-            return Facts(facts.log, failed=True)
     return facts
 
 
@@ -135,19 +153,33 @@ def test_an_event_changes_what_it_says_and_nothing_else(phase: Phase, event: Par
 
 @pytest.mark.parametrize("phase", FACTS)
 def test_callers_are_refused_for_what_is_true_of_it(phase: Phase) -> None:
-    log, failed, _ = FACTS[phase]
-    asked = None if log == "known" else Cause.RECOVERY
+    log, failed, _, follows = FACTS[phase]
     disk = Cause.FAILURE if failed else None
+    if follows:
+        moved = Cause.LEADERSHIP
+        assert ANSWERS[phase] == Answers(moved, moved, moved, disk, False, failed, False)
+        return
+    asked = None if log == "known" else Cause.RECOVERY
     read = Cause.RECOVERY if log == "unknown" else None
-    assert ANSWERS[phase] == (disk or asked, read, asked, disk, log != "known", failed)
+    assert ANSWERS[phase] == Answers(disk or asked, read, asked, disk, log != "known", failed, True)
 
 
 def test_whoever_waits_is_told_what_ends_its_wait() -> None:
     """An acknowledgement ends when it will never come; a fetch wakes when it can be answered, with records or an error."""
+    ended = {PartitionEvent.RESIGN, PartitionEvent.FAIL, PartitionEvent.DELETE}
     ends = {event for event, effect in EFFECTS.items() if effect.ends_acknowledgements}
-    assert ends == {PartitionEvent.DISCARD, PartitionEvent.FAIL, PartitionEvent.DELETE}
+    assert ends == {PartitionEvent.DISCARD, *ended}
     wakes = {event for event, effect in EFFECTS.items() if effect.wakes_readers}
-    assert wakes == {PartitionEvent.LEAD, PartitionEvent.BEGIN_EPOCH, PartitionEvent.FAIL, PartitionEvent.DELETE}
+    assert wakes == {PartitionEvent.RECONCILE, PartitionEvent.BEGIN_EPOCH, *ended}
+
+
+def test_what_lives_as_long_as_the_leadership_ends_with_it() -> None:
+    ends = {event for event, effect in EFFECTS.items() if effect.ends_leadership}
+    assert ends == {PartitionEvent.RESIGN, PartitionEvent.DELETE}
+    for row in TRANSITIONS.values():
+        for event, then in row.items():
+            if event in ends and then is not None:
+                assert not ANSWERS[then].is_leader
 
 
 def test_records_are_taken_while_it_leads_and_in_no_other_phase() -> None:
@@ -189,8 +221,16 @@ def test_callers_are_told_the_last_reason_of_each_cause() -> None:
         "second",
         "the disk",
     ]
-    assert str(after(life, PartitionEvent.LEAD).refusal(Use.WRITE)) == "the disk"
-    assert after(life, PartitionEvent.LEAD).refusal(Use.READ) is None
+    assert str(after(life, PartitionEvent.RECONCILE).refusal(Use.WRITE)) == "the disk"
+    assert after(life, PartitionEvent.RECONCILE).refusal(Use.READ) is None
+    life = after(after(life, PartitionEvent.RESIGN, "broker 2"), PartitionEvent.RESIGN, "broker 3")
+    assert [str(life.refusal(use)) for use in (Use.WRITE, Use.READ, Use.ADMIN, Use.FLUSH)] == [
+        "broker 3",
+        "broker 3",
+        "broker 3",
+        "the disk",
+    ]
+    assert str(after(life, PartitionEvent.LEAD, "begins").refusal(Use.READ)) == "begins"
 
 
 @pytest.mark.parametrize(
@@ -200,6 +240,8 @@ def test_an_event_that_callers_are_told_of_needs_a_reason(event: PartitionEvent)
     life = after(Life.begin(KEY), PartitionEvent.RECOVER)
     if event is PartitionEvent.COMPARE:
         life = Life.begin(KEY)
+    if event is PartitionEvent.LEAD:
+        life = after(life, PartitionEvent.RESIGN)
     with pytest.raises(TypeError, match="needs a reason"):
         life.after(event)
 
@@ -207,7 +249,6 @@ def test_an_event_that_callers_are_told_of_needs_a_reason(event: PartitionEvent)
 def in_phase(phase: Phase, root: Path) -> Partition:
     log = open_log(root)
     state = PartitionState(leader_epoch=1, log_end=log.end_offset, high_watermark=log.end_offset)
-    state.lead(1)
     led = Partition(
         TieredLog(log, None),
         state,
@@ -216,6 +257,7 @@ def in_phase(phase: Phase, root: Path) -> Partition:
         on_flush_needed=lambda _: None,
         on_roll=lambda _: None,
     )
+    led.lead(1)
     for event in ways()[phase]:
         REPORTS[event](led)
     assert led.phase is phase
@@ -295,15 +337,17 @@ async def test_past_the_log_end_of_what_may_be_an_older_copy_may_be_more(tmp_pat
 async def test_an_epoch_ends_where_the_next_one_begins_also_before_the_first_record_of_that(tmp_path: Path) -> None:
     led = in_phase(Phase.LEADING, tmp_path)
     led.append(memoryview(batch(b"a")))
-    led.begin_epoch(7)
+    led.lead(7)
     assert led.log.hot.epoch_end_offset(7) == (7, 1)
     led.recover(RECOVERING)
-    led.begin_epoch(8)
+    led.lead(8)
     assert led.log.hot.epoch_end_offset(8) == (-1, -1)  # it begins where this leader will, which is not known yet
-    led.lead()
+    led.reconciled()
     assert led.log.hot.epoch_end_offset(8) == (8, 1)
-    with pytest.raises(ValueError, match="leader epoch 3 is below 8"):
-        led.begin_epoch(3)
+    for earlier in (partial(led.lead, 3), partial(led.follow, 3, 2)):
+        with pytest.raises(ValueError, match="leader epoch 3 is below 8"):
+            earlier()
+        assert (led.phase, led.state.leader_epoch) == (Phase.LEADING, 8)
     led.log.hot.close(clean=True)
 
 

@@ -34,7 +34,7 @@ async def alter(node: Running, topic: str, value: str) -> None:
 
 async def test_a_change_of_one_topic_is_work_for_that_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: Counter[str] = Counter()
-    publish, assign, configure = TopicFiles._publish, Assignment._assign, Assignment._configure
+    publish, assign, configure = TopicFiles._publish, Assignment._gain, Assignment._configure
 
     async def publishing(self: TopicFiles, topic: TopicImage) -> None:
         looked[f"publish {topic.name}"] += 1
@@ -51,7 +51,7 @@ async def test_a_change_of_one_topic_is_work_for_that_topic(tmp_path: Path, monk
     async with running(tmp_path / "data") as node:
         await many(node)
         monkeypatch.setattr(TopicFiles, "_publish", publishing)
-        monkeypatch.setattr(Assignment, "_assign", assigning)
+        monkeypatch.setattr(Assignment, "_gain", assigning)
         monkeypatch.setattr(Assignment, "_configure", configuring)
         await node.node.work.topic_files.tick()
         assert not looked

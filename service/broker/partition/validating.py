@@ -1,0 +1,106 @@
+"""Validates a client's batch against its topic's configs, and rewrites it where they demand other bytes.
+
+Pure but for its time: it may run in a thread, because packing a batch anew may take long, and so may inflating one, or naming
+the records that are at fault. What would take the event loop too long raises TakesLong there instead.
+"""
+
+from __future__ import annotations
+
+from storage_tiers.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
+from storage_tiers.hot.settings import LARGE_BATCH_BYTES, UNBOUNDED, LogSettings
+from storage_tiers.records import batch as record_batch
+from storage_tiers.records.batch import (
+    BatchHeader,
+    check_timestamps,
+    read_header,
+    stamp_log_append_time,
+    stamp_max_timestamp,
+)
+from storage_tiers.records.recompress import recompress
+from storage_tiers.records.record_errors import record_error
+from storage_tiers.types import TopicPartition
+
+#: Bytes that a compressed batch may inflate to on the event loop: a millisecond of gzip's.
+INFLATED_AT_ONCE = 256 << 10
+
+
+class TakesLong(Exception):
+    """A batch cannot be validated in the time that the event loop has for one."""
+
+
+def validate(
+    batch: memoryview, settings: LogSettings, partition: TopicPartition, *, now_ms: int, at_once: bool
+) -> tuple[memoryview, BatchHeader, int]:
+    """The batch as it is to be stored, its header, and the log append time (ms) or -1; raises what is wrong with it, precisely.
+    TakesLong if it is to be done `at_once` and cannot."""
+    if at_once and LARGE_BATCH_BYTES < len(batch) <= settings.max_message_bytes:
+        raise TakesLong
+    stamped = -1
+    try:
+        header = record_batch.validate(
+            batch,
+            max_bytes=settings.max_message_bytes,
+            compacted=settings.cleanup_compact,
+            deep=settings.validate_records,
+            max_decompressed=INFLATED_AT_ONCE if at_once else None,
+        )
+        if settings.timestamp_type == "CreateTime":
+            check_timestamps(
+                header,
+                now_ms=now_ms,
+                before_max_ms=settings.timestamp_before_max_ms,
+                after_max_ms=settings.timestamp_after_max_ms,
+            )
+        else:
+            stamped = now_ms
+    except RecordTooLarge:
+        if at_once and len(batch) <= settings.max_message_bytes:
+            raise TakesLong from None
+        raise
+    except (InvalidRecord, InvalidTimestamp) as error:
+        if isinstance(error, InvalidRecord) and not settings.cleanup_compact:
+            raise
+        if at_once:
+            raise TakesLong from None
+        raise _explained(error, batch, settings, partition, now_ms) from None
+    if stamped >= 0 or settings.stored_as is not None or header.wrong_max_timestamp:
+        batch, header = _rewritten(batch, header, settings, stamped)
+    return batch, header, stamped
+
+
+def _rewritten(
+    batch: memoryview, header: BatchHeader, settings: LogSettings, stamped: int
+) -> tuple[memoryview, BatchHeader]:
+    """The batch as it is to be stored: under the topic's codec, with `stamped` (ms) as log append time unless -1, else with the
+    max timestamp of its records, where the client misstates it."""
+    owned = None if settings.stored_as is None else recompress(batch, header, settings.stored_as)
+    if owned is None:
+        if stamped < 0 and not header.wrong_max_timestamp:
+            return batch, header
+        owned = bytearray(batch)
+    elif len(owned) > settings.max_message_bytes:
+        raise RecordTooLarge(
+            f"the record batch has {len(owned)} bytes under compression.type, max.message.bytes is "
+            f"{settings.max_message_bytes}: send smaller batches"
+        )
+    if stamped >= 0:
+        stamp_log_append_time(owned, stamped)
+    elif header.wrong_max_timestamp and header.highest_timestamp is not None:
+        stamp_max_timestamp(owned, header.highest_timestamp)
+    return memoryview(owned), read_header(owned)
+
+
+def _explained(
+    error: InvalidRecord | InvalidTimestamp,
+    batch: memoryview,
+    settings: LogSettings,
+    partition: TopicPartition,
+    now_ms: int,
+) -> InvalidRecord | InvalidTimestamp:
+    """The error with the records that are at fault, where single records are."""
+    earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
+    if settings.timestamp_type == "LogAppendTime":
+        earliest, latest = -UNBOUNDED - 1, UNBOUNDED
+    null_keys = not settings.cleanup_compact
+    named = record_error(batch, partition, null_keys=null_keys, earliest=earliest, latest=latest)
+    return error if named is None else named
