@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage_tiers.errors import LogError
+from storage_tiers.types import NO_EPOCH, TopicId
 
 #: The member id of a member that has none yet.
 UNKNOWN_MEMBER = ""
@@ -125,3 +126,156 @@ class Left(NamedTuple):
 
     error: LogError | None
     members: Sequence[LeftMember] = ()
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+class PartitionCommit(NamedTuple):
+    """`offset` is the next one to read; `leader_epoch` that of the last record read, -1 if unknown."""
+
+    partition: int
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str | None = None
+
+
+class TopicCommit(NamedTuple):
+    """`topic_id` is None in the versions that name topics."""
+
+    topic: str
+    partitions: Sequence[PartitionCommit]
+    topic_id: TopicId | None = None
+
+
+class OffsetCommit(NamedTuple):
+    """`generation` is NO_GENERATION and `member_id` UNKNOWN_MEMBER from outside the group's protocol. `retention_ms` is -1 for
+    the broker's own (versions 2 to 4 may set it)."""
+
+    group: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    topics: Sequence[TopicCommit]
+    retention_ms: int = -1
+
+
+class TxnOffsetCommit(NamedTuple):
+    """Offsets that count once the producer's transaction is committed."""
+
+    group: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    topics: Sequence[TopicCommit]
+
+
+class PartitionOutcome(NamedTuple):
+    partition: int
+    error: LogError | None
+
+
+class TopicOutcome(NamedTuple):
+    topic: str
+    partitions: Sequence[PartitionOutcome]
+
+
+class OffsetsCommitted(NamedTuple):
+    """In the request's order. The whole request's error stands at every partition, as the protocol wants it."""
+
+    topics: Sequence[TopicOutcome]
+
+
+class TopicPartitionIndexes(NamedTuple):
+    topic: str
+    partitions: Sequence[int]
+
+
+class OffsetFetch(NamedTuple):
+    """`topics` is None for all that the group has committed. `require_stable`: whether offsets of open transactions are refused
+    instead of answered with the ones before (KIP-447)."""
+
+    group: str
+    topics: Sequence[TopicPartitionIndexes] | None
+    require_stable: bool = False
+
+
+class FetchedOffset(NamedTuple):
+    """`offset` is -1 where none is committed."""
+
+    partition: int
+    offset: int = -1
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    error: LogError | None = None
+
+
+class FetchedTopic(NamedTuple):
+    topic: str
+    partitions: Sequence[FetchedOffset]
+
+
+class OffsetsFetched(NamedTuple):
+    error: LogError | None
+    topics: Sequence[FetchedTopic] = ()
+
+
+class OffsetDelete(NamedTuple):
+    group: str
+    topics: Sequence[TopicPartitionIndexes]
+
+
+class OffsetsDeleted(NamedTuple):
+    error: LogError | None
+    topics: Sequence[TopicOutcome] = ()
+
+
+# --- administration ---------------------------------------------------------------------------------------------------
+class ListGroups(NamedTuple):
+    """Empty filters let all pass. States and types are compared without regard to case."""
+
+    states: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+
+
+class ListedGroup(NamedTuple):
+    group: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+class DescribeGroup(NamedTuple):
+    group: str
+
+
+class DescribedMember(NamedTuple):
+    """`metadata` and `assignment` are empty unless the group is stable."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class DescribedGroup(NamedTuple):
+    """A group that does not exist has the error GroupIdNotFound and the state Dead. `protocol` is "" unless it is stable."""
+
+    error: LogError | None
+    group: str
+    state: str
+    protocol_type: str = ""
+    protocol: str = ""
+    members: Sequence[DescribedMember] = ()
+
+
+class DeleteGroup(NamedTuple):
+    group: str
+
+
+class GroupDeleted(NamedTuple):
+    group: str
+    error: LogError | None

@@ -1,0 +1,287 @@
+"""The requests for committed offsets: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, and their expiry.
+
+Pure; rules as in Kafka 4.2.1's OffsetMetadataManager and ClassicGroup. A commit from a member proves its generation; one from
+outside the protocol (generation -1, no member) is taken while the group has no members, and makes a group that has none yet.
+
+Invariants: a refused partition leaves nothing; what is answered as committed is in the outcome's records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from grpc_api.contract.groups import (
+    UNKNOWN_MEMBER,
+    FetchedOffset,
+    FetchedTopic,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    OffsetsFetched,
+    PartitionCommit,
+    PartitionOutcome,
+    TopicCommit,
+    TopicOutcome,
+    TxnOffsetCommit,
+)
+from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, OffsetKey, encode_key, encode_offset
+from service.coordination.groups.classic_group import ClassicGroup, GroupState
+from service.coordination.groups.classic_groups import ClassicGroups
+from service.coordination.groups.committed_offsets import CommittedOffsets
+from service.coordination.groups.consumer_protocol import CONSUMER, subscribed_topics
+from service.coordination.outcome import Outcome
+from storage_tiers.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InvalidGroupId,
+    LogError,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnstableOffsetCommit,
+)
+from storage_tiers.types import TopicPartition
+
+
+class OffsetSettings(NamedTuple):
+    """The configs of offsets: `offset.metadata.max.bytes` and `offsets.retention.minutes` (here in ms)."""
+
+    metadata_max_bytes: int = 4_096
+    retention_ms: int = 7 * 24 * 60 * 60 * 1000
+
+
+class GroupOffsets:
+    """`settings` may be replaced at any time."""
+
+    def __init__(self, groups: ClassicGroups, offsets: CommittedOffsets, settings: OffsetSettings) -> None:
+        self.settings = settings
+        self._groups = groups
+        self._offsets = offsets
+
+    # --- committing ---------------------------------------------------------------------------------------------------
+    def commit(self, request: OffsetCommit, order: int, now_ms: int, outcome: Outcome) -> OffsetsCommitted:
+        """`order` is the one of the first record that is written."""
+        group = self._groups.groups.get(request.group)
+        error = _commit_error(group, request)
+        if error is not None:
+            return _refused(request.topics, error)
+        if group is None:
+            group = ClassicGroup(request.group, now_ms)
+            self._groups.put(group)
+        member = group.members.get(request.member_id)
+        if member is not None:
+            self._groups.rebalancing.heard(group, member, now_ms)
+        expires_ms = -1 if request.retention_ms < 0 else now_ms + request.retention_ms
+        return self._record(request.group, request.topics, expires_ms, -1, order, now_ms, outcome)
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommit, order: int, now_ms: int, outcome: Outcome
+    ) -> OffsetsCommitted:
+        """As `commit`; the records belong to the producer's transaction, and count once its marker says so."""
+        group = self._groups.groups.get(request.group)
+        error = _commit_error(group, request)
+        if error is not None:
+            return _refused(request.topics, error)
+        if group is None:
+            self._groups.put(ClassicGroup(request.group, now_ms))
+        return self._record(request.group, request.topics, -1, request.producer_id, order, now_ms, outcome)
+
+    def _record(
+        self,
+        group: str,
+        topics: Sequence[TopicCommit],
+        expires_ms: int,
+        producer_id: int,
+        order: int,
+        now_ms: int,
+        outcome: Outcome,
+    ) -> OffsetsCommitted:
+        answered = []
+        for topic in topics:
+            outcomes = []
+            for each in topic.partitions:
+                error = self._metadata_error(topic.topic, each)
+                if error is None:
+                    key = TopicPartition(topic.topic, each.partition)
+                    value = CommittedOffset(
+                        each.offset,
+                        each.leader_epoch,
+                        each.metadata or "",
+                        now_ms,
+                        expires_ms,
+                        topic.topic_id or NO_TOPIC_ID,
+                    )
+                    if producer_id >= 0:
+                        self._offsets.write_in_transaction(producer_id, group, key, value, order)
+                    else:
+                        self._offsets.write(group, key, value, order)
+                    outcome.write(encode_key(OffsetKey(group, *key)), encode_offset(value))
+                    order += 1
+                outcomes.append(PartitionOutcome(each.partition, error))
+            answered.append(TopicOutcome(topic.topic, outcomes))
+        return OffsetsCommitted(answered)
+
+    def _metadata_error(self, topic: str, each: PartitionCommit) -> OffsetMetadataTooLarge | None:
+        most, given = self.settings.metadata_max_bytes, len(each.metadata or "")
+        if given <= most:
+            return None
+        return OffsetMetadataTooLarge(
+            f"{topic}-{each.partition}: the commit's metadata has {given} characters; offset.metadata.max.bytes is {most}"
+        )
+
+    # --- fetching -----------------------------------------------------------------------------------------------------
+    def fetch(self, request: OffsetFetch) -> OffsetsFetched:
+        """Committed offsets only. A group that does not exist has none."""
+        if not request.group:
+            return OffsetsFetched(InvalidGroupId("the group id is empty; set group.id"))
+        if request.topics is not None:
+            wanted = [(topic.topic, list(topic.partitions)) for topic in request.topics]
+        else:
+            by_topic: dict[str, list[int]] = {}
+            for partition in self._offsets.fetch_all(request.group):
+                by_topic.setdefault(partition.topic, []).append(partition.partition)
+            wanted = list(by_topic.items())
+        return OffsetsFetched(
+            None,
+            [
+                FetchedTopic(topic, [self._fetched(request, TopicPartition(topic, each)) for each in partitions])
+                for topic, partitions in wanted
+            ],
+        )
+
+    def _fetched(self, request: OffsetFetch, partition: TopicPartition) -> FetchedOffset:
+        if request.require_stable and self._offsets.is_unstable(request.group, partition):
+            error = UnstableOffsetCommit(
+                f"group {request.group}: a transaction with an offset of {partition} is open; retry"
+            )
+            return FetchedOffset(partition.partition, error=error)
+        value = self._offsets.fetch(request.group, partition)
+        if value is None:
+            return FetchedOffset(partition.partition)
+        return FetchedOffset(partition.partition, value.offset, value.leader_epoch, value.metadata)
+
+    # --- removing -----------------------------------------------------------------------------------------------------
+    def delete(self, request: OffsetDelete, order: int, outcome: Outcome) -> OffsetsDeleted:
+        group = self._groups.groups.get(request.group)
+        if not request.group:
+            return OffsetsDeleted(InvalidGroupId("the group id is empty; set group.id"))
+        if group is None or group.state is GroupState.DEAD:
+            return OffsetsDeleted(GroupIdNotFound(f"there is no group {request.group!r}"))
+        topics = _subscribed(group)
+        if group.state is not GroupState.EMPTY and topics is None:
+            return OffsetsDeleted(
+                NonEmptyGroup(f"group {request.group} has members whose topics are not known; stop them first")
+            )
+        known = dict(self._offsets.newest(request.group))
+        answered = []
+        for topic in request.topics:
+            error = None
+            if topics is not None and topic.topic in topics:
+                error = GroupSubscribedToTopic(
+                    f"group {request.group} is subscribed to {topic.topic}; stop its members first"
+                )
+            for partition in topic.partitions if error is None else ():
+                key = TopicPartition(topic.topic, partition)
+                if key in known:
+                    self.remove(request.group, key, order, outcome)
+                    order += 1
+            answered.append(TopicOutcome(topic.topic, [PartitionOutcome(each, error) for each in topic.partitions]))
+        return OffsetsDeleted(None, answered)
+
+    def remove(self, group: str, partition: TopicPartition, order: int, outcome: Outcome) -> None:
+        """Adds the tombstone of one offset."""
+        self._offsets.write(group, partition, None, order)
+        outcome.write(encode_key(OffsetKey(group, *partition)), None)
+
+    def remove_all(self, group: str, order: int, outcome: Outcome) -> None:
+        """Adds the tombstones of all offsets of a group."""
+        for partition in self._offsets.partitions(group):
+            self.remove(group, partition, order, outcome)
+            order += 1
+
+    def expire(self, group: ClassicGroup, order: int, now_ms: int, outcome: Outcome) -> bool:
+        """Adds tombstones of the offsets whose retention is over (KIP-211), counted from the commit where the group never had
+        members or is not subscribed to the topic. Of an empty group it is counted from the time when it became empty, or from
+        a later commit: Kafka forgets an offset that an administrator set on a group that has long been empty. Returns whether
+        the group has no offset left, in an open transaction neither."""
+        retention = self.settings.retention_ms
+        topics = _subscribed(group)
+        is_left = False
+        for partition, value in list(self._offsets.newest(group.group_id)):
+            if group.protocol_type is None:
+                since = value.commit_timestamp
+            elif group.state is GroupState.EMPTY:
+                since = max(group.state_timestamp, value.commit_timestamp)
+            elif topics is not None and partition.topic not in topics:
+                since = value.commit_timestamp
+            else:
+                is_left = True
+                continue
+            is_over = value.expire_timestamp <= now_ms if value.expire_timestamp >= 0 else since + retention <= now_ms
+            if is_over and not self._offsets.is_unstable(group.group_id, partition):
+                self.remove(group.group_id, partition, order, outcome)
+                order += 1
+            else:
+                is_left = True
+        return not is_left and not self._offsets.has_open_transactions(group.group_id)
+
+
+def _subscribed(group: ClassicGroup) -> frozenset[str] | None:
+    """The topics of a consumer group's members; None where they are not known. Empty without members."""
+    if group.protocol_type != CONSUMER:
+        return None
+    topics: frozenset[str] = frozenset()
+    for member in group.members.values():
+        if group.protocol is None or group.state is GroupState.PREPARING_REBALANCE:
+            return None
+        found = subscribed_topics(member.metadata(group.protocol))
+        if found is None:
+            return None
+        topics |= found
+    return topics
+
+
+def _refused(topics: Sequence[TopicCommit], error: LogError) -> OffsetsCommitted:
+    return OffsetsCommitted(
+        [
+            TopicOutcome(topic.topic, [PartitionOutcome(each.partition, error) for each in topic.partitions])
+            for topic in topics
+        ]
+    )
+
+
+def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetCommit) -> LogError | None:
+    """Why the whole request is refused; None if it is taken."""
+    is_outside = request.generation < 0
+    if not request.group:
+        return InvalidGroupId("the group id is empty; set group.id")
+    if group is None:
+        if is_outside:
+            return None
+        return IllegalGeneration(
+            f"there is no group {request.group!r} with generation {request.generation}; join again"
+        )
+    if group.state is GroupState.DEAD:
+        return CoordinatorNotAvailable(f"group {request.group} is being removed; find its coordinator again")
+    if is_outside and group.state is GroupState.EMPTY:
+        return None
+    is_transactional = isinstance(request, TxnOffsetCommit)
+    if not is_outside or request.member_id != UNKNOWN_MEMBER or request.group_instance_id is not None:
+        error = group.check_member(request.member_id, request.group_instance_id)
+        if error is not None:
+            return error
+        if request.generation != group.generation:
+            return IllegalGeneration(
+                f"group {request.group} is at generation {group.generation}, not {request.generation}; join again"
+            )
+    elif not is_transactional:
+        return UnknownMemberId(f"group {request.group} has members; commit as one of them, or stop them first")
+    if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
+        return RebalanceInProgress(f"group {request.group} rebalances; join again")
+    return None

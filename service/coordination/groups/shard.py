@@ -1,0 +1,250 @@
+"""A group shard: the groups and offsets of one partition of `__consumer_offsets`.
+
+Pure. The shell hands in requests and passing time, writes the outcome's records in order, and releases the answers once all
+records up to then are committed. On loading it hands in the partition's records and markers instead. Readers' requests
+(OffsetFetch, ListGroups, DescribeGroup) are answered from what is committed and wait for nothing.
+
+Invariants: the shard never depends on whether a record of it was committed, because a shard whose write fails is dropped and
+loaded again. `written` counts the records that it has handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from grpc_api.contract.groups import (
+    Caller,
+    DeleteGroup,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroup,
+    GroupDeleted,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ListedGroup,
+    ListGroups,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetsFetched,
+    SyncGroup,
+    TxnOffsetCommit,
+)
+from service.coordination.deadlines import Deadlines
+from service.coordination.group_records import (
+    GroupKey,
+    OffsetKey,
+    UnknownKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_key,
+)
+from service.coordination.groups.classic_group import ClassicGroup, GroupState
+from service.coordination.groups.classic_groups import ClassicGroups
+from service.coordination.groups.committed_offsets import CommittedOffsets
+from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.outcome import Outcome
+from storage_tiers.errors import GroupIdNotFound, InvalidGroupId, LogError, NonEmptyGroup
+from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+
+if TYPE_CHECKING:
+    from storage_tiers.clock import Rng
+
+#: Requests that change the shard.
+GroupEvent = (
+    JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetCommit | TxnOffsetCommit | OffsetDelete | DeleteGroup
+)
+#: The type that ListGroups shows for every group of this protocol (KIP-848's name).
+CLASSIC = "Classic"
+
+
+class GroupShard:
+    def __init__(self, rng: Rng, groups: GroupSettings, offsets: OffsetSettings) -> None:
+        self._deadlines = Deadlines()
+        self._groups = ClassicGroups(self._deadlines, rng, groups)
+        self._committed = CommittedOffsets()
+        self._offsets = GroupOffsets(self._groups, self._committed, offsets)
+        #: The order of the next record.
+        self.written = 0
+        #: Groups made by a record that is not committed yet, with its order: readers do not see them.
+        self._uncommitted: dict[str, int] = {}
+
+    def configure(self, groups: GroupSettings, offsets: OffsetSettings) -> None:
+        self._groups.rebalancing.settings = groups
+        self._offsets.settings = offsets
+
+    # --- events -------------------------------------------------------------------------------------------------------
+    def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
+        """The answer to `waiter` may belong to a later outcome."""
+        outcome = Outcome()
+        known = event.group in self._groups.groups
+        match event:
+            case JoinGroup():
+                self._groups.join(event, caller, waiter, now_ms, outcome)
+            case SyncGroup():
+                self._groups.sync(event, waiter, now_ms, outcome)
+            case Heartbeat():
+                outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
+            case LeaveGroup():
+                outcome.answer(waiter, self._groups.leave(event, now_ms, outcome))
+            case OffsetCommit():
+                outcome.answer(waiter, self._offsets.commit(event, self.written, now_ms, outcome))
+            case TxnOffsetCommit():
+                outcome.answer(waiter, self._offsets.commit_in_transaction(event, self.written, now_ms, outcome))
+            case OffsetDelete():
+                outcome.answer(waiter, self._offsets.delete(event, self.written, outcome))
+            case DeleteGroup():
+                outcome.answer(waiter, self._delete(event.group, outcome))
+        if not known and event.group in self._groups.groups:
+            self._uncommitted[event.group] = self.written
+        self.written += len(outcome.records)
+        return outcome
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` may have something to do; None if never."""
+        return self._deadlines.next_ms()
+
+    def tick(self, now_ms: int) -> Outcome:
+        """What is due: sessions that have ended, members that were waited for long enough."""
+        outcome = Outcome()
+        for timer in self._deadlines.due(now_ms):
+            self._groups.due(timer.owner, now_ms, outcome)
+        self.written += len(outcome.records)
+        return outcome
+
+    def group_ids(self) -> list[str]:
+        """For a caller that walks the groups in slices of its own."""
+        return list(self._groups.groups)
+
+    def expire(self, group_id: str, now_ms: int) -> Outcome:
+        """Removes a group's offsets whose retention is over, and the group if nothing is left of it."""
+        outcome = Outcome()
+        group = self._groups.groups.get(group_id)
+        if group is not None:
+            is_bare = self._offsets.expire(group, self.written, now_ms, outcome)
+            if is_bare and group.state is GroupState.EMPTY and not group.pending_joins:
+                self._remove(group, outcome)
+        self.written += len(outcome.records)
+        return outcome
+
+    def forget_partitions(self, partitions: Iterable[TopicPartition]) -> Outcome:
+        """The topics are deleted: no group keeps an offset of them."""
+        outcome, gone = Outcome(), set(partitions)
+        for group_id in self._committed.groups():
+            for partition in self._committed.partitions(group_id):
+                if partition in gone:
+                    self._offsets.remove(group_id, partition, self.written + len(outcome.records), outcome)
+        self.written += len(outcome.records)
+        return outcome
+
+    def _delete(self, group_id: str, outcome: Outcome) -> GroupDeleted:
+        error: LogError | None = None
+        group = self._groups.groups.get(group_id)
+        if not group_id:
+            error = InvalidGroupId("the group id is empty")
+        elif group is None or group.state is GroupState.DEAD:
+            error = GroupIdNotFound(f"there is no group {group_id!r}")
+        elif group.state is not GroupState.EMPTY:
+            error = NonEmptyGroup(f"group {group_id} has {len(group.members)} members; stop them first")
+        else:
+            self._offsets.remove_all(group_id, self.written, outcome)
+            self._remove(group, outcome)
+        return GroupDeleted(group_id, error)
+
+    def _remove(self, group: ClassicGroup, outcome: Outcome) -> None:
+        for timer in group.pending_joins.values():
+            self._deadlines.clear(timer)
+        self._groups.remove(group.group_id)
+        self._uncommitted.pop(group.group_id, None)
+        outcome.write(encode_key(GroupKey(group.group_id)), None)
+
+    # --- what became of the records -----------------------------------------------------------------------------------
+    def committed(self, written: int) -> None:
+        """The first `written` records are committed."""
+        self._committed.commit_through(written - 1)
+        for group_id in [each for each, order in self._uncommitted.items() if order < written]:
+            del self._uncommitted[group_id]
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """The producer's marker was written; it counts as a record."""
+        self._committed.end_transaction(producer_id, commit=commit, order=self.written)
+        self.written += 1
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID) -> None:
+        """One record of the log, in order; `producer_id` is set inside a transaction. CorruptRecord if it is not readable."""
+        parsed, order = decode_key(key), self.written
+        self.written += 1
+        if isinstance(parsed, UnknownKey):
+            return
+        if isinstance(parsed, GroupKey):
+            if value is None:
+                self._groups.remove(parsed.group)
+            else:
+                self._groups.put(ClassicGroup.loaded(parsed.group, decode_group(value), now_ms))
+        else:
+            self._load_offset(parsed, value, producer_id, order)
+
+    def _load_offset(self, key: OffsetKey, value: bytes | None, producer_id: int, order: int) -> None:
+        partition = TopicPartition(key.topic, key.partition)
+        if value is None:
+            self._committed.write(key.group, partition, None, order)
+        elif producer_id == NO_PRODUCER_ID:
+            self._committed.write(key.group, partition, decode_offset(value), order)
+        else:
+            self._committed.write_in_transaction(producer_id, key.group, partition, decode_offset(value), order)
+        # Nobody reads yet, and a log that is loaded is committed.
+        self._committed.commit_through(order)
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """All records are read."""
+        outcome = Outcome()
+        self._committed.commit_through(self.written)
+        for group_id in self._committed.groups() - set(self._groups.groups):
+            self._groups.put(ClassicGroup(group_id, now_ms))
+        self._groups.loaded(now_ms, outcome)
+        self.written += len(outcome.records)
+        return outcome
+
+    # --- readers ------------------------------------------------------------------------------------------------------
+    def fetch_offsets(self, request: OffsetFetch) -> OffsetsFetched:
+        return self._offsets.fetch(request)
+
+    def list(self, request: ListGroups) -> list[ListedGroup]:
+        if request.types and CLASSIC.lower() not in {each.lower() for each in request.types}:
+            return []
+        states = {each.lower() for each in request.states}
+        return [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
+            for group in self._groups
+            if group.group_id not in self._uncommitted and (not states or group.state.value.lower() in states)
+        ]
+
+    def describe(self, request: DescribeGroup) -> DescribedGroup:
+        group = self._groups.groups.get(request.group)
+        if group is None or request.group in self._uncommitted:
+            error = GroupIdNotFound(f"there is no group {request.group!r}")
+            return DescribedGroup(error, request.group, GroupState.DEAD.value)
+        protocol = group.protocol if group.state is GroupState.STABLE else None
+        return DescribedGroup(
+            None,
+            request.group,
+            group.state.value,
+            group.protocol_type or "",
+            protocol or "",
+            [
+                DescribedMember(
+                    each.member_id,
+                    each.group_instance_id,
+                    each.client_id,
+                    each.client_host,
+                    b"" if protocol is None else each.metadata(protocol),
+                    b"" if protocol is None else each.assignment,
+                )
+                for each in group.members.values()
+            ],
+        )

@@ -1,0 +1,134 @@
+"""Committed offsets against a model that keeps every record: readers see what is committed, decisions what is written."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.coordination.group_records import CommittedOffset
+from service.coordination.groups.committed_offsets import CommittedOffsets
+from storage_tiers.types import TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def offset(number: int) -> CommittedOffset:
+    return CommittedOffset(number, -1, "", 0)
+
+
+def test_readers_see_an_offset_once_its_record_is_committed() -> None:
+    book = CommittedOffsets()
+    book.write("g", A, offset(5), 0)
+    assert book.fetch("g", A) is None
+    assert dict(book.newest("g")) == {A: offset(5)}
+    book.commit_through(0)
+    book.write("g", A, offset(9), 1)
+    assert book.fetch("g", A) == offset(5)
+    book.commit_through(1)
+    assert book.fetch("g", A) == offset(9)
+
+
+def test_of_two_uncommitted_offsets_readers_see_the_one_that_is_committed() -> None:
+    book = CommittedOffsets()
+    book.write("g", A, offset(1), 0)
+    book.write("g", A, offset(2), 1)
+    book.commit_through(0)
+    assert (book.fetch("g", A), dict(book.newest("g"))) == (offset(1), {A: offset(2)})
+
+
+def test_an_offset_of_a_transaction_counts_once_its_marker_is_committed() -> None:
+    book = CommittedOffsets()
+    book.write_in_transaction(7, "g", A, offset(5), 0)
+    book.commit_through(0)
+    assert (book.fetch("g", A), book.is_unstable("g", A), dict(book.newest("g"))) == (None, True, {})
+    book.end_transaction(7, commit=True, order=1)
+    assert (book.fetch("g", A), book.is_unstable("g", A)) == (None, False)
+    book.commit_through(1)
+    assert book.fetch("g", A) == offset(5)
+
+
+def test_an_aborted_transaction_leaves_nothing() -> None:
+    book = CommittedOffsets()
+    book.write_in_transaction(7, "g", A, offset(5), 0)
+    book.end_transaction(7, commit=False, order=1)
+    book.commit_through(1)
+    assert (book.fetch("g", A), book.is_unstable("g", A), book.groups()) == (None, False, set())
+
+
+def test_a_commit_marker_does_not_replace_a_plain_commit_that_was_written_after_the_transactions() -> None:
+    book = CommittedOffsets()
+    book.write_in_transaction(7, "g", A, offset(5), 0)
+    book.write("g", A, offset(9), 1)
+    book.write_in_transaction(7, "g", B, offset(6), 2)
+    book.end_transaction(7, commit=True, order=3)
+    book.commit_through(3)
+    assert (book.fetch("g", A), book.fetch("g", B)) == (offset(9), offset(6))
+
+
+def test_a_tombstone_takes_the_offsets_of_open_transactions_with_it() -> None:
+    book = CommittedOffsets()
+    book.write_in_transaction(7, "g", A, offset(5), 0)
+    assert book.partitions("g") == [A]
+    book.write("g", A, None, 1)
+    book.end_transaction(7, commit=True, order=2)
+    book.commit_through(2)
+    assert (book.fetch("g", A), book.has_open_transactions("g")) == (None, False)
+
+
+Step = tuple[str, int, int]
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("remove"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("in transaction"), st.integers(0, 3), st.integers(1, 2)),
+        st.tuples(st.sampled_from(("commit", "abort")), st.just(0), st.integers(1, 2)),
+        st.tuples(st.just("settle"), st.integers(0, 3), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+def replay(written: list[Step], key: int) -> int | None:
+    """What the first records of a log leave of one key, found by reading them again."""
+    value: int | None = None
+    since = -1
+    pending: dict[int, tuple[int, int]] = {}
+    for order, (what, at, producer) in enumerate(written):
+        if what == "write" and at == key:
+            value, since = order, order
+        elif what == "remove" and at == key:
+            value, since, pending = None, order, {}
+        elif what == "in transaction" and at == key:
+            pending[producer] = (order, order)
+        elif what in ("commit", "abort") and producer in pending:
+            number, written_at = pending.pop(producer)
+            if what == "commit" and written_at > since:
+                value, since = number, written_at
+    return value
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_both_views_are_those_of_the_log(life: list[Step]) -> None:
+    book, written, settled = CommittedOffsets(), list[Step](), 0
+    groups = [("g", A), ("g", B), ("h", A), ("h", B)]
+    for what, at, producer in life:
+        group, partition = groups[at]
+        order = len(written)
+        if what == "settle":
+            settled = max(settled, len(written) - at)
+            book.commit_through(settled - 1)
+        else:
+            written.append((what, at, producer))
+            if what == "write":
+                book.write(group, partition, offset(order), order)
+            elif what == "remove":
+                book.write(group, partition, None, order)
+            elif what == "in transaction":
+                book.write_in_transaction(producer, group, partition, offset(order), order)
+            else:
+                book.end_transaction(producer, commit=what == "commit", order=order)
+        for index, (name, each) in enumerate(groups):
+            seen, newest = book.fetch(name, each), dict(book.newest(name)).get(each)
+            assert (seen and seen.offset) == replay(written[:settled], index)
+            assert (newest and newest.offset) == replay(written, index)

@@ -1,0 +1,391 @@
+"""A group shard: commits, fetches, deletions and expiry, what readers see while records are not committed, and loading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.groups import (
+    DeleteGroup,
+    DescribeGroup,
+    FetchedOffset,
+    Joined,
+    JoinGroup,
+    ListedGroup,
+    ListGroups,
+    MemberProtocol,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    PartitionCommit,
+    SyncGroup,
+    TopicCommit,
+    TopicPartitionIndexes,
+    TxnOffsetCommit,
+)
+from service.coordination.groups.group_offsets import OffsetSettings
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.shard import GroupEvent, GroupShard
+from service.coordination.outcome import CoordinatorRecord, Outcome
+from storage_tiers.errors import (
+    CorruptRecord,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InvalidGroupId,
+    LogError,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnstableOffsetCommit,
+)
+from storage_tiers.types import TopicPartition
+from tests.service.coordination.groups.driver import CALLER
+from tests.support.clock import SeededRng
+
+MINUTE = 60_000
+SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")  # of topic "t"
+Logged = tuple[CoordinatorRecord, int] | tuple[None, int, bool]
+
+
+class Broker:
+    """A shard with its log. Records are committed at once unless `held`."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.log: list[Logged] = []
+        self.held = False
+        self.answers: dict[object, Any] = {}
+        self.shard = self.new_shard()
+
+    def new_shard(self) -> GroupShard:
+        return GroupShard(
+            SeededRng(1), GroupSettings(initial_rebalance_delay_ms=0), OffsetSettings(retention_ms=10 * MINUTE)
+        )
+
+    def ask(self, event: GroupEvent) -> Any:
+        """The answer, None if it comes later."""
+        waiter = object()
+        outcome = self.shard.handle(event, CALLER, waiter, self.now)
+        self.keep(outcome, event.producer_id if isinstance(event, TxnOffsetCommit) else -1)
+        return self.answers.pop(waiter, None)
+
+    def keep(self, outcome: Outcome, producer_id: int = -1) -> None:
+        self.log += [(record, producer_id) for record in outcome.records]
+        if not self.held:
+            self.shard.committed(self.shard.written)
+        for waiter, answer in outcome.answers:
+            self.answers[waiter] = answer
+
+    def marker(self, producer_id: int, *, commit: bool) -> None:
+        self.log.append((None, producer_id, commit))
+        self.shard.end_transaction(producer_id, commit=commit)
+        self.shard.committed(self.shard.written)
+
+    def restart(self) -> None:
+        self.shard = self.new_shard()
+        for entry in self.log:
+            if entry[0] is None:
+                self.shard.end_transaction(entry[1], commit=entry[2])
+            else:
+                self.shard.load(entry[0].key, entry[0].value, self.now, producer_id=entry[1])
+        self.keep(self.shard.loaded(self.now))
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    def commit(
+        self, offset: int, *, partition: int = 0, group: str = "g", metadata: str = "", **how: Any
+    ) -> type[LogError] | None:
+        topics = [TopicCommit("t", [PartitionCommit(partition, offset, 3, metadata)])]
+        request = OffsetCommit(*(group, how.get("generation", -1), how.get("member", ""), how.get("instance"), topics))
+        error = self.ask(request._replace(retention_ms=how.get("retention", -1))).topics[0].partitions[0].error
+        return None if error is None else type(error)
+
+    def commit_in_transaction(self, offset: int, producer_id: int = 7, **how: Any) -> type[LogError] | None:
+        topics = [TopicCommit("t", [PartitionCommit(0, offset)])]
+        request = TxnOffsetCommit(
+            "g", "copier", producer_id, 0, how.get("generation", -1), how.get("member", ""), None, topics
+        )
+        error = self.ask(request).topics[0].partitions[0].error
+        return None if error is None else type(error)
+
+    def fetch(self, *, partition: int = 0, group: str = "g", stable: bool = False) -> FetchedOffset:
+        wanted = [TopicPartitionIndexes("t", [partition])]
+        return self.shard.fetch_offsets(OffsetFetch(group, wanted, stable)).topics[0].partitions[0]
+
+    def join(self, protocols: Sequence[MemberProtocol] = (MemberProtocol("range", SUBSCRIPTION),)) -> Joined:
+        waiter = object()
+        request = JoinGroup("g", "", None, "consumer", protocols, 30_000, 60_000, needs_member_id=False)
+        self.keep(self.shard.handle(request, CALLER, waiter, self.now))
+        self.keep(self.shard.tick(self.now))
+        answer = self.answers.pop(waiter)
+        assert isinstance(answer, Joined)
+        return answer
+
+    def member(self, protocols: Sequence[MemberProtocol] = (MemberProtocol("range", SUBSCRIPTION),)) -> Joined:
+        """The only member of a stable group."""
+        joined = self.join(protocols)
+        assert self.ask(SyncGroup("g", 1, joined.member_id, None, [(joined.member_id, b"all")])).error is None
+        return joined
+
+    def listed(self) -> list[str]:
+        return [each.group for each in self.shard.list(ListGroups())]
+
+
+# --- committing and fetching ------------------------------------------------------------------------------------------
+def test_a_commit_from_outside_makes_a_group_and_is_fetched() -> None:
+    broker = Broker()
+    assert broker.fetch() == FetchedOffset(0)
+    assert broker.commit(5, metadata="half") is None
+    assert broker.fetch() == FetchedOffset(0, 5, 3, "half")
+    assert broker.shard.list(ListGroups()) == [ListedGroup("g", "", "Empty", "Classic")]
+    assert broker.fetch(partition=1) == FetchedOffset(1)
+
+
+def test_all_offsets_of_a_group_are_fetched_without_naming_them() -> None:
+    broker = Broker()
+    broker.commit(5)
+    broker.commit(6, partition=3)
+    broker.commit(7, group="other")
+    found = broker.shard.fetch_offsets(OffsetFetch("g", None))
+    assert [(topic.topic, [(each.partition, each.offset) for each in topic.partitions]) for topic in found.topics] == [
+        ("t", [(0, 5), (3, 6)])
+    ]
+
+
+def test_readers_see_neither_the_offset_nor_the_group_before_the_record_is_committed() -> None:
+    broker = Broker()
+    broker.held = True
+    broker.commit(5)
+    assert (broker.fetch(), broker.listed()) == (FetchedOffset(0), [])
+    assert isinstance(broker.shard.describe(DescribeGroup("g")).error, GroupIdNotFound)
+    broker.shard.committed(broker.shard.written)
+    assert (broker.fetch().offset, broker.listed()) == (5, ["g"])
+
+
+def test_a_member_commits_in_its_generation_only() -> None:
+    broker = Broker()
+    member = broker.member().member_id
+    assert broker.commit(5, generation=1, member=member) is None
+    assert broker.commit(6, generation=0, member=member) is IllegalGeneration
+    assert broker.commit(6, generation=1, member="other") is UnknownMemberId
+    assert broker.commit(6, generation=1, member=member, instance="i") is UnknownMemberId
+    assert broker.commit(6) is UnknownMemberId
+    assert broker.commit(6, group="new", generation=4, member="m") is IllegalGeneration
+    assert broker.commit(6, group="") is InvalidGroupId
+    assert (broker.fetch().offset, broker.listed()) == (5, ["g"])
+
+
+def test_a_commit_waits_for_the_assignment_and_one_in_a_transaction_does_not() -> None:
+    broker = Broker()
+    member = broker.join().member_id
+    assert broker.commit(5, generation=1, member=member) is RebalanceInProgress
+    assert broker.commit_in_transaction(5, generation=1, member=member) is None
+
+
+def test_a_commit_keeps_its_member_alive() -> None:
+    broker = Broker()
+    member = broker.member().member_id
+    for _ in range(3):
+        broker.now += 20_000
+        assert broker.commit(5, generation=1, member=member) is None
+        broker.keep(broker.shard.tick(broker.now))
+    broker.now += 30_000
+    broker.keep(broker.shard.tick(broker.now))
+    assert broker.commit(5, generation=1, member=member) is UnknownMemberId
+
+
+def test_metadata_beyond_its_bound_refuses_its_partition_alone() -> None:
+    broker = Broker()
+    topics = [TopicCommit("t", [PartitionCommit(0, 5, -1, "x" * 4_097), PartitionCommit(1, 6, -1, "x" * 4_096)])]
+    answer = broker.ask(OffsetCommit("g", -1, "", None, topics))
+    assert [type(each.error) for each in answer.topics[0].partitions] == [OffsetMetadataTooLarge, type(None)]
+    assert (broker.fetch().offset, broker.fetch(partition=1).offset) == (-1, 6)
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_of_a_transaction_count_when_it_is_committed(commit: bool) -> None:
+    broker = Broker()
+    broker.commit(1)
+    assert broker.commit_in_transaction(5) is None
+    assert (broker.fetch().offset, broker.fetch(stable=True).offset) == (1, -1)
+    assert isinstance(broker.fetch(stable=True).error, UnstableOffsetCommit)
+    broker.restart()
+    assert isinstance(broker.fetch(stable=True).error, UnstableOffsetCommit)
+    broker.marker(7, commit=commit)
+    assert broker.fetch(stable=True).offset == (5 if commit else 1)
+    broker.restart()
+    assert broker.fetch(stable=True).offset == (5 if commit else 1)
+
+
+# --- deleting ---------------------------------------------------------------------------------------------------------
+def test_deleting_a_group_removes_its_offsets_and_a_restart_does_not_bring_them_back() -> None:
+    broker = Broker()
+    broker.commit(5)
+    broker.commit_in_transaction(6)
+    assert broker.ask(DeleteGroup("g")).error is None
+    assert (broker.listed(), broker.fetch()) == ([], FetchedOffset(0))
+    broker.marker(7, commit=True)
+    broker.restart()
+    assert (broker.listed(), broker.fetch()) == ([], FetchedOffset(0))
+    assert isinstance(broker.ask(DeleteGroup("g")).error, GroupIdNotFound)
+
+
+def test_a_group_with_members_is_not_deleted() -> None:
+    broker = Broker()
+    broker.member()
+    assert isinstance(broker.ask(DeleteGroup("g")).error, NonEmptyGroup)
+    assert isinstance(broker.ask(DeleteGroup("")).error, InvalidGroupId)
+
+
+def test_offsets_of_topics_that_no_member_reads_can_be_deleted() -> None:
+    broker = Broker()
+    member = broker.member().member_id
+    broker.commit(5, generation=1, member=member)
+    answer = broker.ask(OffsetDelete("g", [TopicPartitionIndexes("t", [0]), TopicPartitionIndexes("u", [0])]))
+    assert [type(topic.partitions[0].error) for topic in answer.topics] == [GroupSubscribedToTopic, type(None)]
+    assert broker.fetch().offset == 5
+
+
+def test_offsets_of_an_empty_group_can_be_deleted() -> None:
+    broker = Broker()
+    broker.commit(5)
+    answer = broker.ask(OffsetDelete("g", [TopicPartitionIndexes("t", [0, 9])]))
+    assert (answer.error, [each.error for each in answer.topics[0].partitions]) == (None, [None, None])
+    assert broker.fetch() == FetchedOffset(0)
+    broker.restart()
+    assert broker.fetch() == FetchedOffset(0)
+
+
+def test_offsets_of_members_whose_topics_are_not_known_stay() -> None:
+    broker = Broker()
+    broker.member((MemberProtocol("range", b"own format"),))
+    answer = broker.ask(OffsetDelete("g", [TopicPartitionIndexes("t", [0])]))
+    assert isinstance(answer.error, NonEmptyGroup)
+    assert isinstance(broker.ask(OffsetDelete("none", [])).error, GroupIdNotFound)
+
+
+def test_offsets_of_a_deleted_topic_are_removed_from_every_group_and_transaction() -> None:
+    broker = Broker()
+    broker.commit(5)
+    broker.commit(6, group="other", partition=1)
+    broker.commit_in_transaction(7)
+    broker.keep(broker.shard.forget_partitions([TopicPartition("t", 0)]))
+    broker.marker(7, commit=True)
+    assert (broker.fetch(), broker.fetch(group="other", partition=1).offset) == (FetchedOffset(0), 6)
+    broker.restart()
+    assert (broker.fetch(), broker.fetch(group="other", partition=1).offset) == (FetchedOffset(0), 6)
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+def expire(broker: Broker) -> None:
+    for group in broker.shard.group_ids():
+        broker.keep(broker.shard.expire(group, broker.now))
+
+
+def test_an_offset_from_outside_expires_after_its_retention_and_its_group_with_it() -> None:
+    broker = Broker()
+    broker.commit(5)
+    broker.now += 10 * MINUTE - 1
+    expire(broker)
+    assert broker.fetch().offset == 5
+    broker.now += 1
+    expire(broker)
+    assert (broker.fetch(), broker.listed()) == (FetchedOffset(0), [])
+    broker.restart()
+    assert (broker.fetch(), broker.listed()) == (FetchedOffset(0), [])
+
+
+def test_offsets_stay_while_the_group_reads_the_topic_and_expire_after_it_emptied() -> None:
+    broker = Broker()
+    member = broker.member().member_id
+    broker.commit(5, generation=1, member=member)
+    for _ in range(30):
+        broker.now += MINUTE // 2
+        broker.commit(5, partition=1, generation=1, member=member)
+        broker.keep(broker.shard.tick(broker.now))
+    expire(broker)
+    assert broker.fetch().offset == 5
+    broker.now += MINUTE
+    broker.keep(broker.shard.tick(broker.now))  # its session has ended
+    expire(broker)
+    assert broker.fetch().offset == 5
+    broker.now += 10 * MINUTE
+    expire(broker)
+    assert (broker.fetch(), broker.listed()) == (FetchedOffset(0), [])
+
+
+def test_an_offset_that_was_set_on_a_group_long_empty_is_kept_for_its_own_retention() -> None:
+    broker = Broker()
+    broker.member()
+    broker.now += MINUTE
+    broker.keep(broker.shard.tick(broker.now))
+    broker.now += 60 * MINUTE
+    broker.commit(5)
+    expire(broker)
+    assert broker.fetch().offset == 5
+
+
+def test_an_offset_with_a_retention_of_its_own_keeps_it() -> None:
+    broker = Broker()
+    broker.commit(5, retention=MINUTE)
+    broker.commit(6, partition=1)
+    broker.restart()
+    broker.now += MINUTE
+    expire(broker)
+    assert (broker.fetch().offset, broker.fetch(partition=1).offset) == (-1, 6)
+
+
+def test_an_offset_in_an_open_transaction_keeps_the_group() -> None:
+    broker = Broker()
+    broker.commit_in_transaction(5)
+    broker.now += 60 * MINUTE
+    expire(broker)
+    assert broker.listed() == ["g"]
+    broker.marker(7, commit=True)
+    assert broker.fetch().offset == 5
+
+
+# --- reading and loading ----------------------------------------------------------------------------------------------
+def test_groups_are_listed_by_state_and_type() -> None:
+    broker = Broker()
+    broker.member()
+    broker.commit(5, group="outside")
+    shard = broker.shard
+    assert [each.group for each in shard.list(ListGroups(frozenset({"stable"})))] == ["g"]
+    assert [each.group for each in shard.list(ListGroups(frozenset({"Empty"}), frozenset({"classic"})))] == ["outside"]
+    assert shard.list(ListGroups(types=frozenset({"consumer"}))) == []
+
+
+def test_a_stable_group_is_described_with_its_members_and_another_without_their_bytes() -> None:
+    broker = Broker()
+    member = broker.join().member_id
+    assert [each.assignment for each in broker.shard.describe(DescribeGroup("g")).members] == [b""]
+    broker.ask(SyncGroup("g", 1, member, None, [(member, b"all")]))
+    described = broker.shard.describe(DescribeGroup("g"))
+    assert (described.state, described.protocol_type, described.protocol) == ("Stable", "consumer", "range")
+    (found,) = described.members
+    assert (found.member_id, found.client_id, found.client_host) == (member, "app", "/127.0.0.1")
+    assert (found.metadata, found.assignment) == (SUBSCRIPTION, b"all")
+    missing = broker.shard.describe(DescribeGroup("none"))
+    assert (missing.state, type(missing.error)) == ("Dead", GroupIdNotFound)
+
+
+def test_a_member_goes_on_with_a_shard_that_was_loaded_elsewhere() -> None:
+    broker = Broker()
+    member = broker.member().member_id
+    broker.commit(5, generation=1, member=member)
+    broker.restart()
+    assert broker.commit(6, generation=1, member=member) is None
+    assert broker.fetch().offset == 6
+
+
+def test_records_of_newer_protocols_are_passed_over_and_damaged_ones_named() -> None:
+    shard = Broker().shard
+    shard.load(bytes.fromhex("0003 0001 67"), b"whatever", 0)
+    assert shard.list(ListGroups()) == []
+    with pytest.raises(CorruptRecord):
+        shard.load(bytes.fromhex("0002 0001 67"), b"\0\3", 0)
