@@ -68,7 +68,7 @@ class Subscription(NamedTuple):
         return all(len(text) <= LONGEST_MATCHED and re.fullmatch(pattern, text) for text, pattern in texts)
 
 
-class Asker(NamedTuple):
+class TelemetryClient(NamedTuple):
     """The client of one request: its claimed instance id, its client id, and its connection's data."""
 
     instance_id: bytes
@@ -141,9 +141,11 @@ class Telemetry:
     def enabled(self) -> bool:
         return self._receiver is not None and self._receiver.enabled
 
-    def subscribe(self, asker: Asker, subscriptions: Sequence[Subscription], now_ms: float) -> Subscribed | None:
+    def subscribe(
+        self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float
+    ) -> Subscribed | None:
         """The metrics that this client must push from now on; None if it asks too early."""
-        instance = self._instance(asker, subscriptions, now_ms)
+        instance = self._instance(caller, subscriptions, now_ms)
         again = instance.error in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if not instance.may_ask(now_ms) and not again:
             return None
@@ -152,7 +154,7 @@ class Telemetry:
 
     async def push(
         self,
-        asker: Asker,
+        caller: TelemetryClient,
         subscriptions: Sequence[Subscription],
         subscription_id: int,
         codec: int,
@@ -163,13 +165,13 @@ class Telemetry:
     ) -> int:
         """Returns the error code. A client's last push may come early. A thread decompresses and receives the pushes one by
         one: sixteen megabytes would cost the loop the time of fifty requests."""
-        if asker.instance_id in RESERVED:
+        if caller.instance_id in RESERVED:
             return ErrorCode.INVALID_REQUEST
-        instance = self._instance(asker, subscriptions, now_ms)
+        instance = self._instance(caller, subscriptions, now_ms)
         instance.error = self._refusal(instance, subscription_id, codec, metrics, terminating, now_ms)
         instance.terminating = terminating
         if instance.error == ErrorCode.NONE and metrics:
-            received = self._threads.submit(self._receive, asker, codec, metrics, terminating)
+            received = self._threads.submit(self._receive, caller, codec, metrics, terminating)
             instance.error = await asyncio.wrap_future(received)
         return instance.error
 
@@ -186,26 +188,26 @@ class Telemetry:
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         return ErrorCode.TELEMETRY_TOO_LARGE if len(metrics) > self.max_bytes else ErrorCode.NONE
 
-    def _receive(self, asker: Asker, codec: int, metrics: bytes, terminating: bool) -> ErrorCode:
+    def _receive(self, caller: TelemetryClient, codec: int, metrics: bytes, terminating: bool) -> ErrorCode:
         try:
             otlp = bytes(decompress(Codec(codec), metrics, max_bytes=INFLATION * self.max_bytes))
             if self._receiver is not None and self._receiver.enabled:
-                self._receiver.receive(PushedMetrics(asker.instance_id, asker.client_id, otlp, terminating))
+                self._receiver.receive(PushedMetrics(caller.instance_id, caller.client_id, otlp, terminating))
         except (CorruptRecord, RecordTooLarge, InvalidRecord):
             return ErrorCode.INVALID_RECORD
         return ErrorCode.NONE
 
     # --- instances ----------------------------------------------------------------------------------------------------
-    def _instance(self, asker: Asker, subscriptions: Sequence[Subscription], now_ms: float) -> _Instance:
+    def _instance(self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float) -> _Instance:
         """The instance in memory, or a new one: also after subscriptions changed, so that the client may ask at once."""
-        instance = self._instances.get(asker.instance_id)
+        instance = self._instances.get(caller.instance_id)
         if instance is None or instance.subscriptions != subscriptions or instance.is_stale(now_ms):
-            instance = _Instance(_subscribed(asker, subscriptions), subscriptions)
-            self._instances[asker.instance_id] = instance
-            asker.client.left = functools.partial(self._forget, asker.instance_id)
+            instance = _Instance(_subscribed(caller, subscriptions), subscriptions)
+            self._instances[caller.instance_id] = instance
+            caller.client.left = functools.partial(self._forget, caller.instance_id)
             if len(self._instances) > self._most:
                 self._instances.popitem(last=False)
-        self._instances.move_to_end(asker.instance_id)
+        self._instances.move_to_end(caller.instance_id)
         instance.heard_ms = now_ms
         return instance
 
@@ -213,11 +215,11 @@ class Telemetry:
         self._instances.pop(instance_id, None)
 
 
-def _subscribed(asker: Asker, subscriptions: Sequence[Subscription]) -> Subscribed:
-    known = asker.known()
+def _subscribed(caller: TelemetryClient, subscriptions: Sequence[Subscription]) -> Subscribed:
+    known = caller.known()
     fitting = [each for each in subscriptions if each.fits(known)]
     names = dict.fromkeys(name for each in fitting for name in each.metrics)
     metrics = (EVERYTHING,) if EVERYTHING in names else tuple(names)
     interval = min((DEFAULT_INTERVAL_MS, *(each.interval_ms for each in fitting)))
-    number = zlib.crc32("\0".join((*sorted(metrics), str(interval))).encode() + asker.instance_id)
+    number = zlib.crc32("\0".join((*sorted(metrics), str(interval))).encode() + caller.instance_id)
     return Subscribed(number - ((number & 0x80000000) << 1), interval, metrics)

@@ -20,12 +20,12 @@ from pathlib import Path
 from service.announcing import announce, invite
 from service.build.ground import Host, Listening
 from service.build.servers import start_servers, taken_sockets
+from service.derived_settings import check
 from service.directory.beginning import StoppedBeforeStart
 from service.ending import Ending
 from service.http import serve_http
 from service.listeners import host_and_port
 from service.node import Node
-from service.node_place import check
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
 from service.process.collecting import collect_a_few_at_a_time

@@ -19,13 +19,13 @@ from service.build.ground import Ground, Host, Listening
 from service.build.home import build_home
 from service.build.tier import Tier, build_tier
 from service.build.work import Work, build_work
+from service.derived_settings import check, listeners_of, tier_client
 from service.directory.beginning import check_metadata, may_begin, unless_stopped
 from service.directory.home import HomeGuard
 from service.directory.store_needed import check_no_store_needed
 from service.ending import Ending
 from service.metadata import planner
 from service.metadata.log import MetadataLog
-from service.node_place import check, listeners_of, tier_client
 from service.readiness import Readiness, Reports
 from service.rounds import rounds
 from service.settings import NodeSettings

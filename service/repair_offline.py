@@ -15,10 +15,10 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from grpc_api.contract.cold import ColdRepair
 from service.broker.background.store_access import StoreAccess
 from service.build.ground import Host
+from service.derived_settings import check_store_is_there
 from service.directory.beginning import belongs
 from service.metadata.image import MetadataImage
 from service.node import Node
-from service.node_place import check_store_is_there
 from service.readiness import Readiness
 from service.settings import NodeSettings
 from storage_tiers.clock import SystemClock, SystemRng

@@ -24,7 +24,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 _TYPE_URL = "type.googleapis.com/tidelog.v1.ErrorDetail"
 
 #: Bytes of an error's sentence. The trailing metadata holds it three times, escaped.
-MAX_SENTENCE_BYTES = 1000
+MAX_ERROR_MESSAGE_BYTES = 1000
 _CUT = " … ".encode()
 #: Records that an error names.
 MAX_FAULTS = 10_000
@@ -129,30 +129,30 @@ def meaning(error: LogError) -> Meaning:
     return TABLE.get(type(error), _UNKNOWN)
 
 
-def sentence(error: LogError) -> str:
+def bounded_message(error: LogError) -> str:
     """The error's sentence, cut to fit a call's trailing metadata: receivers drop metadata longer than 8 KiB, and with it the
     error and its detail. A sentence may be long because it quotes what the caller sent."""
     text = str(error).encode(errors="replace")
-    if len(text) > MAX_SENTENCE_BYTES:
-        half = (MAX_SENTENCE_BYTES - len(_CUT)) // 2
+    if len(text) > MAX_ERROR_MESSAGE_BYTES:
+        half = (MAX_ERROR_MESSAGE_BYTES - len(_CUT)) // 2
         text = text[:half] + _CUT + text[-half:]
     return text.decode(errors="ignore")
 
 
 def detail_of(error: LogError) -> pb.ErrorDetail:
     faults = error.faults[:MAX_FAULTS] if isinstance(error, _NAMING) else ()
-    forget_frames(error)
+    clear_tracebacks(error)
     return pb.ErrorDetail(
         kafka_error=meaning(error).kafka,
         reason=type(error).__name__,
         retriable=retriable(error),
         advice=_ADVICE[error.advice],
-        message=sentence(error),
-        faults=[pb.RecordFault(place=each.batch_index, message=each.message) for each in faults],
+        message=bounded_message(error),
+        faults=[pb.RecordFault(batch_index=each.batch_index, message=each.message) for each in faults],
     )
 
 
-def forget_frames(error: BaseException | None) -> None:
+def clear_tracebacks(error: BaseException | None) -> None:
     """Drops the traceback of a reported error. A traceback keeps its frames and all their values alive, and in a cycle
     wherever a frame refers to the error, until a full collection."""
     seen: set[int] = set()
@@ -168,12 +168,12 @@ def error_of(detail: pb.ErrorDetail) -> LogError:
     if kind is None:
         return LogError(f"{detail.kafka_error}: {detail.message}")
     if issubclass(kind, _NAMING):
-        return kind(detail.message, [RecordFault(each.place, each.message) for each in detail.faults])
+        return kind(detail.message, [RecordFault(each.batch_index, each.message) for each in detail.faults])
     return kind(detail.message)
 
 
 def trailing_metadata(error: LogError) -> tuple[tuple[str, bytes], ...]:
-    status = pb.Status(code=meaning(error).status.value[0], message=sentence(error))
+    status = pb.Status(code=meaning(error).status.value[0], message=bounded_message(error))
     status.details.add(type_url=_TYPE_URL, value=detail_of(error).SerializeToString())
     return ((DETAILS_KEY, status.SerializeToString()),)
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgrpc_api/proto/errors.proto\x12\ntidelog.v1\x1a\x19google/protobuf/any.proto\"N\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\"\xa3\x01\n\x0b\x45rrorDetail\x12\x13\n\x0bkafka_error\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12\"\n\x06\x61\x64vice\x18\x04 \x01(\x0e\x32\x12.tidelog.v1.Advice\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\'\n\x06\x66\x61ults\x18\x06 \x03(\x0b\x32\x17.tidelog.v1.RecordFault\"-\n\x0bRecordFault\x12\r\n\x05place\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t*y\n\x06\x41\x64vice\x12\x16\n\x12\x41\x44VICE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41\x44VICE_RETRY\x10\x01\x12\x13\n\x0f\x41\x44VICE_REDIRECT\x10\x02\x12\x0f\n\x0b\x41\x44VICE_STOP\x10\x03\x12\x0e\n\nADVICE_FIX\x10\x04\x12\x0f\n\x0b\x41\x44VICE_PAGE\x10\x05\x42$\n\ntidelog.v1P\x01Z\x14tidelog/v1;tidelogv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgrpc_api/proto/errors.proto\x12\ntidelog.v1\x1a\x19google/protobuf/any.proto\"N\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\"\xa3\x01\n\x0b\x45rrorDetail\x12\x13\n\x0bkafka_error\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12\"\n\x06\x61\x64vice\x18\x04 \x01(\x0e\x32\x12.tidelog.v1.Advice\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\'\n\x06\x66\x61ults\x18\x06 \x03(\x0b\x32\x17.tidelog.v1.RecordFault\"3\n\x0bRecordFault\x12\x13\n\x0b\x62\x61tch_index\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t*y\n\x06\x41\x64vice\x12\x16\n\x12\x41\x44VICE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41\x44VICE_RETRY\x10\x01\x12\x13\n\x0f\x41\x44VICE_REDIRECT\x10\x02\x12\x0f\n\x0b\x41\x44VICE_STOP\x10\x03\x12\x0e\n\nADVICE_FIX\x10\x04\x12\x0f\n\x0b\x41\x44VICE_PAGE\x10\x05\x42$\n\ntidelog.v1P\x01Z\x14tidelog/v1;tidelogv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'grpc_api.proto.errors_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ntidelog.v1P\001Z\024tidelog/v1;tidelogv1'
-  _globals['_ADVICE']._serialized_start=363
-  _globals['_ADVICE']._serialized_end=484
+  _globals['_ADVICE']._serialized_start=369
+  _globals['_ADVICE']._serialized_end=490
   _globals['_STATUS']._serialized_start=70
   _globals['_STATUS']._serialized_end=148
   _globals['_ERRORDETAIL']._serialized_start=151
   _globals['_ERRORDETAIL']._serialized_end=314
   _globals['_RECORDFAULT']._serialized_start=316
-  _globals['_RECORDFAULT']._serialized_end=361
+  _globals['_RECORDFAULT']._serialized_end=367
 # @@protoc_insertion_point(module_scope)

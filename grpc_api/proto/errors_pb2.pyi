@@ -131,20 +131,20 @@ Global___ErrorDetail: _TypeAlias = ErrorDetail  # noqa: Y015
 class RecordFault(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    PLACE_FIELD_NUMBER: _builtins.int
+    BATCH_INDEX_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
-    place: _builtins.int
-    """The record's place in its batch, from 0."""
+    batch_index: _builtins.int
+    """The position of the record in its batch, from 0."""
     message: _builtins.str
     def __init__(
         self,
         *,
-        place: _builtins.int = ...,
+        batch_index: _builtins.int = ...,
         message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "place", b"place"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_index", b"batch_index", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

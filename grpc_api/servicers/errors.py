@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from grpc_api.messages.errors import forget_frames, meaning, sentence, trailing_metadata
+from grpc_api.messages.errors import bounded_message, clear_tracebacks, meaning, trailing_metadata
 from storage_tiers import events
 from storage_tiers.errors import LogError
 
@@ -35,9 +35,9 @@ async def ending(name: str, context: Any) -> AsyncIterator[None]:
         yield
     except LogError as error:
         events.provoked(log, "request.refused", by=name, server="grpc", api=name, client=context.peer(), error=error)
-        _end(context, meaning(error).status, sentence(error))
+        _end(context, meaning(error).status, bounded_message(error))
         context.set_trailing_metadata(trailing_metadata(error))
-        forget_frames(error)
+        clear_tracebacks(error)
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except grpc.aio.InternalError as error:
@@ -45,7 +45,7 @@ async def ending(name: str, context: Any) -> AsyncIterator[None]:
     except Exception as error:  # noqa: BLE001 - the caller gets an answer, the node goes on
         events.error(log, "request.defect", server="grpc", api=name, defect=error)
         _end(context, grpc.StatusCode.INTERNAL, "the node met a defect of its own; its log has the details")
-        forget_frames(error)
+        clear_tracebacks(error)
 
 
 def _end(context: Any, code: grpc.StatusCode, details: str) -> None:

@@ -8,7 +8,7 @@ goes first the next time. If a partition fails, the stream sends what the others
 from __future__ import annotations
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Log
-from grpc_api.messages.errors import forget_frames
+from grpc_api.messages.errors import clear_tracebacks
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.servicers.calls import CallContext
 from grpc_api.servicers.fetching import encoded, fetched, part_of, records_of, release, size_of
@@ -100,7 +100,7 @@ async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
                 await context.write_counted(data)
             del data  # sent, and no longer counted
         if failure is not None:
-            forget_frames(failure)
+            clear_tracebacks(failure)
             raise failure
 
 

@@ -18,7 +18,7 @@ from grpc_api.contract.log import Append, Appended, Fetch, Fetched, FetchPartiti
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import TopicDescription
 from grpc_api.limits import MAX_FETCH_PARTITIONS, MAX_SENT_RECORDS
-from grpc_api.messages.errors import detail_of, forget_frames
+from grpc_api.messages.errors import clear_tracebacks, detail_of
 from grpc_api.messages.log import isolation_of
 from grpc_api.messages.record_rows import RowEncoder
 from grpc_api.proto import log_pb2
@@ -249,7 +249,7 @@ class _Reading:
                 async with context.bounds.answers.hold(context.peer_name, ANSWER_COPIES * len(message)):
                     await context.write_counted(message)
             if failure is not None:
-                forget_frames(failure)
+                clear_tracebacks(failure)
                 raise failure
 
     def _wanted(self) -> list[int]:

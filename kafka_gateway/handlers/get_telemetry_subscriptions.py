@@ -13,7 +13,7 @@ from grpc_api.contract.topics import Resource, ResourceKind
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import to_uuid
-from kafka_gateway.telemetry import ACCEPTED_CODECS, Asker, Subscription
+from kafka_gateway.telemetry import ACCEPTED_CODECS, Subscription, TelemetryClient
 from storage_tiers.types import TopicId
 
 
@@ -22,8 +22,8 @@ async def serve(request: Any, call: Call) -> Fields:
     given = request.client_instance_id
     instance_id = call.options.rng.token(16) if given is None else given.bytes
     subscriptions = await subscriptions_of(call)
-    asker = Asker(instance_id, call.client_id, call.client)
-    subscribed = telemetry.subscribe(asker, subscriptions, call.options.clock.monotonic() * 1000)
+    caller = TelemetryClient(instance_id, call.client_id, call.client)
+    subscribed = telemetry.subscribe(caller, subscriptions, call.options.clock.monotonic() * 1000)
     if subscribed is None:
         return refuse(request, call, ErrorCode.THROTTLING_QUOTA_EXCEEDED, "")
     return {

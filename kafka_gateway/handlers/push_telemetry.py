@@ -6,13 +6,13 @@ from typing import Any
 
 from kafka_gateway.handlers.get_telemetry_subscriptions import subscriptions_of
 from kafka_gateway.message_handler import Call, Fields
-from kafka_gateway.telemetry import RESERVED, Asker
+from kafka_gateway.telemetry import RESERVED, TelemetryClient
 
 
 async def serve(request: Any, call: Call) -> Fields:
     given = request.client_instance_id
     code = await call.options.telemetry.push(
-        Asker(RESERVED[0] if given is None else given.bytes, call.client_id, call.client),
+        TelemetryClient(RESERVED[0] if given is None else given.bytes, call.client_id, call.client),
         await subscriptions_of(call),
         request.subscription_id,
         request.compression_type,

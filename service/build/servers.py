@@ -16,8 +16,8 @@ from kafka_gateway.settings import ConnectionLimits, GatewaySettings, Limits
 from kafka_gateway.telemetry import Telemetry
 from service.announcing import Addresses
 from service.configs.types import connection_counts
+from service.derived_settings import listeners_of
 from service.listeners import Listeners, host_and_port, url_of
-from service.node_place import listeners_of
 from service.observability.client_telemetry import ClientTelemetryLog
 from storage_tiers.errors import InvalidConfig
 

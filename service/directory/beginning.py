@@ -17,9 +17,9 @@ from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from service.derived_settings import check_store_is_there
 from service.metadata.image import MetadataImage
 from service.metadata.store import DIRECTORY as METADATA_DIRECTORY
-from service.node_place import check_store_is_there
 from service.readiness import Readiness
 from service.settings import NodeSettings
 from service.takeover.verify import verify

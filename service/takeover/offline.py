@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from service.derived_settings import cache_directory_of, check_store_is_there, tier_client
 from service.directory.beginning import belongs, no_such_cluster
 from service.metadata.log import MetadataLog
-from service.node_place import cache_directory_of, check_store_is_there, tier_client
 from service.readiness import Readiness
 from service.settings import NodeSettings
 from service.takeover.run import RecoveryPoint, TakeOver

@@ -19,7 +19,7 @@ from storage_tiers.records.batch_walk import PARTIAL, WHOLE, scan_batches
 _COUNT = struct.Struct(">i")
 
 
-class PlacedBatch(NamedTuple):
+class ScannedBatch(NamedTuple):
     """A batch's position in a run, and its header's offsets and time."""
 
     position: int
@@ -34,7 +34,7 @@ class Run(NamedTuple):
     """Consecutive whole batches; `data` is exactly their bytes."""
 
     data: memoryview
-    batches: list[PlacedBatch]
+    batches: list[ScannedBatch]
 
     @property
     def base(self) -> int:
@@ -100,14 +100,14 @@ class _PieceCheck:
             f"{piece.segment.key}, offsets [{piece.base}, {piece.end}): {fault}; run `tidelog fsck`, nothing is read of it"
         )
 
-    def scanned(self, data: memoryview) -> tuple[list[PlacedBatch], int]:
+    def scanned(self, data: memoryview) -> tuple[list[ScannedBatch], int]:
         """The whole batches at the start of the next bytes, and their end. TierCorrupt if no batch can begin there."""
         found, stopped, stop = scan_batches(data, 0, len(data))
         if stop not in (WHOLE, PARTIAL):
             raise self.bad(f"no batch begins at byte {self._bytes + stopped}")
-        return [PlacedBatch(*batch) for batch in found], stopped
+        return [ScannedBatch(*batch) for batch in found], stopped
 
-    def run(self, data: memoryview, batches: list[PlacedBatch]) -> Run:
+    def run(self, data: memoryview, batches: list[ScannedBatch]) -> Run:
         """Accepts the next bytes as these batches."""
         run = Run(data, batches)
         for batch in run.batches:

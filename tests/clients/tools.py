@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.differential.rules import LATER
+from tests.differential.rules import UNSUPPORTED_APIS
 from tests.support import kafka_jars
 from tests.support.talker import Talker
 
@@ -177,7 +177,7 @@ DIFFERENCES = (
     Difference(r"(?<=only supports versions 0-)1", "0", _FEATURES),
     *(
         Difference(rf"^(\t{each.name}\({each.key}\)): [^,\n]*", r"\1: UNSUPPORTED", f"not served yet: {each.what}")
-        for each in LATER
+        for each in UNSUPPORTED_APIS
     ),
 )
 #: Text that only our output has, with the reason.

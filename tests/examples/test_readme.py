@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.configs.differences import DIFFERENCES
+from service.derived_settings import listeners_of
 from service.listeners import url_of
-from service.node_place import listeners_of
 from service.settings import load_settings
 from tests.spark.conftest import spark  # noqa: F401  (a fixture: the session that all Spark tests of a worker share)
 from tests.support.clients import until

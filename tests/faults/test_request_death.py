@@ -33,7 +33,7 @@ from tests.faults.history import History
 from tests.faults.processes import kill_node, kill_tier
 from tests.faults.world import HOUR_MS, SWEEPING, a_world
 from tests.support.node import Node, NodeFailed
-from tests.support.s3_proxy import Action, Answer, Forward, Hangup, Request, S3Proxy
+from tests.support.s3_proxy import Action, Answer, DropConnection, Forward, Request, S3Proxy
 from tests.support.s3_servers import BUCKET, S3Server
 
 TOPIC = "dying"
@@ -77,7 +77,7 @@ class Killer:
             await forward(request)
         self.at = f"{request.method} {request.path}"
         self.killed = kill_node(self._node.pid)
-        raise Hangup
+        raise DropConnection
 
 
 class Round:
@@ -319,7 +319,7 @@ def test_the_tier_process_dies_at_some_requests(tmp_path: Path, versitygw: S3Ser
                 if lose_answer:
                     await forward(request)
                 struck.append(kill_tier(pid))
-                raise Hangup
+                raise DropConnection
 
             return act
 

@@ -26,7 +26,7 @@ from kafka_gateway.server import GatewayServer
 from storage_tiers.errors import LogError, PolicyViolation
 from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
-from tests.kafka_gateway.asking import AFTER_CORRELATION, joined
+from tests.kafka_gateway.handler_client import AFTER_CORRELATION, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import BATCH, PARTITION, connected, metadata, produce, serving, until

@@ -20,7 +20,7 @@ from kafka_gateway.reply import CloseConnection, DelayedReply
 from storage_tiers.errors import NotEnoughReplicas
 from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
-from tests.kafka_gateway.asking import AFTER_CORRELATION, Asker, joined
+from tests.kafka_gateway.handler_client import AFTER_CORRELATION, HandlerClient, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import connected, serving
@@ -181,7 +181,7 @@ async def test_one_resource_of_many_configs_rests_between_them(core: MemoryCore,
     lane, rows = Resting(), 2_000
     configs = [{"name": f"unknown-{n}", "value": "1"} for n in range(rows)]
     resource = {"resource_type": 2, "resource_name": "none", "configs": configs}
-    answer = await Asker(core, Options(lane=lane)).ask(schema, 1, resources=[resource], validate_only=False)
+    answer = await HandlerClient(core, Options(lane=lane)).ask(schema, 1, resources=[resource], validate_only=False)
     assert [row.resource_name for row in answer.responses] == ["none"]
     assert lane.rests > rows
 

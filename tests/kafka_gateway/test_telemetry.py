@@ -12,11 +12,11 @@ from kafka_gateway.client import ConnectedClient
 from kafka_gateway.telemetry import (
     EXPIRY_MS,
     LONGEST_MATCHED,
-    Asker,
     PushedMetrics,
     Subscribed,
     Subscription,
     Telemetry,
+    TelemetryClient,
 )
 from storage_tiers.errors import InvalidRecord
 
@@ -45,8 +45,8 @@ class World:
         self.client = ConnectedClient("10.0.0.1", 999)
 
     def get(self, instance: bytes = ONE, client_id: str = "c") -> Subscribed | None:
-        asker = Asker(instance, client_id, self.client)
-        return self.telemetry.subscribe(asker, list(self.subscriptions), self.now_ms)
+        caller = TelemetryClient(instance, client_id, self.client)
+        return self.telemetry.subscribe(caller, list(self.subscriptions), self.now_ms)
 
     def subscribed(self, instance: bytes = ONE, client_id: str = "c") -> Subscribed:
         found = self.get(instance, client_id)
@@ -62,11 +62,11 @@ class World:
         metrics: bytes = b"x",
         terminating: bool = False,
     ) -> int:
-        asker = Asker(instance, "c", self.client)
+        caller = TelemetryClient(instance, "c", self.client)
         subscriptions = list(self.subscriptions)
         return asyncio.run(
             self.telemetry.push(
-                asker, subscriptions, number, codec, metrics, terminating=terminating, now_ms=self.now_ms
+                caller, subscriptions, number, codec, metrics, terminating=terminating, now_ms=self.now_ms
             )
         )
 
@@ -226,10 +226,10 @@ async def test_a_push_is_received_beside_the_loop(kept: Kept, monkeypatch: pytes
         receive(receiver, pushed)
 
     monkeypatch.setattr(Kept, "receive", slow)
-    asker = Asker(ONE, "c", world.client)
+    caller = TelemetryClient(ONE, "c", world.client)
     number = world.subscribed().subscription_id
     pushing = asyncio.ensure_future(
-        world.telemetry.push(asker, [], number, 0, b"some metrics", terminating=False, now_ms=world.now_ms)
+        world.telemetry.push(caller, [], number, 0, b"some metrics", terminating=False, now_ms=world.now_ms)
     )
     await asyncio.sleep(0)
     assert not pushing.done() and not kept.pushed

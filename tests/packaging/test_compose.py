@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from confluent_kafka.admin import AdminClient
 
+from service.derived_settings import listeners_of
 from service.listeners import host_and_port
-from service.node_place import listeners_of
 from service.settings import NodeSettings, load_settings
 from tests.packaging.test_alerts import RULES
 from tests.support import s3_servers

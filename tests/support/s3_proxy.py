@@ -41,12 +41,12 @@ class Answer:
     body: bytes
 
 
-class Hangup(Exception):
+class DropConnection(Exception):
     """Ends the client's connection without an answer."""
 
 
 Forward = Callable[[Request], Awaitable[Answer]]
-#: Handles one request: returns the answer for the client, or raises Hangup.
+#: Handles one request: returns the answer for the client, or raises DropConnection.
 Action = Callable[[Request, Forward], Awaitable[Answer]]
 
 
@@ -133,7 +133,7 @@ class S3Proxy:
                 await writer.drain()
                 if _closes(answer.head):
                     return
-        except (Hangup, OSError, EOFError, asyncio.CancelledError):
+        except (DropConnection, OSError, EOFError, asyncio.CancelledError):
             pass  # the client sees its connection end; cancelled only by `_stop`
         finally:
             for end in (writer, *(() if upstream is None else (upstream[1],))):
@@ -166,7 +166,7 @@ def kill_before(pid: int) -> Action:
 
     async def act(request: Request, forward: Forward) -> Answer:
         os.kill(pid, signal.SIGKILL)
-        raise Hangup
+        raise DropConnection
 
     return act
 
@@ -177,14 +177,14 @@ def kill_after(pid: int) -> Action:
     async def act(request: Request, forward: Forward) -> Answer:
         await forward(request)
         os.kill(pid, signal.SIGKILL)
-        raise Hangup
+        raise DropConnection
 
     return act
 
 
 def hang_up_before() -> Action:
     async def act(request: Request, forward: Forward) -> Answer:
-        raise Hangup
+        raise DropConnection
 
     return act
 
@@ -194,7 +194,7 @@ def hang_up_after() -> Action:
 
     async def act(request: Request, forward: Forward) -> Answer:
         await forward(request)
-        raise Hangup
+        raise DropConnection
 
     return act
 
@@ -215,7 +215,7 @@ def stall() -> Action:
 
     async def act(request: Request, forward: Forward) -> Answer:
         await asyncio.Event().wait()
-        raise Hangup
+        raise DropConnection
 
     return act
 

@@ -29,7 +29,7 @@ from storage_tiers.records.checksum import crc32c
 log = logging.getLogger(__name__)
 
 #: Differs from the names of log files, which `tidelog log dump` reads.
-FILE_NAME = "metadata-to-upload"
+FILE_NAME = "metadata-snapshot"
 
 
 class MetadataSnapshots:

@@ -95,8 +95,8 @@ def _state(now: NodeNumbers) -> str:
 
 
 def _partitions(now: NodeNumbers) -> str:
-    waiting = f" [yellow]({count(now.recovering_partitions)} wait)[/]" if now.recovering_partitions else ""
-    return count(now.partitions) + waiting
+    recovering = f" [yellow]({count(now.recovering_partitions)} recovering)[/]" if now.recovering_partitions else ""
+    return count(now.partitions) + recovering
 
 
 def _requests(live: Sequence[NodeNumbers], most: int) -> Table:

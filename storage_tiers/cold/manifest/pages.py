@@ -52,9 +52,9 @@ MAX_PAGE_SEGMENTS = 8192
 MAX_PAGE_REFS = 1024
 #: Pages folded at a time, pages unfolded at a time, and the newest pages of a kind that are never folded: they may be merged.
 FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
-#: Above TIDY_PAGES pages, commits that write few pages merge and fold old ones, so that commits that write many find room.
-#: A commit writes at most MAX_PAGE_WRITES pages.
-TIDY_PAGES, MAX_PAGE_WRITES = 48, 3
+#: With more than MERGE_ABOVE_PAGES pages, commits that write few pages merge and fold old ones, which keeps room for commits
+#: that write many. A commit writes at most MAX_PAGE_WRITES pages.
+MERGE_ABOVE_PAGES, MAX_PAGE_WRITES = 48, 3
 #: Up to this many segments expired from a page go to the manifest's list instead of a page of their own.
 _EXPIRED_INLINE = 32
 
@@ -84,7 +84,7 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
         draft.merge_tail(PageKind.LIVE)
         draft.merge_tail(PageKind.REMOVED)
         draft.spill()
-    while len(draft.pages) > TIDY_PAGES and draft.write_count < MAX_PAGE_WRITES - 1:
+    while len(draft.pages) > MERGE_ABOVE_PAGES and draft.write_count < MAX_PAGE_WRITES - 1:
         if not draft.merge() and not draft.fold():
             break
         draft.spill()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import NewTopic
-from tests.kafka_gateway.asking import Asker
+from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore
 
 
@@ -21,5 +21,5 @@ async def core(tmp_path: Path) -> AsyncIterator[MemoryCore]:
 
 
 @pytest.fixture
-def asker(core: MemoryCore) -> Asker:
-    return Asker(core)
+def handlers(core: MemoryCore) -> HandlerClient:
+    return HandlerClient(core)

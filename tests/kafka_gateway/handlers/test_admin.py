@@ -10,7 +10,7 @@ import pytest
 from grpc_api.contract.log import Append, OffsetQuery
 from grpc_api.contract.topics import NewTopic
 from storage_tiers.types import TopicPartition
-from tests.kafka_gateway.asking import Asker
+from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch
 from tests.kafka_gateway.memory_core import MemoryCore
 
@@ -22,10 +22,10 @@ def append(core: MemoryCore, name: str, partition: int, timestamp: int) -> None:
 
 # --- CreateTopics ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_topics_are_created(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_topics_are_created(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     new = {"name": "new", "num_partitions": 2, "replication_factor": 1}
     config = {"configs": [{"name": "retention.ms", "value": "5"}]}
-    answer = await asker.ask("create_topics", version, topics=[{**new, **config}, {**new, "name": "first"}])
+    answer = await handlers.ask("create_topics", version, topics=[{**new, **config}, {**new, "name": "first"}])
     assert [(row.name, int(row.error_code)) for row in answer.topics] == [("new", 0), ("first", 36)]
     assert core.configs_of["new"] == {"retention.ms": "5"}
     assert answer.topics[1].error_message == "topic first exists"
@@ -36,9 +36,9 @@ async def test_topics_are_created(asker: Asker, core: MemoryCore, version: int) 
         assert answer.topics[0].topic_id.bytes == core.ids["new"]
 
 
-async def test_a_name_that_stands_twice_creates_nothing(asker: Asker, core: MemoryCore) -> None:
+async def test_a_name_that_stands_twice_creates_nothing(handlers: HandlerClient, core: MemoryCore) -> None:
     new = {"name": "new", "num_partitions": 1, "replication_factor": 1}
-    answer = await asker.ask("create_topics", 7, topics=[new, {**new, "name": "other"}, new])
+    answer = await handlers.ask("create_topics", 7, topics=[new, {**new, "name": "other"}, new])
     assert {row.name: (int(row.error_code), row.error_message) for row in answer.topics} == {
         "new": (42, "Duplicate topic name."),
         "other": (0, None),
@@ -46,12 +46,12 @@ async def test_a_name_that_stands_twice_creates_nothing(asker: Asker, core: Memo
     assert "new" not in core.ids
 
 
-async def test_a_partition_is_assigned_once(asker: Asker, core: MemoryCore) -> None:
+async def test_a_partition_is_assigned_once(handlers: HandlerClient, core: MemoryCore) -> None:
     rows = [{"partition_index": place, "broker_ids": [1]} for place in range(2)]
     assigned = {"name": "assigned", "num_partitions": -1, "replication_factor": -1, "assignments": rows}
     twice = {**assigned, "name": "twice", "assignments": [*rows, rows[1]]}
     worse = {**twice, "name": "not a name"}
-    answer = await asker.ask("create_topics", 7, topics=[assigned, twice, worse])
+    answer = await handlers.ask("create_topics", 7, topics=[assigned, twice, worse])
     assert {row.name: (int(row.error_code), row.num_partitions) for row in answer.topics} == {
         "assigned": (0, 2),
         "twice": (39, -1),
@@ -61,53 +61,53 @@ async def test_a_partition_is_assigned_once(asker: Asker, core: MemoryCore) -> N
     assert "twice" not in core.ids
 
 
-async def test_validation_creates_nothing(asker: Asker, core: MemoryCore) -> None:
+async def test_validation_creates_nothing(handlers: HandlerClient, core: MemoryCore) -> None:
     new = {"name": "new", "num_partitions": 4, "replication_factor": 1}
-    answer = await asker.ask("create_topics", 5, topics=[new], validate_only=True)
+    answer = await handlers.ask("create_topics", 5, topics=[new], validate_only=True)
     assert (int(answer.topics[0].error_code), answer.topics[0].num_partitions) == (0, 4)
     assert "new" not in core.ids
 
 
 # --- DeleteTopics ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_topics_are_deleted_by_name(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_topics_are_deleted_by_name(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     names = ["first", "none"]
     values: Any = {"topics": [{"name": name} for name in names]} if version >= 6 else {"topic_names": names}
-    answer = await asker.ask("delete_topics", version, **values)
+    answer = await handlers.ask("delete_topics", version, **values)
     assert [(row.name, int(row.error_code)) for row in answer.responses] == [("first", 0), ("none", 3)]
     assert list(core.ids) == ["second"]
 
 
-async def test_topics_are_deleted_by_id(asker: Asker, core: MemoryCore) -> None:
+async def test_topics_are_deleted_by_id(handlers: HandlerClient, core: MemoryCore) -> None:
     known, unknown = uuid.UUID(bytes=bytes(core.ids["first"])), uuid.UUID(int=3)
     topics = [{"name": None, "topic_id": known}, {"name": None, "topic_id": unknown}]
-    answer = await asker.ask("delete_topics", 6, topics=topics)
+    answer = await handlers.ask("delete_topics", 6, topics=topics)
     assert [(r.name, r.topic_id, int(r.error_code)) for r in answer.responses] == [
         ("first", known, 0),
         (None, unknown, 100),
     ]
 
 
-async def test_deletions_that_say_too_much_or_too_little_are_refused(asker: Asker, core: MemoryCore) -> None:
+async def test_deletions_that_say_too_much_or_too_little_are_refused(handlers: HandlerClient, core: MemoryCore) -> None:
     known = uuid.UUID(bytes=bytes(core.ids["first"]))
     topics = [{"name": "first", "topic_id": known}, {"name": None}, {"name": "second"}, {"name": "second"}]
-    answer = await asker.ask("delete_topics", 6, topics=topics)
+    answer = await handlers.ask("delete_topics", 6, topics=topics)
     assert [int(row.error_code) for row in answer.responses] == [42, 42, 42]
     assert list(core.ids) == ["first", "second"]
 
 
 # --- CreatePartitions --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(4))
-async def test_partitions_are_added(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_partitions_are_added(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     topics = [{"name": name, "count": 3, "assignments": None} for name in ("second", "first", "none")]
-    answer = await asker.ask("create_partitions", version, topics=topics)
+    answer = await handlers.ask("create_partitions", version, topics=topics)
     assert [(row.name, int(row.error_code)) for row in answer.results] == [("second", 0), ("first", 37), ("none", 3)]
     assert TopicPartition("second", 2) in core.partitions
 
 
-async def test_partitions_of_one_topic_are_asked_for_once(asker: Asker) -> None:
+async def test_partitions_of_one_topic_are_asked_for_once(handlers: HandlerClient) -> None:
     topics = [{"name": "second", "count": count, "assignments": None} for count in (2, 3)]
-    answer = await asker.ask("create_partitions", 3, topics=topics)
+    answer = await handlers.ask("create_partitions", 3, topics=topics)
     assert [(row.name, int(row.error_code)) for row in answer.results] == [("second", 42)]
 
 
@@ -121,43 +121,43 @@ def offsets_of(answer: Any) -> list[tuple[int, int, int, int]]:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_special_timestamps_by_version(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_special_timestamps_by_version(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 0, 1000)
     append(core, "first", 0, 3000)
     append(core, "first", 0, 2000)
     since = {-1: (1, -1, 3), -2: (1, -1, 0), -3: (7, 3000, 1), -4: (8, -1, 0), -5: (9, -1, -1), -6: (11, -1, -1)}
     for timestamp, (first, found, offset) in since.items():
         topics = [{"name": "first", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
-        answer = await asker.ask("list_offsets", version, replica_id=-1, topics=topics)
+        answer = await handlers.ask("list_offsets", version, replica_id=-1, topics=topics)
         assert offsets_of(answer) == [(0, 0, found, offset) if version >= first else (0, 35, -1, -1)], timestamp
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_offsets_by_time(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_offsets_by_time(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 1, 1000)
     append(core, "first", 1, 2000)
     rows = [{"partition_index": 1, "timestamp": 1500}, {"partition_index": 0, "timestamp": 1500}]
     rows += [{"partition_index": 9, "timestamp": 1500}, {"partition_index": 2, "timestamp": -7}]
-    answer = await asker.ask("list_offsets", version, replica_id=-1, topics=[{"name": "first", "partitions": rows}])
+    answer = await handlers.ask("list_offsets", version, replica_id=-1, topics=[{"name": "first", "partitions": rows}])
     assert offsets_of(answer) == [(1, 0, 2000, 1), (0, 0, -1, -1), (9, 3, -1, -1), (2, 35, -1, -1)]
     if version >= 4:
         assert [row.leader_epoch for row in answer.topics[0].partitions] == [0, -1, -1, -1]
 
 
-async def test_a_partition_asked_for_twice_is_refused(asker: Asker) -> None:
+async def test_a_partition_asked_for_twice_is_refused(handlers: HandlerClient) -> None:
     rows = [{"partition_index": 0, "timestamp": -1}, {"partition_index": 0, "timestamp": -2}]
-    answer = await asker.ask("list_offsets", 6, replica_id=-1, topics=[{"name": "first", "partitions": rows}])
+    answer = await handlers.ask("list_offsets", 6, replica_id=-1, topics=[{"name": "first", "partitions": rows}])
     assert offsets_of(answer) == [(0, 42, -1, -1)]
 
 
-async def test_an_unknown_isolation_level_is_refused(asker: Asker) -> None:
+async def test_an_unknown_isolation_level_is_refused(handlers: HandlerClient) -> None:
     topics = [{"name": "first", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
-    answer = await asker.ask("list_offsets", 6, replica_id=-1, isolation_level=2, topics=topics)
+    answer = await handlers.ask("list_offsets", 6, replica_id=-1, isolation_level=2, topics=topics)
     assert offsets_of(answer) == [(0, 42, -1, -1)]
 
 
 async def test_a_look_up_that_takes_too_long_is_timed_out(
-    asker: Asker, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+    handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def slow(queries: list[OffsetQuery]) -> None:
         await never.wait()
@@ -167,55 +167,55 @@ async def test_a_look_up_that_takes_too_long_is_timed_out(
     never = asyncio.Event()
     monkeypatch.setattr(core, "list_offsets", slow)
     topics = [{"name": "first", "partitions": [{"partition_index": 0, "timestamp": 5}]}]
-    answer = await asker.ask("list_offsets", 10, replica_id=-1, timeout=milliseconds(1), topics=topics)
+    answer = await handlers.ask("list_offsets", 10, replica_id=-1, timeout=milliseconds(1), topics=topics)
     assert offsets_of(answer) == [(0, 7, -1, -1)]
 
 
 # --- DeleteRecords -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(3))
-async def test_records_are_deleted(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_records_are_deleted(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     for _ in range(4):
         append(core, "first", 0, 1000)
     rows = [{"partition_index": p, "offset": o} for p, o in ((0, 3), (1, 1), (9, 0))]
     topics = [{"name": "first", "partitions": rows}, {"name": "none", "partitions": [{"partition_index": 0}]}]
-    answer = await asker.ask("delete_records", version, topics=topics)
+    answer = await handlers.ask("delete_records", version, topics=topics)
     found = [
         (t.name, r.partition_index, r.low_watermark, int(r.error_code)) for t in answer.topics for r in t.partitions
     ]
     assert found == [("first", 0, 3, 0), ("first", 1, -1, 1), ("first", 9, -1, 3), ("none", 0, -1, 3)]
     everything = [{"name": "first", "partitions": [{"partition_index": 0, "offset": -1}]}]
-    answer = await asker.ask("delete_records", version, topics=everything)
+    answer = await handlers.ask("delete_records", version, topics=everything)
     assert answer.topics[0].partitions[0].low_watermark == 4
 
 
 # --- InitProducerId ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(6))
-async def test_producer_ids_are_given_once(asker: Asker, version: int) -> None:
-    answers = [await asker.ask("init_producer_id", version, transactional_id=None) for _ in range(2)]
+async def test_producer_ids_are_given_once(handlers: HandlerClient, version: int) -> None:
+    answers = [await handlers.ask("init_producer_id", version, transactional_id=None) for _ in range(2)]
     assert [(int(a.error_code), a.producer_id, a.producer_epoch) for a in answers] == [(0, 1, 0), (0, 2, 0)]
 
 
 @pytest.mark.parametrize(
     "values", [{"transactional_id": ""}, {"transactional_id": None, "producer_id": 4, "producer_epoch": -1}]
 )
-async def test_half_a_producer_is_refused(asker: Asker, values: dict[str, Any]) -> None:
-    answer = await asker.ask("init_producer_id", 4, **values)
+async def test_half_a_producer_is_refused(handlers: HandlerClient, values: dict[str, Any]) -> None:
+    answer = await handlers.ask("init_producer_id", 4, **values)
     assert (int(answer.error_code), answer.producer_id) == (42, -1)
 
 
 # --- OffsetForLeaderEpoch ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_where_an_epoch_ended(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_where_an_epoch_ended(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 0, 1000)
     rows = [{"partition": p, "leader_epoch": e, "current_leader_epoch": -1} for p, e in ((0, 0), (0, -1), (9, 0))]
-    answer = await asker.ask("offset_for_leader_epoch", version, topics=[{"topic": "first", "partitions": rows}])
+    answer = await handlers.ask("offset_for_leader_epoch", version, topics=[{"topic": "first", "partitions": rows}])
     found = [(r.partition, int(r.error_code), r.leader_epoch, r.end_offset) for r in answer.topics[0].partitions]
     assert found == [(0, 0, 0, 1), (0, 0, -1, -1), (9, 3, -1, -1)]
 
 
 # --- configs -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_configs_are_described(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_configs_are_described(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     await core.create([NewTopic("own", configs={"retention.ms": "5"})])
     resources = [
         {"resource_type": 2, "resource_name": "own", "configuration_keys": ["retention.ms", "unknown"]},
@@ -223,7 +223,7 @@ async def test_configs_are_described(asker: Asker, core: MemoryCore, version: in
         {"resource_type": 2, "resource_name": "none", "configuration_keys": None},
         {"resource_type": 99, "resource_name": "x", "configuration_keys": None},
     ]
-    answer = await asker.ask("describe_configs", version, resources=resources, include_synonyms=True)
+    answer = await handlers.ask("describe_configs", version, resources=resources, include_synonyms=True)
     one, every, missing, unknown = answer.results
     assert [(c.name, c.value, c.config_source) for c in one.configs] == [("retention.ms", "5", 1)]
     assert [(s.name, s.value, s.source) for s in one.configs[0].synonyms] == [("retention.ms", "604800000", 5)]
@@ -234,11 +234,11 @@ async def test_configs_are_described(asker: Asker, core: MemoryCore, version: in
         assert (one.configs[0].config_type, one.configs[0].documentation) == (2, None)
 
 
-async def test_synonyms_and_documentation_come_only_when_asked_for(asker: Asker) -> None:
+async def test_synonyms_and_documentation_come_only_when_asked_for(handlers: HandlerClient) -> None:
     resources = [{"resource_type": 2, "resource_name": "first", "configuration_keys": ["retention.ms"]}]
-    plain = await asker.ask("describe_configs", 4, resources=resources)
+    plain = await handlers.ask("describe_configs", 4, resources=resources)
     assert plain.results[0].configs[0].synonyms == ()
-    full = await asker.ask("describe_configs", 4, resources=resources, include_documentation=True)
+    full = await handlers.ask("describe_configs", 4, resources=resources, include_documentation=True)
     assert full.results[0].configs[0].documentation == "what retention.ms does"
 
 
@@ -247,19 +247,19 @@ def alteration(name: str, value: str | None, operation: int = 0) -> dict[str, An
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_configs_are_altered(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_configs_are_altered(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     resources = [
         {"resource_type": 2, "resource_name": "first", "configs": [alteration("retention.ms", "7")]},
         {"resource_type": 2, "resource_name": "second", "configs": [alteration("unknown", "7")]},
         {"resource_type": 2, "resource_name": "none", "configs": [alteration("retention.ms", "7")]},
     ]
-    answer = await asker.ask("incremental_alter_configs", version, resources=resources, validate_only=True)
+    answer = await handlers.ask("incremental_alter_configs", version, resources=resources, validate_only=True)
     assert core.configs_of["first"] == {}
-    answer = await asker.ask("incremental_alter_configs", version, resources=resources)
+    answer = await handlers.ask("incremental_alter_configs", version, resources=resources)
     assert [int(row.error_code) for row in answer.responses] == [0, 40, 3]
     assert core.configs_of["first"] == {"retention.ms": "7"}
     delete = [{"resource_type": 2, "resource_name": "first", "configs": [alteration("retention.ms", None, 1)]}]
-    await asker.ask("incremental_alter_configs", version, resources=delete)
+    await handlers.ask("incremental_alter_configs", version, resources=delete)
     assert core.configs_of["first"] == {}
 
 
@@ -272,14 +272,14 @@ async def test_configs_are_altered(asker: Asker, core: MemoryCore, version: int)
     ],
 )
 async def test_senseless_alterations_are_refused(
-    asker: Asker, core: MemoryCore, configs: list[dict[str, Any]], message: str
+    handlers: HandlerClient, core: MemoryCore, configs: list[dict[str, Any]], message: str
 ) -> None:
     resources = [{"resource_type": 2, "resource_name": "first", "configs": configs}]
-    answer = await asker.ask("incremental_alter_configs", 1, resources=resources)
+    answer = await handlers.ask("incremental_alter_configs", 1, resources=resources)
     assert (int(answer.responses[0].error_code), answer.responses[0].error_message) == (42, message)
 
 
-async def test_a_resource_is_altered_once_in_a_request(asker: Asker) -> None:
+async def test_a_resource_is_altered_once_in_a_request(handlers: HandlerClient) -> None:
     resource = {"resource_type": 2, "resource_name": "first", "configs": [alteration("retention.ms", "7")]}
-    answer = await asker.ask("incremental_alter_configs", 1, resources=[resource, resource])
+    answer = await handlers.ask("incremental_alter_configs", 1, resources=[resource, resource])
     assert [int(row.error_code) for row in answer.responses] == [42, 42]

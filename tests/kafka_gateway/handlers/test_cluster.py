@@ -9,7 +9,7 @@ import pytest
 from grpc_api.contract.node import ActiveProducer
 from storage_tiers.errors import StorageError
 from storage_tiers.types import TopicPartition
-from tests.kafka_gateway.asking import Asker
+from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import milliseconds
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.memory_node import TOTAL_BYTES, USABLE_BYTES
@@ -20,8 +20,8 @@ WAIT = milliseconds(1000)
 # --- DescribeCluster --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("asked", "operations"), [(True, 8096), (False, -2147483648)])
 @pytest.mark.parametrize("version", range(3))
-async def test_the_cluster_is_described(asker: Asker, version: int, asked: bool, operations: int) -> None:
-    answer = await asker.ask("describe_cluster", version, include_cluster_authorized_operations=asked)
+async def test_the_cluster_is_described(handlers: HandlerClient, version: int, asked: bool, operations: int) -> None:
+    answer = await handlers.ask("describe_cluster", version, include_cluster_authorized_operations=asked)
     assert (int(answer.error_code), answer.error_message) == (0, None)
     assert (answer.cluster_id, answer.controller_id) == ("memory-core-cluster-id", 1)
     assert [(b.broker_id, b.host, b.rack) for b in answer.brokers] == [(1, "127.0.0.1", None)]
@@ -39,9 +39,9 @@ async def test_the_cluster_is_described(asker: Asker, version: int, asked: bool,
 )
 @pytest.mark.parametrize("version", [1, 2])
 async def test_who_asks_for_controllers_asked_the_wrong_one(
-    asker: Asker, version: int, endpoint: int, code: int, message: str
+    handlers: HandlerClient, version: int, endpoint: int, code: int, message: str
 ) -> None:
-    answer = await asker.ask("describe_cluster", version, endpoint_type=endpoint)
+    answer = await handlers.ask("describe_cluster", version, endpoint_type=endpoint)
     assert (int(answer.error_code), answer.error_message) == (code, message)
     assert (answer.cluster_id, answer.controller_id, answer.brokers, answer.endpoint_type) == ("", -1, (), 1)
 
@@ -52,9 +52,9 @@ def directory_rows(answer: Any) -> list[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_the_data_directory_is_described(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_the_data_directory_is_described(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     core.partitions[TopicPartition("first", 1)].size = 77
-    answer = await asker.ask("describe_log_dirs", version, topics=None)
+    answer = await handlers.ask("describe_log_dirs", version, topics=None)
     assert (int(answer.results[0].error_code), answer.results[0].log_dir) == (0, core.directory)
     assert directory_rows(answer) == [("first", [0, 1, 2]), ("second", [0])]
     row = answer.results[0].topics[0].partitions[1]
@@ -72,26 +72,28 @@ async def test_the_data_directory_is_described(asker: Asker, core: MemoryCore, v
         ([{"topic": "first", "partitions": [0, 9]}, {"topic": "first", "partitions": [2]}], [("first", [0, 2])]),
     ],
 )
-async def test_only_what_was_asked_of_a_directory_is_told(asker: Asker, topics: Any, rows: Any) -> None:
-    answer = await asker.ask("describe_log_dirs", 4, topics=topics)
+async def test_only_what_was_asked_of_a_directory_is_told(handlers: HandlerClient, topics: Any, rows: Any) -> None:
+    answer = await handlers.ask("describe_log_dirs", 4, topics=topics)
     assert (int(answer.error_code), directory_rows(answer)) == (0, rows)
 
 
-async def test_a_failing_disk_says_so(asker: Asker, core: MemoryCore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_disk_says_so(
+    handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = core.node
     node.disk_error = StorageError("gone")
     monkeypatch.setattr(MemoryCore, "node", node)
-    answer = await asker.ask("describe_log_dirs", 4, topics=None)
+    answer = await handlers.ask("describe_log_dirs", 4, topics=None)
     assert (int(answer.results[0].error_code), directory_rows(answer)) == (56, [])
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_replicas_stay_in_the_one_directory(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_replicas_stay_in_the_one_directory(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     def directory(path: str, *topics: tuple[str, list[int]]) -> Any:
         return {"path": path, "topics": [{"name": name, "partitions": indexes} for name, indexes in topics]}
 
     async def ask(*dirs: Any) -> Any:
-        answer = await asker.ask("alter_replica_log_dirs", version, dirs=dirs)
+        answer = await handlers.ask("alter_replica_log_dirs", version, dirs=dirs)
         return [(t.topic_name, [(p.partition_index, int(p.error_code)) for p in t.partitions]) for t in answer.results]
 
     ours = directory(core.directory, ("first", [0, 9]), ("none", [0]))
@@ -103,7 +105,9 @@ async def test_replicas_stay_in_the_one_directory(asker: Asker, core: MemoryCore
 
 
 # --- DescribeProducers ------------------------------------------------------------------------------------------------
-async def test_producers_are_described(asker: Asker, core: MemoryCore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producers_are_described(
+    handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = core.node
     node.active[TopicPartition("first", 0)] = [ActiveProducer(4000, 2, 17, 1_700_000_000_000, -1, -1)]
     monkeypatch.setattr(MemoryCore, "node", node)
@@ -112,7 +116,7 @@ async def test_producers_are_described(asker: Asker, core: MemoryCore, monkeypat
         {"name": "none", "partition_indexes": [0]},
         {"name": "bad name", "partition_indexes": [0]},
     ]
-    answer = await asker.ask("describe_producers", 0, topics=topics)
+    answer = await handlers.ask("describe_producers", 0, topics=topics)
     rows = [
         [(p.partition_index, int(p.error_code), p.error_message, len(p.active_producers)) for p in topic.partitions]
         for topic in answer.topics
@@ -134,30 +138,30 @@ def elections(answer: Any) -> list[tuple[str, list[tuple[int, int, str]]]]:
 
 
 @pytest.mark.parametrize(("version", "election"), [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)])
-async def test_no_election_is_needed(asker: Asker, version: int, election: int) -> None:
+async def test_no_election_is_needed(handlers: HandlerClient, version: int, election: int) -> None:
     not_needed = "Leader election not needed for topic partition."
     wanted = [{"topic": "first", "partitions": [0, 0, 9]}, {"topic": "none", "partitions": [0]}]
-    answer = await asker.ask("elect_leaders", version, election_type=election, topic_partitions=wanted, timeout=WAIT)
+    answer = await handlers.ask("elect_leaders", version, election_type=election, topic_partitions=wanted, timeout=WAIT)
     assert elections(answer) == [
         ("first", [(0, 84, not_needed), (0, 84, not_needed), (9, 3, "No such partition as first-9")]),
         ("none", [(0, 3, "No such topic as none")]),
     ]
-    every = await asker.ask("elect_leaders", version, election_type=election, topic_partitions=None, timeout=WAIT)
+    every = await handlers.ask("elect_leaders", version, election_type=election, topic_partitions=None, timeout=WAIT)
     assert sorted(elections(every)) == [("first", []), ("second", [])]
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_an_unknown_kind_of_election_is_refused(asker: Asker, version: int) -> None:
+async def test_an_unknown_kind_of_election_is_refused(handlers: HandlerClient, version: int) -> None:
     wanted = [{"topic": "first", "partitions": [0]}]
-    answer = await asker.ask("elect_leaders", version, election_type=2, topic_partitions=wanted)
+    answer = await handlers.ask("elect_leaders", version, election_type=2, topic_partitions=wanted)
     assert (int(answer.error_code), elections(answer)) == (42, [("first", [(0, 42, "Unknown election type 2")])])
-    answer = await asker.ask("elect_leaders", version, election_type=2, topic_partitions=None)
+    answer = await handlers.ask("elect_leaders", version, election_type=2, topic_partitions=None)
     assert (int(answer.error_code), elections(answer)) == (42, [])
 
 
 # --- AlterPartitionReassignments, ListPartitionReassignments ----------------------------------------------------------
 @pytest.mark.parametrize("version", [0, 1])
-async def test_reassignments_to_what_stands_are_taken(asker: Asker, version: int) -> None:
+async def test_reassignments_to_what_stands_are_taken(handlers: HandlerClient, version: int) -> None:
     includes = "The manual partition assignment includes"
     wanted = [
         (0, [1], 0, None),
@@ -171,7 +175,7 @@ async def test_reassignments_to_what_stands_are_taken(asker: Asker, version: int
     ]
     partitions = [{"partition_index": index, "replicas": replicas} for index, replicas, _, _ in wanted]
     none = {"name": "none", "partitions": [{"partition_index": 0, "replicas": [1]}]}
-    answer = await asker.ask(
+    answer = await handlers.ask(
         "alter_partition_reassignments",
         version,
         timeout=WAIT,
@@ -185,9 +189,9 @@ async def test_reassignments_to_what_stands_are_taken(asker: Asker, version: int
     ]
 
 
-async def test_no_reassignment_is_under_way(asker: Asker) -> None:
+async def test_no_reassignment_is_under_way(handlers: HandlerClient) -> None:
     for topics in (None, [], [{"name": "first", "partition_indexes": [0, 9]}]):
-        answer = await asker.ask("list_partition_reassignments", 0, timeout=WAIT, topics=topics)
+        answer = await handlers.ask("list_partition_reassignments", 0, timeout=WAIT, topics=topics)
         assert (int(answer.error_code), answer.error_message, answer.topics) == (0, None, ())
 
 
@@ -197,8 +201,8 @@ def quorum_topic(name: str, *indexes: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_quorum_is_this_node(asker: Asker, version: int) -> None:
-    answer = await asker.ask("describe_quorum", version, topics=[quorum_topic("__cluster_metadata", 0)])
+async def test_the_quorum_is_this_node(handlers: HandlerClient, version: int) -> None:
+    answer = await handlers.ask("describe_quorum", version, topics=[quorum_topic("__cluster_metadata", 0)])
     row = answer.topics[0].partitions[0]
     assert (int(answer.error_code), int(row.error_code)) == (0, 0)
     assert (row.leader_id, row.leader_epoch, row.high_watermark, row.observers) == (1, 3, 150, ())
@@ -223,8 +227,10 @@ async def test_the_quorum_is_this_node(asker: Asker, version: int) -> None:
     ],
 )
 @pytest.mark.parametrize("version", range(3))
-async def test_only_the_metadata_partition_alone_has_a_quorum(asker: Asker, version: int, topics: Any) -> None:
-    answer = await asker.ask("describe_quorum", version, topics=topics)
+async def test_only_the_metadata_partition_alone_has_a_quorum(
+    handlers: HandlerClient, version: int, topics: Any
+) -> None:
+    answer = await handlers.ask("describe_quorum", version, topics=topics)
     assert int(answer.error_code) == 0
     rows = [(t.topic_name, [(p.partition_index, int(p.error_code)) for p in t.partitions]) for t in answer.topics]
     assert rows == [(t["topic_name"], [(p["partition_index"], 3) for p in t["partitions"]]) for t in topics]
@@ -232,14 +238,14 @@ async def test_only_the_metadata_partition_alone_has_a_quorum(asker: Asker, vers
 
 
 @pytest.mark.parametrize("broker_id", [7, -1])
-async def test_brokers_that_are_not_there_cannot_go(asker: Asker, broker_id: int) -> None:
-    answer = await asker.ask("unregister_broker", 0, broker_id=broker_id)
+async def test_brokers_that_are_not_there_cannot_go(handlers: HandlerClient, broker_id: int) -> None:
+    answer = await handlers.ask("unregister_broker", 0, broker_id=broker_id)
     message = f"Broker ID {broker_id} is not currently registered"
     assert (int(answer.error_code), answer.error_message) == (102, message)
 
 
-async def test_the_only_broker_cannot_go(asker: Asker) -> None:
-    answer = await asker.ask("unregister_broker", 0, broker_id=1)
+async def test_the_only_broker_cannot_go(handlers: HandlerClient) -> None:
+    answer = await handlers.ask("unregister_broker", 0, broker_id=1)
     assert int(answer.error_code) == 42
     assert "stop it instead" in answer.error_message
 
@@ -251,8 +257,8 @@ def feature(name: str, level: int, kind: int = 1) -> dict[str, Any]:
 
 @pytest.mark.parametrize("updates", [[], [feature("metadata.version", 29)], [feature("group.version", 0, 2)] * 2])
 @pytest.mark.parametrize("version", range(3))
-async def test_a_feature_can_be_set_to_what_it_is(asker: Asker, version: int, updates: Any) -> None:
-    answer = await asker.ask("update_features", version, timeout=WAIT, feature_updates=updates)
+async def test_a_feature_can_be_set_to_what_it_is(handlers: HandlerClient, version: int, updates: Any) -> None:
+    answer = await handlers.ask("update_features", version, timeout=WAIT, feature_updates=updates)
     assert (int(answer.error_code), answer.error_message) == (0, None)
     if version < 2:
         assert [(row.feature, int(row.error_code)) for row in answer.results] == [(u["feature"], 0) for u in updates]
@@ -270,9 +276,11 @@ async def test_a_feature_can_be_set_to_what_it_is(asker: Asker, version: int, up
     ],
 )
 @pytest.mark.parametrize("version", range(3))
-async def test_a_feature_cannot_be_what_is_not_there(asker: Asker, version: int, update: Any, problem: str) -> None:
+async def test_a_feature_cannot_be_what_is_not_there(
+    handlers: HandlerClient, version: int, update: Any, problem: str
+) -> None:
     updates = [feature("metadata.version", 29), update]
-    answer = await asker.ask("update_features", version, timeout=WAIT, feature_updates=updates)
+    answer = await handlers.ask("update_features", version, timeout=WAIT, feature_updates=updates)
     level, name = update["max_version_level"], update["feature"]
     assert int(answer.error_code) == 95
     assert answer.error_message == (
@@ -282,14 +290,14 @@ async def test_a_feature_cannot_be_what_is_not_there(asker: Asker, version: int,
     assert version >= 2 or answer.results == ()
 
 
-async def test_an_unknown_kind_of_update_is_refused_first(asker: Asker) -> None:
-    answer = await asker.ask("update_features", 2, timeout=WAIT, feature_updates=[feature("nope", -1, 9)])
+async def test_an_unknown_kind_of_update_is_refused_first(handlers: HandlerClient) -> None:
+    answer = await handlers.ask("update_features", 2, timeout=WAIT, feature_updates=[feature("nope", -1, 9)])
     assert answer.error_message.endswith("The controller does not support the given upgrade type.")
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_features_are_advertised(asker: Asker, version: int) -> None:
-    answer = await asker.ask("api_versions", version, client_software_name="a", client_software_version="1")
+async def test_features_are_advertised(handlers: HandlerClient, version: int) -> None:
+    answer = await handlers.ask("api_versions", version, client_software_name="a", client_software_version="1")
     supported = {row.name: (row.min_version, row.max_version) for row in answer.supported_features}
     assert supported["metadata.version"] == (29, 29)
     assert len(supported) == (7 if version >= 4 else 1)

@@ -10,14 +10,16 @@ import pytest
 from grpc_api.contract.topics import NewTopic
 from kafka_gateway.options import Options
 from kafka_gateway.settings import GatewaySettings
-from tests.kafka_gateway.asking import Asker
+from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore
 
 LIMIT = 2000
 
 
-async def ask(asker: Asker, names: list[str], limit: int = LIMIT, cursor: tuple[str, int] | None = None) -> Any:
-    return await asker.ask(
+async def ask(
+    handlers: HandlerClient, names: list[str], limit: int = LIMIT, cursor: tuple[str, int] | None = None
+) -> Any:
+    return await handlers.ask(
         "describe_topic_partitions",
         0,
         topics=[{"name": name} for name in names],
@@ -38,8 +40,8 @@ def next_of(answer: Any) -> tuple[str, int] | None:
 FIRST, SECOND = ("first", 0, [0, 1, 2]), ("second", 0, [0])
 
 
-async def test_topics_come_once_in_order_of_their_names(asker: Asker, core: MemoryCore) -> None:
-    answer = await ask(asker, ["second", "first", "none", "bad name", "first"])
+async def test_topics_come_once_in_order_of_their_names(handlers: HandlerClient, core: MemoryCore) -> None:
+    answer = await ask(handlers, ["second", "first", "none", "bad name", "first"])
     assert shown(answer) == [("bad name", 17, []), FIRST, ("none", 3, []), SECOND]
     assert next_of(answer) is None
     assert [topic.topic_authorized_operations for topic in answer.topics] == [3576] * 4
@@ -63,14 +65,14 @@ async def test_topics_come_once_in_order_of_their_names(asker: Asker, core: Memo
 )
 @pytest.mark.parametrize("names", [["first", "second"], []])
 async def test_an_answer_is_bounded_and_says_where_to_go_on(
-    asker: Asker, names: list[str], limit: int, pages: Any, cursor: tuple[str, int] | None
+    handlers: HandlerClient, names: list[str], limit: int, pages: Any, cursor: tuple[str, int] | None
 ) -> None:
-    answer = await ask(asker, names, limit)
+    answer = await ask(handlers, names, limit)
     assert (shown(answer), next_of(answer)) == (pages, cursor)
 
 
 async def test_the_node_bounds_answers_too(core: MemoryCore) -> None:
-    answer = await ask(Asker(core, Options(GatewaySettings(described_partitions=2))), [])
+    answer = await ask(HandlerClient(core, Options(GatewaySettings(described_partitions=2))), [])
     assert (shown(answer), next_of(answer)) == ([("first", 0, [0, 1])], ("first", 2))
 
 
@@ -86,25 +88,25 @@ async def test_the_node_bounds_answers_too(core: MemoryCore) -> None:
     ],
 )
 async def test_a_cursor_says_where_an_answer_begins(
-    asker: Asker, names: list[str], cursor: tuple[str, int], pages: Any
+    handlers: HandlerClient, names: list[str], cursor: tuple[str, int], pages: Any
 ) -> None:
-    assert shown(await ask(asker, names, cursor=cursor)) == pages
+    assert shown(await ask(handlers, names, cursor=cursor)) == pages
 
 
 @pytest.mark.parametrize("cursor", [("first", -1), ("go", 1)])
-async def test_a_cursor_that_points_nowhere_is_refused(asker: Asker, cursor: tuple[str, int]) -> None:
-    answer = await ask(asker, ["first", "second"], cursor=cursor)
+async def test_a_cursor_that_points_nowhere_is_refused(handlers: HandlerClient, cursor: tuple[str, int]) -> None:
+    answer = await ask(handlers, ["first", "second"], cursor=cursor)
     assert shown(answer) == [("first", 42, []), ("second", 42, [])]
     assert {topic.topic_authorized_operations for topic in answer.topics} == {-2147483648}
 
 
-async def test_pages_are_the_whole(asker: Asker, core: MemoryCore) -> None:
+async def test_pages_are_the_whole(handlers: HandlerClient, core: MemoryCore) -> None:
     await core.create([NewTopic(f"t{number}", partitions=number % 5 + 1) for number in range(12)])
-    whole = {(t.name, p.partition_index) for t in (await ask(asker, [])).topics for p in t.partitions}
+    whole = {(t.name, p.partition_index) for t in (await ask(handlers, [])).topics for p in t.partitions}
     seen: list[tuple[str, int]] = []
     cursor: tuple[str, int] | None = None
     while True:
-        answer = await ask(asker, [], 4, cursor)
+        answer = await ask(handlers, [], 4, cursor)
         seen += [(t.name, p.partition_index) for t in answer.topics for p in t.partitions]
         cursor = next_of(answer)
         if cursor is None:

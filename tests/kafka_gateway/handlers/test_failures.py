@@ -8,7 +8,7 @@ import pytest
 
 from kafka_gateway.registry import APIS, Api
 from storage_tiers.errors import StorageError
-from tests.kafka_gateway.asking import KEYS, Asker
+from tests.kafka_gateway.handler_client import KEYS, HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore
 
 SCHEMAS = {api.key: schema for schema, api in KEYS.items()}
@@ -59,5 +59,5 @@ async def test_a_failing_core_is_answered(
         raise failure
 
     monkeypatch.setattr(core, ASKED[api.key], fail)
-    answer = await Asker(core).ask(SCHEMAS[api.key], version, **REQUEST)
+    answer = await HandlerClient(core).ask(SCHEMAS[api.key], version, **REQUEST)
     assert error_codes(answer) == {code}

@@ -14,7 +14,7 @@ from kafka_gateway.handlers.fetch import encode
 from kafka_gateway.reply import DelayedReply
 from storage_tiers.errors import FencedLeaderEpoch, TierUnavailable, UnknownLeaderEpoch
 from storage_tiers.types import AbortedTransaction, TopicId, TopicPartition
-from tests.kafka_gateway.asking import Asker, joined
+from tests.kafka_gateway.handler_client import HandlerClient, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, response
 from tests.kafka_gateway.memory_core import MemoryCore
 
@@ -53,12 +53,12 @@ def rows_of(answer: Any) -> list[tuple[int, int, int, int]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_records_come_as_they_lie_in_the_log(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_records_come_as_they_lie_in_the_log(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 1)
     append(core, "first", 1)
     append(core, "second", 0)
     wanted = topics(core, [(0, 0), (1, 2), (7, 0)]) + topics(core, [(0, 0)], "second")
-    answer = await asker.ask("fetch", version, **request(core, [], topics=wanted))
+    answer = await handlers.ask("fetch", version, **request(core, [], topics=wanted))
     size = len(BATCH)
     # As in Kafka, partitions that do not exist come last.
     assert rows_of(answer) == [(0, 0, 0, 0), (1, 0, 4, size), (0, 0, 2, size), (7, 3, -1, 0)]
@@ -68,36 +68,36 @@ async def test_records_come_as_they_lie_in_the_log(asker: Asker, core: MemoryCor
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_errors_stand_by_their_partition(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_errors_stand_by_their_partition(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     unknown = 100 if version >= 13 else 3
     wanted = topics(core, [(0, 5)]) + topics(core, [(0, 0)], "none")
-    answer = await asker.ask("fetch", version, **request(core, [], topics=wanted))
+    answer = await handlers.ask("fetch", version, **request(core, [], topics=wanted))
     assert rows_of(answer) == [(0, 1, -1, 0), (0, unknown, -1, 0)]
 
 
-async def test_a_fetch_waits_until_records_come(asker: Asker, core: MemoryCore) -> None:
-    reply = asker.begin("fetch", 12, **request(core, [(0, 0)], max_wait=milliseconds(60_000)))
+async def test_a_fetch_waits_until_records_come(handlers: HandlerClient, core: MemoryCore) -> None:
+    reply = handlers.begin("fetch", 12, **request(core, [(0, 0)], max_wait=milliseconds(60_000)))
     assert isinstance(reply, DelayedReply)
     append(core, "first", 0)
     answer = response("fetch", 12, joined(reply.finish(await reply.future))[4:])
     assert rows_of(answer) == [(0, 0, 2, len(BATCH))]
 
 
-async def test_a_fetch_of_nothing_is_answered_at_once(asker: Asker, core: MemoryCore) -> None:
-    answer = await asker.ask("fetch", 12, **request(core, [], topics=[], max_wait=milliseconds(60_000)))
+async def test_a_fetch_of_nothing_is_answered_at_once(handlers: HandlerClient, core: MemoryCore) -> None:
+    answer = await handlers.ask("fetch", 12, **request(core, [], topics=[], max_wait=milliseconds(60_000)))
     assert rows_of(answer) == []
 
 
 async def test_of_a_partition_that_stands_twice_the_last_counts_at_the_place_of_the_first(
-    asker: Asker, core: MemoryCore
+    handlers: HandlerClient, core: MemoryCore
 ) -> None:
-    answer = await asker.ask("fetch", 12, **request(core, [(1, 0), (0, 0), (1, 9)]))
+    answer = await handlers.ask("fetch", 12, **request(core, [(1, 0), (0, 0), (1, 9)]))
     assert rows_of(answer) == [(1, 1, -1, 0), (0, 0, 0, 0)]
 
 
-async def test_who_asks_for_no_session_gets_none(asker: Asker, core: MemoryCore) -> None:
+async def test_who_asks_for_no_session_gets_none(handlers: HandlerClient, core: MemoryCore) -> None:
     for session_id in (0, 5):
-        answer = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_id=session_id, session_epoch=-1))
+        answer = await handlers.ask("fetch", 12, **request(core, [(0, 0)], session_id=session_id, session_epoch=-1))
         assert (int(answer.error_code), answer.session_id) == (0, 0)
         assert rows_of(answer) == [(0, 0, 0, 0)]
 
@@ -105,25 +105,25 @@ async def test_who_asks_for_no_session_gets_none(asker: Asker, core: MemoryCore)
 @pytest.mark.parametrize(("session_id", "session_epoch"), [(5, 1), (0, 1), (5, 2**31 - 1), (0, -2), (-7, 1)])
 @pytest.mark.parametrize("version", [7, 11, 12, 18])
 async def test_a_session_that_does_not_exist_is_not_found(
-    asker: Asker, core: MemoryCore, version: int, session_id: int, session_epoch: int
+    handlers: HandlerClient, core: MemoryCore, version: int, session_id: int, session_epoch: int
 ) -> None:
     values = request(core, [(0, 0)], session_id=session_id, session_epoch=session_epoch)
-    answer = await asker.ask("fetch", version, **values)
+    answer = await handlers.ask("fetch", version, **values)
     assert (int(answer.error_code), answer.session_id, answer.responses) == (70, 0, ())
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-async def test_a_session_tells_what_is_new(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_a_session_tells_what_is_new(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     other = 13 if version < 13 else 12
     unknown = 100 if version >= 13 else 3
     wanted = topics(core, [(0, 0), (1, 0)]) + topics(core, [(0, 0)], "none") + topics(core, [(0, 0)], "second")
-    full = await asker.ask("fetch", version, **request(core, [], topics=wanted, session_epoch=0))
+    full = await handlers.ask("fetch", version, **request(core, [], topics=wanted, session_epoch=0))
     assert full.session_id > 0
     assert rows_of(full) == [(0, 0, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0), (0, unknown, -1, 0)]
 
     async def ask(epoch: int, rows: Any = (), forget: Any = (), *, ver: int = version) -> tuple[int, Any]:
         values = request(core, [], topics=list(rows), session_id=full.session_id, session_epoch=epoch)
-        answer = await asker.ask("fetch", ver, **values, forgotten_topics_data=list(forget))
+        answer = await handlers.ask("fetch", ver, **values, forgotten_topics_data=list(forget))
         assert answer.session_id == (0 if answer.error_code else full.session_id)
         return int(answer.error_code), rows_of(answer)
 
@@ -146,69 +146,73 @@ async def test_a_session_tells_what_is_new(asker: Asker, core: MemoryCore, versi
         for name in ("first", "second")
     ]
     values = request(core, [], topics=[], session_id=full.session_id, session_epoch=8)
-    emptied = await asker.ask("fetch", version, **values, forgotten_topics_data=everything)
+    emptied = await handlers.ask("fetch", version, **values, forgotten_topics_data=everything)
     assert (int(emptied.error_code), emptied.session_id, rows_of(emptied)) == (0, 0, [])
     assert await ask(9) == (70, []), "a session without partitions is none"
 
 
-async def test_a_session_learns_the_name_of_an_id_when_the_topic_is_there(asker: Asker, core: MemoryCore) -> None:
+async def test_a_session_learns_the_name_of_an_id_when_the_topic_is_there(
+    handlers: HandlerClient, core: MemoryCore
+) -> None:
     late = TopicId(bytes(15) + b"\x09")
-    full = await asker.ask("fetch", 13, **request(core, [(0, 0)], "none", session_epoch=0))
+    full = await handlers.ask("fetch", 13, **request(core, [(0, 0)], "none", session_epoch=0))
     assert rows_of(full) == [(0, 100, -1, 0)]
     core.names[late], core.ids["first-again"] = "first", late
     values = request(core, [], topics=[], session_id=full.session_id, session_epoch=1)
-    assert rows_of(await asker.ask("fetch", 13, **values)) == [(0, 0, 0, 0)]
+    assert rows_of(await handlers.ask("fetch", 13, **values)) == [(0, 0, 0, 0)]
 
 
-async def test_partitions_with_records_go_to_the_end_of_a_session(asker: Asker, core: MemoryCore) -> None:
+async def test_partitions_with_records_go_to_the_end_of_a_session(handlers: HandlerClient, core: MemoryCore) -> None:
     for partition in (0, 1, 2):
         append(core, "first", partition)
-    full = await asker.ask("fetch", 12, **request(core, [(0, 2), (1, 2), (2, 2)], session_epoch=0))
+    full = await handlers.ask("fetch", 12, **request(core, [(0, 2), (1, 2), (2, 2)], session_epoch=0))
     order = []
     for epoch, at in ((1, 0), (2, 2)):
         rows = topics(core, [(0, at)])
         values = request(core, [], topics=rows, session_id=full.session_id, session_epoch=epoch)
-        order.append([row[0] for row in rows_of(await asker.ask("fetch", 12, **values))])
+        order.append([row[0] for row in rows_of(await handlers.ask("fetch", 12, **values))])
     for partition in (0, 1, 2):
         append(core, "first", partition)
     values = request(core, [], topics=[], session_id=full.session_id, session_epoch=3)
-    order.append([row[0] for row in rows_of(await asker.ask("fetch", 12, **values))])
+    order.append([row[0] for row in rows_of(await handlers.ask("fetch", 12, **values))])
     assert order == [[0], [], [1, 2, 0]]
 
 
-async def test_an_answer_that_waited_too_long_for_its_session_is_none(asker: Asker, core: MemoryCore) -> None:
-    full = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_epoch=0))
+async def test_an_answer_that_waited_too_long_for_its_session_is_none(
+    handlers: HandlerClient, core: MemoryCore
+) -> None:
+    full = await handlers.ask("fetch", 12, **request(core, [(0, 0)], session_epoch=0))
     wait = milliseconds(60_000)
     first = request(core, [], topics=[], session_id=full.session_id, session_epoch=1, max_wait=wait)
-    reply = asker.begin("fetch", 12, **first)
+    reply = handlers.begin("fetch", 12, **first)
     assert isinstance(reply, DelayedReply)
     second = request(core, [], topics=[], session_id=full.session_id, session_epoch=2)
-    assert int((await asker.ask("fetch", 12, **second)).error_code) == 0
+    assert int((await handlers.ask("fetch", 12, **second)).error_code) == 0
     append(core, "first", 0)
     answer = response("fetch", 12, joined(reply.finish(await reply.future))[4:])
     assert (int(answer.error_code), answer.session_id, rows_of(answer)) == (71, full.session_id, [])
 
 
-async def test_a_full_request_ends_the_session_it_names(asker: Asker, core: MemoryCore) -> None:
-    full = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_epoch=0))
-    again = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_id=full.session_id, session_epoch=0))
+async def test_a_full_request_ends_the_session_it_names(handlers: HandlerClient, core: MemoryCore) -> None:
+    full = await handlers.ask("fetch", 12, **request(core, [(0, 0)], session_epoch=0))
+    again = await handlers.ask("fetch", 12, **request(core, [(0, 0)], session_id=full.session_id, session_epoch=0))
     assert again.session_id not in (0, full.session_id)
     for session_id, epoch, code in ((full.session_id, 1, 70), (again.session_id, -1, 0), (again.session_id, 1, 70)):
         values = request(core, [(0, 0)], session_id=session_id, session_epoch=epoch)
-        assert int((await asker.ask("fetch", 12, **values)).error_code) == code
+        assert int((await handlers.ask("fetch", 12, **values)).error_code) == code
 
 
 @pytest.mark.parametrize(("level", "code"), [(0, 0), (1, 0), (2, 42), (-1, 42)])
-async def test_isolation_levels(asker: Asker, core: MemoryCore, level: int, code: int) -> None:
-    answer = await asker.ask("fetch", 12, **request(core, [(0, 0)], isolation_level=level))
+async def test_isolation_levels(handlers: HandlerClient, core: MemoryCore, level: int, code: int) -> None:
+    answer = await handlers.ask("fetch", 12, **request(core, [(0, 0)], isolation_level=level))
     assert int(answer.error_code) == code
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_below_version_13_a_failed_request_fails_for_every_partition_too(
-    asker: Asker, core: MemoryCore, version: int
+    handlers: HandlerClient, core: MemoryCore, version: int
 ) -> None:
-    answer = await asker.ask("fetch", version, **request(core, [(0, 0), (9, 0)], isolation_level=3, session_id=17))
+    answer = await handlers.ask("fetch", version, **request(core, [(0, 0), (9, 0)], isolation_level=3, session_id=17))
     rows = [(0, 42, -1, 0), (9, 42, -1, 0)]
     assert rows_of(answer) == (rows if version < 13 else [])
     if version >= 7:
@@ -219,12 +223,12 @@ async def test_below_version_13_a_failed_request_fails_for_every_partition_too(
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_who_has_an_old_epoch_is_told_who_leads(
-    asker: Asker, core: MemoryCore, version: int, monkeypatch: pytest.MonkeyPatch
+    handlers: HandlerClient, core: MemoryCore, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core.port = 9092
     fenced = [Fetched(None, 0, 0, 0), Fetched(FencedLeaderEpoch("old")), Fetched(UnknownLeaderEpoch("new"))]
     monkeypatch.setattr(core, "fetch", lambda fetch: fenced)
-    answer = await Asker(core).ask("fetch", version, **request(core, [(0, 0), (1, 0), (2, 0)]))
+    answer = await HandlerClient(core).ask("fetch", version, **request(core, [(0, 0), (1, 0), (2, 0)]))
     assert [row[1] for row in rows_of(answer)] == [0, 74, 75]
     if version >= 12:
         leaders = [(p.current_leader.leader_id, p.current_leader.leader_epoch) for p in answer.responses[0].partitions]
@@ -234,16 +238,16 @@ async def test_who_has_an_old_epoch_is_told_who_leads(
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])
-async def test_a_replica_has_no_business_here(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_a_replica_has_no_business_here(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     values = request(core, [(0, 0)], replica_id=2, replica_state={"replica_id": 2})
-    assert rows_of(await asker.ask("fetch", version, **values)) == [(0, 6, -1, 0)]
+    assert rows_of(await handlers.ask("fetch", version, **values)) == [(0, 6, -1, 0)]
 
 
 @pytest.mark.parametrize("version", [4, 6])
 async def test_below_version_7_a_failure_stands_by_every_partition(
-    asker: Asker, core: MemoryCore, version: int
+    handlers: HandlerClient, core: MemoryCore, version: int
 ) -> None:
-    reply = asker.begin("fetch", version, **request(core, [(0, 0), (1, 0)], max_wait=milliseconds(60_000)))
+    reply = handlers.begin("fetch", version, **request(core, [(0, 0), (1, 0)], max_wait=milliseconds(60_000)))
     assert isinstance(reply, DelayedReply)
     reply.future.cancel()
     answer = response("fetch", version, joined(reply.refuse(TierUnavailable("slow")))[4:])

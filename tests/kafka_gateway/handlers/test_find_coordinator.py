@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kafka_gateway.asking import Asker
+from tests.kafka_gateway.handler_client import HandlerClient
 
 COORDINATOR_NOT_AVAILABLE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 15, 53
 
@@ -21,8 +21,8 @@ def rows(answer: Any, version: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_no_group_has_a_coordinator(asker: Asker, version: int) -> None:
-    found = rows(await asker.ask("find_coordinator", version, **request(version, 0)), version)
+async def test_no_group_has_a_coordinator(handlers: HandlerClient, version: int) -> None:
+    found = rows(await handlers.ask("find_coordinator", version, **request(version, 0)), version)
     assert {int(row.error_code) for row in found} == {COORDINATOR_NOT_AVAILABLE}
     assert {(row.node_id, row.host, row.port) for row in found} == {(-1, "", -1)}
     assert [row.key for row in found] == ["a", "b"] if version >= 4 else len(found) == 1
@@ -31,7 +31,7 @@ async def test_no_group_has_a_coordinator(asker: Asker, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_no_transactional_id_may_be_used(asker: Asker, version: int) -> None:
-    found = rows(await asker.ask("find_coordinator", version, **request(version, 1)), version)
+async def test_no_transactional_id_may_be_used(handlers: HandlerClient, version: int) -> None:
+    found = rows(await handlers.ask("find_coordinator", version, **request(version, 1)), version)
     assert {int(row.error_code) for row in found} == {TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
     assert "transactions are not served" in found[0].error_message

@@ -10,7 +10,7 @@ import pytest
 from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS, TELEMETRY_KEYS
 from kafka_gateway.options import Options
 from kafka_gateway.registry import by_key
-from tests.kafka_gateway.asking import CORRELATION, Asker
+from tests.kafka_gateway.handler_client import CORRELATION, HandlerClient
 from tests.kafka_gateway.kio_frames import response
 from tests.kafka_gateway.memory_core import MemoryCore
 
@@ -22,10 +22,10 @@ def rows_of(answer: Any) -> list[tuple[str | None, int, int]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_topics_by_name(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_topics_by_name(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     core.port = 9092
     wanted = [{"name": "second"}, {"name": "first"}, {"name": "second"}]
-    answer = await asker.ask("metadata", version, topics=wanted)
+    answer = await handlers.ask("metadata", version, topics=wanted)
     assert rows_of(answer) == [("second", 0, 1), ("first", 0, 3)]
     assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(1, "127.0.0.1", 9092)]
     partition = answer.topics[1].partitions[2]
@@ -39,39 +39,39 @@ async def test_topics_by_name(asker: Asker, core: MemoryCore, version: int) -> N
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_all_topics(asker: Asker, version: int) -> None:
-    answer = await asker.ask("metadata", version, topics=() if version == 0 else None)
+async def test_all_topics(handlers: HandlerClient, version: int) -> None:
+    answer = await handlers.ask("metadata", version, topics=() if version == 0 else None)
     assert rows_of(answer) == [("first", 0, 3), ("second", 0, 1)]
 
 
 @pytest.mark.parametrize("version", [1, 13])
-async def test_no_topics(asker: Asker, version: int) -> None:
-    assert rows_of(await asker.ask("metadata", version, topics=())) == []
+async def test_no_topics(handlers: HandlerClient, version: int) -> None:
+    assert rows_of(await handlers.ask("metadata", version, topics=())) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_unknown_names_are_created_unless_the_request_forbids_it(asker: Asker, version: int) -> None:
+async def test_unknown_names_are_created_unless_the_request_forbids_it(handlers: HandlerClient, version: int) -> None:
     wanted = [{"name": "first"}, {"name": "new"}, {"name": "not a name"}]
-    forbidden = await asker.ask("metadata", version, topics=wanted, allow_auto_topic_creation=False)
+    forbidden = await handlers.ask("metadata", version, topics=wanted, allow_auto_topic_creation=False)
     # Below version 4 a request cannot forbid creation.
     assert rows_of(forbidden)[1] == ("new", 0, 1) if version < 4 else ("new", 3, 0)
-    allowed = await asker.ask("metadata", version, topics=wanted, allow_auto_topic_creation=True)
+    allowed = await handlers.ask("metadata", version, topics=wanted, allow_auto_topic_creation=True)
     assert rows_of(allowed) == [("first", 0, 3), ("new", 0, 1), ("not a name", 17, 0)]
 
 
-async def test_what_the_node_does_not_create_stays_unknown(asker: Asker, core: MemoryCore) -> None:
+async def test_what_the_node_does_not_create_stays_unknown(handlers: HandlerClient, core: MemoryCore) -> None:
     core.auto_create_allowed = False
-    assert rows_of(await asker.ask("metadata", 9, topics=[{"name": "new"}])) == [("new", 3, 0)]
+    assert rows_of(await handlers.ask("metadata", 9, topics=[{"name": "new"}])) == [("new", 3, 0)]
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_topics_by_id(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_topics_by_id(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     known, unknown = uuid.UUID(bytes=bytes(core.ids["first"])), uuid.UUID(int=5)
     wanted = [{"name": None, "topic_id": unknown}, {"name": None, "topic_id": known}]
-    answer = await asker.ask("metadata", version, topics=wanted)
+    answer = await handlers.ask("metadata", version, topics=wanted)
     assert rows_of(answer) == [(None, 100, 0), ("first", 0, 3)]
     assert answer.topics[0].topic_id == unknown
-    named = await asker.ask("metadata", version, topics=[{"name": "second"}, *wanted])
+    named = await handlers.ask("metadata", version, topics=[{"name": "second"}, *wanted])
     assert rows_of(named) == rows_of(answer), "beside an id names do not count"
 
 
@@ -80,18 +80,20 @@ async def test_topics_by_id(asker: Asker, core: MemoryCore, version: int) -> Non
     [(10, {"name": None}), (11, {"name": "first", "topic_id": uuid.UUID(int=5)}), (12, {"name": None})],
 )
 async def test_a_topic_without_a_name_or_with_an_id_too_early_is_refused(
-    asker: Asker, version: int, topic: dict[str, Any]
+    handlers: HandlerClient, version: int, topic: dict[str, Any]
 ) -> None:
-    answer = await asker.ask("metadata", version, topics=[topic])
+    answer = await handlers.ask("metadata", version, topics=[topic])
     assert [code for _, code, _ in rows_of(answer)] == [42]
     assert (answer.brokers, answer.cluster_id, answer.controller_id) == ((), None, -1)
 
 
 @pytest.mark.parametrize("version", [8, 10, 13])
-async def test_authorized_operations_are_those_of_everybody_when_asked_for(asker: Asker, version: int) -> None:
+async def test_authorized_operations_are_those_of_everybody_when_asked_for(
+    handlers: HandlerClient, version: int
+) -> None:
     wanted: dict[str, Any] = {"topics": [{"name": "first"}]}
-    plain = await asker.ask("metadata", version, **wanted)
-    asked = await asker.ask(
+    plain = await handlers.ask("metadata", version, **wanted)
+    asked = await handlers.ask(
         "metadata",
         version,
         include_topic_authorized_operations=True,
@@ -106,9 +108,9 @@ async def test_authorized_operations_are_those_of_everybody_when_asked_for(asker
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_api_versions_tells_the_table(asker: Asker, version: int) -> None:
+async def test_api_versions_tells_the_table(handlers: HandlerClient, version: int) -> None:
     values = {"client_software_name": "apache-kafka-java", "client_software_version": "4.2.1"}
-    answer = await asker.ask("api_versions", version, **values)
+    answer = await handlers.ask("api_versions", version, **values)
     assert int(answer.error_code) == 0
     assert {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys} == {
         key: (api.lowest, api.highest)
@@ -119,22 +121,24 @@ async def test_api_versions_tells_the_table(asker: Asker, version: int) -> None:
 
 @pytest.mark.parametrize("software", [("librdkafka", "2.0.2"), ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")])
 async def test_librdkafka_is_told_of_find_coordinator_since_it_tells_lz4_by_it(
-    asker: Asker, software: tuple[str, str]
+    handlers: HandlerClient, software: tuple[str, str]
 ) -> None:
     named = dict(zip(("client_software_name", "client_software_version"), software, strict=True))
-    answer = await asker.ask("api_versions", 4, **named)
+    answer = await handlers.ask("api_versions", 4, **named)
     assert set(LIBRDKAFKA_KEYS) <= {row.api_key for row in answer.api_keys}
 
 
 @pytest.mark.parametrize(
     ("name", "software"), [("", "1"), ("a", ""), ("a b", "1"), ("-a", "1"), ("a", "1."), ("é", "1")]
 )
-async def test_software_names_are_checked_as_kafka_does(asker: Asker, name: str, software: str) -> None:
-    answer = await asker.ask("api_versions", 3, client_software_name=name, client_software_version=software)
+async def test_software_names_are_checked_as_kafka_does(handlers: HandlerClient, name: str, software: str) -> None:
+    answer = await handlers.ask("api_versions", 3, client_software_name=name, client_software_version=software)
     assert (int(answer.error_code), answer.api_keys) == (42, ())
 
 
-async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(asker: Asker, core: MemoryCore) -> None:
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
+    handlers: HandlerClient, core: MemoryCore
+) -> None:
     handler: Any = by_key()[18].build(core, Options())
     framed = b"".join(handler.unsupported(CORRELATION))
     answer = response("api_versions", 0, framed[4:])

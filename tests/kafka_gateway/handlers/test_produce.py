@@ -11,7 +11,7 @@ import pytest
 from kafka_gateway.reply import CloseConnection, DelayedReply
 from storage_tiers.errors import InvalidTimestamp, NotEnoughReplicas, RecordFault
 from storage_tiers.types import TopicPartition
-from tests.kafka_gateway.asking import Asker
+from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch
 from tests.kafka_gateway.memory_core import MemoryCore
 
@@ -35,57 +35,61 @@ def rows_of(answer: Any) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_batches_are_appended_and_answered_in_order(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_batches_are_appended_and_answered_in_order(
+    handlers: HandlerClient, core: MemoryCore, version: int
+) -> None:
     wanted = topics(core, version, [(2, BATCH), (0, BATCH)]) + topics(core, version, [(0, BATCH)], "second")
-    answer = await asker.ask("produce", version, acks=1, topic_data=wanted)
+    answer = await handlers.ask("produce", version, acks=1, topic_data=wanted)
     assert rows_of(answer) == [(2, 0, 0), (0, 0, 0), (0, 0, 0)]
-    answer = await asker.ask("produce", version, acks=-1, topic_data=wanted)
+    answer = await handlers.ask("produce", version, acks=-1, topic_data=wanted)
     assert rows_of(answer) == [(2, 0, 2), (0, 0, 2), (0, 0, 2)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_each_partition_has_its_own_error(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_each_partition_has_its_own_error(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     corrupt = BATCH[:-1] + b"?"
     wanted = topics(core, version, [(0, None), (1, corrupt), (2, BATCH), (7, BATCH)])
-    answer = await asker.ask("produce", version, acks=1, topic_data=wanted)
+    answer = await handlers.ask("produce", version, acks=1, topic_data=wanted)
     assert rows_of(answer) == [(0, 87, -1), (1, 2, -1), (2, 0, 0), (7, 3, -1)]
     if version >= 8:
         assert answer.responses[0].partition_responses[3].error_message == "first-7 does not exist"
 
 
-async def test_a_topic_that_does_not_exist_by_name_and_by_id(asker: Asker, core: MemoryCore) -> None:
-    answer = await asker.ask("produce", 12, acks=1, topic_data=topics(core, 12, [(0, BATCH)], "none"))
+async def test_a_topic_that_does_not_exist_by_name_and_by_id(handlers: HandlerClient, core: MemoryCore) -> None:
+    answer = await handlers.ask("produce", 12, acks=1, topic_data=topics(core, 12, [(0, BATCH)], "none"))
     assert rows_of(answer) == [(0, 3, -1)]
-    answer = await asker.ask("produce", 13, acks=1, topic_data=topics(core, 13, [(0, BATCH)], "none"))
+    answer = await handlers.ask("produce", 13, acks=1, topic_data=topics(core, 13, [(0, BATCH)], "none"))
     assert rows_of(answer) == [(0, 100, -1)]
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
-async def test_other_acks_are_refused_and_nothing_is_appended(asker: Asker, core: MemoryCore, acks: int) -> None:
-    answer = await asker.ask("produce", 9, acks=acks, topic_data=topics(core, 9, [(0, BATCH), (1, None)]))
+async def test_other_acks_are_refused_and_nothing_is_appended(
+    handlers: HandlerClient, core: MemoryCore, acks: int
+) -> None:
+    answer = await handlers.ask("produce", 9, acks=acks, topic_data=topics(core, 9, [(0, BATCH), (1, None)]))
     assert rows_of(answer) == [(0, 21, -1), (1, 21, -1)]
     assert core.partitions[TopicPartition("first", 0)].next_offset == 0
 
 
-async def test_acks_0_has_no_answer_and_an_error_ends_the_connection(asker: Asker, core: MemoryCore) -> None:
-    assert await asker.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(0, BATCH)])) == b""
+async def test_acks_0_has_no_answer_and_an_error_ends_the_connection(handlers: HandlerClient, core: MemoryCore) -> None:
+    assert await handlers.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(0, BATCH)])) == b""
     assert core.partitions[TopicPartition("first", 0)].next_offset == 2
     with pytest.raises(CloseConnection, match="first-9 does not exist"):
-        await asker.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(9, BATCH)]))
+        await handlers.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(9, BATCH)]))
     with pytest.raises(CloseConnection, match="no record batch"):
-        await asker.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(0, None)]))
+        await handlers.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(0, None)]))
 
 
-async def test_an_empty_request_has_an_empty_answer(asker: Asker) -> None:
-    assert rows_of(await asker.ask("produce", 9, acks=1, topic_data=[])) == []
+async def test_an_empty_request_has_an_empty_answer(handlers: HandlerClient) -> None:
+    assert rows_of(await handlers.ask("produce", 9, acks=1, topic_data=[])) == []
 
 
-async def test_acks_all_waits_for_the_commit_of_every_partition(asker: Asker, core: MemoryCore) -> None:
+async def test_acks_all_waits_for_the_commit_of_every_partition(handlers: HandlerClient, core: MemoryCore) -> None:
     loop = asyncio.get_running_loop()
     first, second = loop.create_future(), loop.create_future()
     core.partitions[TopicPartition("first", 0)].committed = first
     core.partitions[TopicPartition("first", 1)].committed = second
-    reply = asker.begin("produce", 9, acks=-1, topic_data=topics(core, 9, [(0, BATCH), (1, BATCH), (2, BATCH)]))
+    reply = handlers.begin("produce", 9, acks=-1, topic_data=topics(core, 9, [(0, BATCH), (1, BATCH), (2, BATCH)]))
     assert isinstance(reply, DelayedReply)
     first.set_result(None)
     await asyncio.sleep(0)
@@ -96,25 +100,25 @@ async def test_acks_all_waits_for_the_commit_of_every_partition(asker: Asker, co
     assert reply.finish(results)[0] != b""
 
 
-async def test_acks_1_does_not_wait_for_the_commit(asker: Asker, core: MemoryCore) -> None:
+async def test_acks_1_does_not_wait_for_the_commit(handlers: HandlerClient, core: MemoryCore) -> None:
     core.partitions[TopicPartition("first", 0)].committed = asyncio.get_running_loop().create_future()
-    answer = await asker.ask("produce", 9, acks=1, topic_data=topics(core, 9, [(0, BATCH)]))
+    answer = await handlers.ask("produce", 9, acks=1, topic_data=topics(core, 9, [(0, BATCH)]))
     assert rows_of(answer) == [(0, 0, 0)]
 
 
-async def test_what_is_not_committed_in_time_is_timed_out_and_stays(asker: Asker, core: MemoryCore) -> None:
+async def test_what_is_not_committed_in_time_is_timed_out_and_stays(handlers: HandlerClient, core: MemoryCore) -> None:
     core.partitions[TopicPartition("first", 0)].committed = asyncio.get_running_loop().create_future()
     wanted = topics(core, 9, [(0, BATCH), (1, BATCH)])
-    answer = await asker.ask("produce", 9, acks=-1, timeout=milliseconds(1), topic_data=wanted)
+    answer = await handlers.ask("produce", 9, acks=-1, timeout=milliseconds(1), topic_data=wanted)
     assert rows_of(answer) == [(0, 7, -1), (1, 0, 0)]
     assert core.partitions[TopicPartition("first", 0)].next_offset == 2
 
 
 async def test_a_failure_of_the_core_is_an_answer(
-    asker: Asker, core: MemoryCore, caplog: pytest.LogCaptureFixture
+    handlers: HandlerClient, core: MemoryCore, caplog: pytest.LogCaptureFixture
 ) -> None:
     core.fail_appends_with = ZeroDivisionError("secret")
-    failing = Asker(core)
+    failing = HandlerClient(core)
     answer = await failing.ask("produce", 9, acks=1, topic_data=topics(core, 9, [(0, BATCH)]))
     assert rows_of(answer) == [(0, -1, -1)]
     assert "secret" not in answer.responses[0].partition_responses[0].error_message
@@ -123,7 +127,7 @@ async def test_a_failure_of_the_core_is_an_answer(
 
 async def test_an_answer_that_the_core_holds_back_is_waited_for(core: MemoryCore) -> None:
     core.hold_appends = True
-    throttled = Asker(core)
+    throttled = HandlerClient(core)
     reply = throttled.begin("produce", 9, acks=1, topic_data=topics(core, 9, [(0, BATCH)]))
     assert isinstance(reply, DelayedReply)
     assert not reply.future.done()
@@ -140,11 +144,13 @@ async def test_an_answer_that_the_core_holds_back_is_waited_for(core: MemoryCore
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_records_at_fault_are_named_from_version_8_on(asker: Asker, core: MemoryCore, version: int) -> None:
+async def test_records_at_fault_are_named_from_version_8_on(
+    handlers: HandlerClient, core: MemoryCore, version: int
+) -> None:
     error = InvalidTimestamp("two of them", [RecordFault(0, "too early"), RecordFault(300, "too late")])
     error.log_start_offset = 17
     core.fail_appends_with = error
-    answer = await asker.ask("produce", version, acks=1, topic_data=topics(core, version, [(0, BATCH)]))
+    answer = await handlers.ask("produce", version, acks=1, topic_data=topics(core, version, [(0, BATCH)]))
     (row,) = answer.responses[0].partition_responses
     assert (int(row.error_code), row.base_offset) == (32, -1)
     if version >= 5:

@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {"MAX_SEGMENTS": 6, "MAX_PAGES": 40, "MAX_PAGE_SEGMENTS"
 #: Bounds so small that nearly all pages are folded into pages of level 1.
 DEEP = SMALL | {
     "MAX_PAGES": 12,
-    "TIDY_PAGES": 9,
+    "MERGE_ABOVE_PAGES": 9,
     "MAX_PAGE_SEGMENTS": 4,
     "MAX_PAGE_REFS": 64,
     "FOLDED": 3,

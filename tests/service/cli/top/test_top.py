@@ -169,7 +169,7 @@ def test_the_screen_of_fixed_numbers() -> None:
 def test_a_narrow_screen_cuts_nothing_off() -> None:
     text = rendered([NodeView("127.0.0.1:9094", NUMBERS)], width=80)
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
-    for words in ("1 127.0.0.1:9094", "23,457", "1,000 (3 wait)", "88.0 MiB", "2.44 GiB"):
+    for words in ("1 127.0.0.1:9094", "23,457", "1,000 (3 recovering)", "88.0 MiB", "2.44 GiB"):
         assert words in text
 
 

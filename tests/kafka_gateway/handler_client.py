@@ -34,7 +34,7 @@ def joined(pieces: Sequence[Piece]) -> bytes:
     return b"".join(out)
 
 
-class Asker:
+class HandlerClient:
     def __init__(self, core: MemoryCore, options: Options | None = None) -> None:
         self.core = core
         self._handlers = {schema: api.build(core, options or Options()) for schema, api in KEYS.items()}
