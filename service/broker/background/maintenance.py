@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from service.broker.background.flusher import Flusher
 from service.broker.background.tiering import Tiering
+from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partitions import Partitions
 from storage_tiers import events
 from storage_tiers.clock import Clock
 
 log = logging.getLogger(__name__)
+
+#: Producers that are compared with the time before the event loop has its turn: half a millisecond.
+PRODUCERS_A_TURN = 5000
+#: A partition costs as much as this number of producers.
+PRODUCERS_A_PARTITION = 10
 
 
 class Maintenance:
@@ -24,19 +31,28 @@ class Maintenance:
     async def flush_by_time(self) -> None:
         """Flushes partitions whose oldest unflushed record has waited `flush.ms`."""
         now_ms = self._clock.steady_ms()
-        for partition in self._partitions:
-            hot = partition.log.hot
-            if hot.unflushed_records and now_ms - partition.flushed_ms >= hot.settings.flush_ms:
-                self._flusher.request(partition)
+        async for some in slices(self._partitions, GLANCES_A_TURN):
+            for partition in some:
+                hot = partition.log.hot
+                if hot.unflushed_records and now_ms - partition.flushed_ms >= hot.settings.flush_ms:
+                    self._flusher.request(partition)
 
     async def tier(self) -> None:
-        await self._tiering.tick([p for p in self._partitions if p.leads and (p.log.hot.size_bytes or p.is_recovering)])
+        await self._tiering.tick(self._partitions)
 
     async def checkpoint(self) -> None:
         await self._partitions.checkpoint()
-        now_ms = self._clock.steady_ms()
+        await self._expire_producers()
+
+    async def _expire_producers(self) -> None:
+        """A partition may have thousands of producers, and most have none: a turn ends by their number."""
+        now_ms, walked = self._clock.steady_ms(), 0
         for partition in self._partitions:
             hot = partition.log.hot
+            walked += PRODUCERS_A_PARTITION + len(hot.end.producers.producers)
+            if walked > PRODUCERS_A_TURN:
+                await asyncio.sleep(0)
+                walked = 0
             hot.end.producers.expire(now_ms, hot.settings.producer_id_expiration_ms)
             if forgotten := hot.end.producers.take_forgotten():
                 most = hot.settings.max_producers

@@ -9,13 +9,12 @@ Not promised: that everything expired goes at once. If the store or the disk ref
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
-from service.broker.background.turns import Turns
+from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, Turns, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
@@ -36,9 +35,6 @@ from storage_tiers.policy.retention import (
 from storage_tiers.policy.segments import Now, age_ms
 
 log = logging.getLogger(__name__)
-
-#: Partitions that are looked at before the event loop has its turn: a look takes some 5 µs.
-LOOKS_A_TURN = 64
 
 
 class Retention:
@@ -64,7 +60,9 @@ class Retention:
     async def tick(self) -> None:
         """Raises log starts first, then drops expired segments from manifests."""
         await self._raise_log_starts(await self._plans())
-        due = [partition for partition in self._partitions if self._has_to_expire(partition)]
+        due: list[Partition] = []
+        async for some in slices(self._partitions, GLANCES_A_TURN):
+            due += filter(self._has_to_expire, some)
         for partition in self._expiring.of(due):
             try:
                 await self._expire(partition)
@@ -78,19 +76,18 @@ class Retention:
     async def _plans(self) -> dict[Partition, RetentionPlan]:
         plans: dict[Partition, RetentionPlan] = {}
         store_is_away = False
-        for place, partition in enumerate(self._planning.of(list(self._partitions)), 1):
-            if place % LOOKS_A_TURN == 0:
-                await asyncio.sleep(0)
-            if partition.life.refusal(Use.ADMIN) is not None or partition in self._tiering.lineage:
-                continue
-            try:
-                if self.keeps_all(partition):
-                    self._goes_on(partition)
-                elif not (store_is_away and _has_pages(partition)):
-                    plans[partition] = await self._plan(partition)
-            except LogError as error:
-                self._postponed(partition, error)
-                store_is_away = store_is_away or isinstance(error, TierUnavailable)
+        async for some in slices(self._planning.of(list(self._partitions)), LOOKS_A_TURN):
+            for partition in some:
+                if partition.life.refusal(Use.ADMIN) is not None or partition in self._tiering.lineage:
+                    continue
+                try:
+                    if self.keeps_all(partition):
+                        self._goes_on(partition)
+                    elif not (store_is_away and _has_pages(partition)):
+                        plans[partition] = await self._plan(partition)
+                except LogError as error:
+                    self._postponed(partition, error)
+                    store_is_away = store_is_away or isinstance(error, TierUnavailable)
         return plans
 
     def keeps_all(self, partition: Partition) -> bool:

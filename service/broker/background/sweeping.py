@@ -16,13 +16,12 @@ remembered only for the process's life.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
-from service.broker.background.turns import Turns
+from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, Turns, slices
 from service.broker.partition.leading import has_hole
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
@@ -40,8 +39,6 @@ log = logging.getLogger(__name__)
 LONGEST_LISTING_PAUSE_S = 86_400.0
 #: A round ends after the store fails for this many partitions in a row: each failure may take its full timeout.
 FAILURES_A_ROUND = 3
-#: Partitions that are looked at before the event loop has its turn.
-LOOKS_A_TURN = 64
 
 
 class Sweeping:
@@ -87,12 +84,11 @@ class Sweeping:
     # --- what was removed -------------------------------------------------------------------------------------------
     async def _sweep_removed(self) -> None:
         due: list[Partition] = []
-        for place, partition in enumerate(self._partitions, 1):
-            if place % LOOKS_A_TURN == 0:
-                await asyncio.sleep(0)
-            tier, now_ms = partition.log.tier, self._clock.unix_ms()
-            if tier is not None and tier.sweep_is_due(now_ms, self._grace_ms()) and self._may_sweep(partition):
-                due.append(partition)
+        async for some in slices(self._partitions, LOOKS_A_TURN):
+            for partition in some:
+                tier, now_ms = partition.log.tier, self._clock.unix_ms()
+                if tier is not None and tier.sweep_is_due(now_ms, self._grace_ms()) and self._may_sweep(partition):
+                    due.append(partition)
         failures = 0
         for partition in self._turns.of(due):
             failures = 0 if await self._sweep(partition, ()) else failures + 1
@@ -171,9 +167,10 @@ class Sweeping:
         return partition if partition is not None and partition.topic_id == parsed.topic_id else None
 
     async def _look_for_lost_manifests(self) -> None:
-        for partition in self._partitions:
-            if partition.log.tier is not None and partition not in self._shown and self._may_sweep(partition):
-                await self._sweep(partition, (), must_exist=True)
+        async for some in slices(self._partitions, GLANCES_A_TURN):
+            for partition in some:
+                if partition.log.tier is not None and partition not in self._shown and self._may_sweep(partition):
+                    await self._sweep(partition, (), must_exist=True)
 
     # --- one partition ----------------------------------------------------------------------------------------------
     async def _sweep(self, partition: Partition, listed: tuple[Listed, ...], *, must_exist: bool = False) -> bool:

@@ -24,6 +24,7 @@ from service.broker.background.lineage import StoreLineage
 from service.broker.background.partition_work import PartitionWork
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering_policy import TieringPolicy
+from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, slices
 from service.broker.partition.leading import reconcile
 from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import say_committed
@@ -56,8 +57,6 @@ CONCURRENT_LOCAL_RETENTION = 16
 #: Bounds of the pause between two looks at a partition that has nothing to do, in ms.
 SHORTEST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 30_000
-#: Partitions checked before yielding to the event loop: a check takes some 50 µs.
-LOOKS_A_TURN = 64
 
 
 class Tiering:
@@ -106,18 +105,20 @@ class Tiering:
 
     async def kick_all(self, partitions: Iterable[Partition]) -> None:
         """As `kick`, a few per turn of the event loop."""
-        for place, partition in enumerate(partitions, 1):
-            if place % LOOKS_A_TURN == 0:
-                await asyncio.sleep(0)
-            self.kick(partition)
+        async for some in slices(partitions, LOOKS_A_TURN):
+            for partition in some:
+                self.kick(partition)
 
-    async def tick(self, partitions: Sequence[Partition]) -> None:
+    async def tick(self, partitions: Iterable[Partition]) -> None:
         """Called every second or so: what the clock closes, retries, and evicts."""
-        now = self._policy.now()
-        due = [partition for partition in partitions if now.steady_ms >= partition.tier_due_ms]
-        for place, partition in enumerate(due, 1):
-            if place % LOOKS_A_TURN == 0:
-                await asyncio.sleep(0)
+        now, due = self._policy.now(), list[Partition]()
+        async for some in slices(partitions, GLANCES_A_TURN):
+            due += (p for p in some if now.steady_ms >= p.tier_due_ms and (p.log.hot.size_bytes or p.is_recovering))
+        async for some in slices(due, LOOKS_A_TURN):
+            self._look_at(some, now)
+
+    def _look_at(self, partitions: Iterable[Partition], now: Now) -> None:
+        for partition in partitions:
             if not partition.leads:
                 continue
             try:
@@ -434,7 +435,7 @@ class Tiering:
                 raise self._too_late([p for p, end in ends.items() if not _is_tiered(p, end)], timeout_ms) from None
         return [
             SealedPartition(p.partition.partition, end, p.log.tiered_end)
-            for p, end in sorted(ends.items(), key=_number)
+            for p, end in sorted(ends.items(), key=lambda item: item[0].partition.partition)
         ]
 
     def _too_late(self, late: Sequence[Partition], timeout_ms: int) -> RequestTimedOut:
@@ -494,7 +495,3 @@ def _is_tiered(partition: Partition, end: int) -> bool:
     """Whether all live records below `end` are in the bucket. Raises NotLeader or UnknownTopicOrPartition."""
     partition.check_leads()
     return partition.log.tiered_end >= end or partition.log.log_start_offset >= end
-
-
-def _number(item: tuple[Partition, int]) -> int:
-    return item[0].partition.partition

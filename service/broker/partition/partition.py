@@ -53,8 +53,10 @@ Notify = Callable[["Partition"], None]
 
 
 class Partition:
-    """Its life (`phase.py`) defines what it refuses. `write_error` and `read_error` are the errors for appends and reads in the
-    current phase, None if they are served; they are cached here because every request checks one of them."""
+    """Its life (`phase.py`) defines what it refuses. Cached here, because every request or walk over all partitions checks one:
+    `write_error` and `read_error`, the errors for appends and reads in the current phase, None if they are served; `leads`,
+    whether this node leads it, whatever it refuses for the moment; `is_recovering`, whether it refuses writes, and perhaps
+    reads, until the store has answered."""
 
     __slots__ = (
         "_clock",
@@ -66,6 +68,8 @@ class Partition:
         "cluster_id",
         "counts",
         "flushed_ms",
+        "is_recovering",
+        "leads",
         "life",
         "log",
         "partition",
@@ -206,6 +210,8 @@ class Partition:
         self.life = life
         self.write_error = life.refusal(Use.WRITE)
         self.read_error = life.refusal(Use.READ)
+        self.leads = life.is_leader
+        self.is_recovering = life.is_recovering
 
     @property
     def phase(self) -> Phase:
@@ -215,16 +221,6 @@ class Partition:
     def deleted(self) -> bool:
         """The topic is gone. Nothing of this log may be touched any more: its directory's name may be another topic's."""
         return self.life.phase is Phase.DELETED
-
-    @property
-    def leads(self) -> bool:
-        """Whether this node leads it, also while it refuses everybody for another reason."""
-        return self.life.is_leader
-
-    @property
-    def is_recovering(self) -> bool:
-        """Whether it refuses writes, and perhaps reads, until the store has answered."""
-        return self.life.is_recovering
 
     def check(self, use: Use) -> None:
         """Raises the error with which this use is refused now, if any."""

@@ -362,6 +362,6 @@ def test_one_method_assigns_the_phase() -> None:
                     for node in ast.walk(function)
                     if isinstance(node, ast.Attribute)
                     and isinstance(node.ctx, ast.Store)
-                    and node.attr in ("life", "write_error", "read_error")
+                    and node.attr in ("life", "write_error", "read_error", "is_recovering")
                 ]
-    assert assigned == ["partition.py _enter"] * 3
+    assert assigned == ["partition.py _enter"] * 4
