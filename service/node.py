@@ -230,5 +230,6 @@ def _reports(tier: Tier | None, home: HomeGuard, work: Work, broker: Broker) -> 
         recovering=lambda: sorted(str(p.partition) for p in broker.partitions if p.is_recovering),
         refusing=refusing,
         holding=lambda: home.holding,
+        full=lambda: work.disk.refusal,
         behind=work.tiering.lineage.reasons,
     )

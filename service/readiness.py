@@ -13,12 +13,14 @@ class Reports:
 
     `trouble` is the current problem of a probed store, or None; `waiting` names partitions that are recovering; `refusing`
     names partitions that the disk keeps from being written or opened; `behind` maps partitions of which the store shows less
-    than was seen to the reason; `holding` is the reason why the node accepts no records yet, or empty."""
+    than was seen to the reason; `holding` is the reason why the node accepts no records yet, or empty; `full` is the reason
+    why it accepts none for want of disk space, or empty."""
 
     trouble: Callable[[], str | None] = lambda: None
     recovering: Callable[[], list[str]] = list
     refusing: Callable[[], list[str]] = list
     holding: Callable[[], str] = str
+    full: Callable[[], str] = str
     behind: Callable[[], Mapping[str, str]] = dict
 
 
@@ -26,10 +28,11 @@ class Reports:
 class Readiness:
     """Ready after recovery and the first probe of the store; unready as soon as the node has to stop.
 
-    A store that does not answer, at the probe or later, does not make the node unready, because it serves local data. The body
-    names the store's problem, the recovering partitions, those that the disk keeps from being written or opened, and those of
-    which the store shows less than was seen, with the reason. A data directory that may be an older copy makes the node
-    unready.
+    A store that does not answer, at the probe or later, does not make the node unready, because it serves local data. Nor does
+    a disk without space for more records: consumers, offloads and eviction need the node, and a restart frees nothing. The body
+    names the store's problem, the disk's, the recovering partitions, those that the disk keeps from being written or opened,
+    and those of which the store shows less than was seen, with the reason. A data directory that may be an older copy makes
+    the node unready.
     """
 
     recovered: bool = False
@@ -51,6 +54,7 @@ class Readiness:
                 "stopping": self.stopping,
                 "holding": reports.holding(),
                 "store": (reports.trouble() if self.store == "ok" else None) or self.store,
+                "disk": reports.full() or "ok",
                 "recovering_partitions": reports.recovering(),
                 "refusing_partitions": reports.refusing(),
                 "store_behind": reports.behind(),

@@ -7,6 +7,7 @@ The watermark, which would refuse earlier, is off.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -59,6 +60,11 @@ class Full:
             assert (len(self.kept) - before) * size < 16 << 20, "the disk never fills"
         assert code == single_requests.KAFKA_STORAGE_ERROR
 
+    def disk(self) -> str:
+        status, body = self.node.get("/readyz")
+        assert status == 200, "fetches are served"
+        return str(json.loads(body)["disk"])
+
     def sound(self) -> None:
         """Asserts that exactly the acknowledged values are read back."""
         found = read_everything(self.node.kafka, TOPIC, 1).partitions[0]
@@ -84,6 +90,7 @@ def test_appends_are_refused_and_reads_go_on_until_space_returns(full: Full, rou
         # Rewriting a checkpoint frees the pages of its older file.
         full.produce_until_refused(10_000)
         full.sound()
+        until(lambda: "full" in full.disk() or "no space left" in full.disk(), "/readyz names the disk")
         full.free()
         until(lambda: full.produce(5000) == single_requests.NONE, "produce goes on")
         for _ in range(5):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.errors import RequestTimedOut
+from storage_tiers.errors import RequestTimedOut, StorageError
 from tests.service.broker.support import TIERED, Running, running, until
 
 
@@ -30,3 +30,20 @@ async def test_a_store_that_fails_after_the_probe_is_named_until_it_answers(tmp_
         node.store.down = False
         await node.seal("t")
         assert named(node) == "ok"
+
+
+async def test_a_disk_that_refuses_produce_is_named_and_fetches_are_served(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await until(lambda: named(node) == "ok")
+        readiness = node.node.ground.readiness
+        assert json.loads(readiness.body())["disk"] == "ok"
+        await node.create("t")
+        await node.append("t", b"a")
+    nothing_left = {"tidelog.disk.watermark.slow": "1e-9", "tidelog.disk.watermark.refuse": "1e-9"}
+    async with running(tmp_path / "data", node.store, nothing_left) as node:
+        readiness = node.node.ground.readiness
+        await until(lambda: "full" in json.loads(readiness.body())["disk"])
+        with pytest.raises(StorageError, match="produce is refused"):
+            await node.append("t", b"b")
+        assert "produce is refused" in json.loads(readiness.body())["disk"]
+        assert [record.value for record in await node.read_all("t")] == [b"a"]

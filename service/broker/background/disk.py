@@ -93,6 +93,11 @@ class DiskGuard:
         self.throttle_s = MAX_THROTTLE_S * max(0.0, share)
         self._say("slowed" if share > 0 else "taken")
 
+    @property
+    def refusal(self) -> str:
+        """Why produce is refused, or empty."""
+        return "" if self._refusal is None else str(self._refusal)
+
     def _refuse_for_ballast(self) -> None:
         """Refuses produce, from any thread: the space that the ballast released is not for records."""
         self._refusal = StorageError(
