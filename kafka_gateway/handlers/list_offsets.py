@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
-from kafka_gateway.errors import code_of
+from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import milliseconds
 from storage_tiers.errors import InvalidRequest, LogError, RequestTimedOut, UnsupportedVersion
@@ -116,7 +116,12 @@ def _topic(call: Call, topic: Any, answers: dict[tuple[str, int], Answer]) -> An
 def _partition(call: Call, index: int, answer: Answer) -> Any:
     kind = "ListOffsetsPartitionResponse"
     if isinstance(answer, LogError):
-        return call.make(kind, partition_index=index, error_code=code_of(answer))
+        code = code_of(answer)
+        if (
+            code == ErrorCode.OFFSET_NOT_AVAILABLE and call.messages.version < 5
+        ):  # as in Kafka: unknown to older clients
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        return call.make(kind, partition_index=index, error_code=code)
     if answer is None:
         return call.make(kind, partition_index=index, error_code=0)
     return call.make(

@@ -35,6 +35,7 @@ from storage_tiers.errors import (
     LeaderNotAvailable,
     LogError,
     NotLeader,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     PolicyViolation,
     RecordBatchTooLarge,
@@ -213,8 +214,12 @@ class LogService:
             partition = self._readable(query)
             upto = partition.readable_end(query.isolation)
             if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
-                return await partition.log.max_timestamp(upto_offset=upto)
-            return await partition.log.offset_for_timestamp(query.timestamp, upto_offset=upto)
+                found = await partition.log.max_timestamp(upto_offset=upto)
+            else:
+                found = await partition.log.offset_for_timestamp(query.timestamp, upto_offset=upto)
+            if found is None:
+                _check_not_behind_epoch(partition)
+            return found
         except LogError as error:
             return as_value(error)
 
@@ -263,6 +268,7 @@ def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampO
     log, hot = partition.log, partition.log.hot
     match spec:
         case OffsetSpec.LATEST:
+            _check_not_behind_epoch(partition)
             return TimestampOffset(NO_TIMESTAMP, partition.readable_end(isolation), partition.state.leader_epoch)
         case OffsetSpec.EARLIEST:
             return _position(partition, hot.log_start_offset)
@@ -277,6 +283,15 @@ def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampO
                 return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
             return _position(partition, max(log.tiered_end, hot.log_start_offset))
     raise UnsupportedVersion(f"{partition.partition}: no offset is known for the special timestamp {spec}")
+
+
+def _check_not_behind_epoch(partition: Partition) -> None:
+    """As in Kafka, raises OffsetNotAvailable while offsets that a former leader may have told are not committed here."""
+    if partition.state.is_behind_epoch:
+        raise OffsetNotAvailable(
+            f"{partition.partition}: its followers have not reached offset {partition.state.epoch_start}, where this leader "
+            "began; retry"
+        )
 
 
 def _position(partition: Partition, offset: int) -> TimestampOffset:

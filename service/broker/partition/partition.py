@@ -138,7 +138,7 @@ class Partition:
     def lead(self, leader_epoch: int, followers: Collection[int] = ()) -> None:
         """This node leads from this epoch on, with these followers (node ids) in sync: what was written before ends at the log
         end. After it has followed, it serves nobody until `reconciled`. ValueError for an earlier epoch."""
-        self.state.new_epoch(leader_epoch)
+        self.state.check_epoch(leader_epoch)
         if self.leads:
             self._apply(PartitionEvent.BEGIN_EPOCH)
         else:

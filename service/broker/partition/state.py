@@ -23,13 +23,14 @@ UNKNOWN_END = -1
 
 
 class PartitionState:
-    """`leads`: whether this node leads. `min_in_sync` is the number of in-sync replicas, the leader included, below which the
-    high watermark stays."""
+    """`leads`: whether this node leads. `epoch_start` is the log end at which its leader epoch began. `min_in_sync` is the
+    number of in-sync replicas, the leader included, below which the high watermark stays."""
 
     __slots__ = (
         "_advances_alone",
         "_followers",
         "_holds",
+        "epoch_start",
         "first_unstable",
         "high_watermark",
         "leader_epoch",
@@ -45,6 +46,7 @@ class PartitionState:
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.first_unstable = ALL_STABLE
         self.leads = False
+        self.epoch_start = log_end
         self.min_in_sync = 1
         #: Whether nothing but holds can keep the high watermark below the log end.
         self._advances_alone = False
@@ -55,21 +57,31 @@ class PartitionState:
     def lead(self, leader_epoch: int, followers: Iterable[int] = ()) -> bool:
         """This node leads, with these followers (node ids) in sync. True if the high watermark rose, which it does at once
         without any. ValueError for an earlier epoch."""
-        self.new_epoch(leader_epoch)
+        if not self.leads or leader_epoch != self.leader_epoch:
+            self.new_epoch(leader_epoch)
+            self.epoch_start = self.log_end
         self.leads = True
         return self.set_in_sync(followers)
 
     def follow(self) -> None:
         """This node leads no more: nothing that its own disk or former followers report moves the high watermark."""
         self.leads = False
-        self._holds.clear()
         self.set_in_sync(())
+
+    @property
+    def is_behind_epoch(self) -> bool:
+        """Whether records from before this leader's epoch are not committed yet: former leaders may have shown them."""
+        return self.leads and self.high_watermark < self.epoch_start
 
     def new_epoch(self, leader_epoch: int) -> None:
         """ValueError for an earlier one."""
+        self.check_epoch(leader_epoch)
+        self.leader_epoch = leader_epoch
+
+    def check_epoch(self, leader_epoch: int) -> None:
+        """ValueError if it is earlier than the current one."""
         if leader_epoch < self.leader_epoch:
             raise ValueError(f"leader epoch {leader_epoch} is below {self.leader_epoch}")
-        self.leader_epoch = leader_epoch
 
     # --- replicas -----------------------------------------------------------------------------------------------------
     def set_in_sync(self, followers: Iterable[int]) -> bool:
@@ -122,10 +134,11 @@ class PartitionState:
         self.log_end = log_end
         self._holds.clear()
         self.high_watermark = min(self.high_watermark, log_end)
+        self.epoch_start = min(self.epoch_start, log_end)
 
     def begin_at(self, offset: int) -> None:
         """The log was discarded and begins anew at `offset`, below which the bucket holds everything (the tier wins)."""
-        self.log_end = self.high_watermark = offset
+        self.log_end = self.high_watermark = self.epoch_start = offset
         self._holds.clear()
 
     def _advance(self) -> bool:

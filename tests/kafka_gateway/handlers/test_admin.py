@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from grpc_api.contract.log import Append, OffsetQuery
 from grpc_api.contract.topics import NewTopic
+from storage_tiers.errors import LogError, OffsetNotAvailable
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch
@@ -148,6 +150,19 @@ async def test_a_partition_asked_for_twice_is_refused(handlers: HandlerClient) -
     rows = [{"partition_index": 0, "timestamp": -1}, {"partition_index": 0, "timestamp": -2}]
     answer = await handlers.ask("list_offsets", 6, replica_id=-1, topics=[{"name": "first", "partitions": rows}])
     assert offsets_of(answer) == [(0, 42, -1, -1)]
+
+
+@pytest.mark.parametrize(("version", "code"), [(1, 5), (4, 5), (5, 78), (11, 78)])
+async def test_an_offset_that_is_not_available_yet_has_an_error_that_the_version_knows(
+    handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch, version: int, code: int
+) -> None:
+    async def behind(queries: Sequence[OffsetQuery]) -> list[LogError]:
+        return [OffsetNotAvailable("retry") for _ in queries]
+
+    monkeypatch.setattr(core, "list_offsets", behind)
+    topics = [{"name": "first", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    answer = await handlers.ask("list_offsets", version, replica_id=-1, topics=topics)
+    assert int(answer.topics[0].partitions[0].error_code) == code
 
 
 async def test_an_unknown_isolation_level_is_refused(handlers: HandlerClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from storage_tiers.errors import (
     LeaderNotAvailable,
     LogError,
     NotLeader,
+    OffsetNotAvailable,
     StorageError,
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, read_offsets, write_offsets
+from storage_tiers.records.recompress import recompress
 from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.service.broker.support import Running, batch, filled, records, running, until
 
@@ -292,6 +295,40 @@ async def test_a_partition_of_which_this_node_is_no_replica_any_more_is_closed(n
         await node.append("t", b"d")
 
 
+async def test_a_leader_behind_its_epoch_does_not_tell_an_end_that_may_be_too_low(node: Running) -> None:
+    await node.create("t", configs=UNTIERED)
+    await in_sync(node, ME, OTHER)
+    await settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))
+    assert await list_offset(node, OffsetSpec.LATEST) == TimestampOffset(-1, 0, 1)
+    await elect(node, "t", ME)
+    for timestamp in (OffsetSpec.LATEST, OffsetSpec.MAX_TIMESTAMP, 0):
+        assert isinstance(await list_offset(node, timestamp), OffsetNotAvailable)
+    assert await list_offset(node, OffsetSpec.EARLIEST) == TimestampOffset(-1, 0, 1)
+    await in_sync(node, ME)
+    assert await list_offset(node, OffsetSpec.LATEST) == TimestampOffset(-1, 1, 3)
+
+
+async def test_what_threads_still_work_on_when_another_node_leads_is_refused(
+    node: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing, pack = threading.Event(), recompress
+
+    def slow(*args: Any) -> Any:
+        assert packing.wait(20)
+        return pack(*args)
+
+    monkeypatch.setattr("service.broker.partition.validating.recompress", slow)
+    await node.create("t", configs={**UNTIERED, "compression.type": "gzip"})
+    sent = [asyncio.ensure_future(settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))) for _ in range(3)]
+    await until(lambda: partition(node).queued == 3)
+    await elect(node, "t", OTHER)
+    packing.set()
+    for (answer,) in await asyncio.gather(*sent):
+        assert isinstance(answer, NotLeader)
+    await elect(node, "t", ME)
+    assert (await node.append("t", b"b")).base_offset == 0
+
+
 # --- listeners --------------------------------------------------------------------------------------------------------
 
 
@@ -416,11 +453,11 @@ async def test_a_start_raises_the_high_watermark_from_its_checkpoint_to_the_log_
         led = partition(node)
         assert led.state.high_watermark == 3
         await in_sync(node, ME, OTHER)
+        assert await list_offset(node, OffsetSpec.LATEST) == TimestampOffset(-1, 3, 2)
         (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"d")))]))
         assert not isinstance(answer, LogError)
         assert answer.committed is not None
         assert (led.state.high_watermark, led.log.end_offset) == (3, 4)
-        assert await list_offset(node, OffsetSpec.LATEST) == TimestampOffset(-1, 3, 2)
         await in_sync(node, ME)
         await answer.committed
         assert led.state.high_watermark == 4

@@ -120,11 +120,32 @@ def test_a_former_leader_neither_counts_its_flushes_nor_its_followers() -> None:
     state = replicated(2)
     state.appended(0, 4, hold_until_flushed=True)
     state.follow()
-    assert not state.flushed(4)
     assert not state.follower_at(2, 4)
-    assert state.high_watermark == 0
-    assert state.lead(2)
+    assert not state.lead(2)
+    assert state.high_watermark == 0, "it still waits for its flush"
+    state.follow()
+    assert not state.flushed(4)
+    assert state.lead(3)
     assert state.high_watermark == 4
+
+
+def test_a_new_leader_is_behind_its_epoch_until_what_came_before_is_committed() -> None:
+    state = replicated(2, log_end=5)
+    assert (state.epoch_start, state.is_behind_epoch) == (5, True)
+    state.appended(5, 9, hold_until_flushed=False)
+    state.follower_at(2, 4)
+    assert state.is_behind_epoch
+    state.follower_at(2, 5)
+    assert not state.is_behind_epoch
+    state.lead(1, [2])
+    assert state.epoch_start == 5
+    state.lead(2, [2])
+    assert (state.epoch_start, state.is_behind_epoch) == (9, True)
+    state.follow()
+    assert not state.is_behind_epoch
+    state.begin_at(40)
+    state.lead(3)
+    assert not state.is_behind_epoch
 
 
 @pytest.mark.parametrize(("configured", "replicas", "effective"), [(1, 1, 1), (2, 1, 1), (2, 3, 2), (5, 3, 3)])
