@@ -95,7 +95,7 @@ def load_settings(
             elif key not in NodeSettings.model_fields:
                 known = sorted(NodeSettings.model_fields)
                 variable = f" ({PREFIX}{key.upper()})" if source == ENVIRONMENT else ""
-                near = difflib.get_close_matches(key, known, 1)
+                near = difflib.get_close_matches(_underscored(key, value), known, 1)
                 hint = f", did you mean {near[0]!r}? Known" if near else "; known"
                 raise InvalidConfig(f"{source}: unknown setting {key!r}{variable}{hint} are {', '.join(known)}")
             else:
@@ -107,6 +107,14 @@ def load_settings(
         first = error.errors()[0]
         key = str(first["loc"][0])
         raise InvalidConfig(f"{sources.get(key, 'settings')}: {key}: {first['msg']}") from None
+
+
+def _underscored(key: str, value: Any) -> str:
+    """The whole of a dotted name, which TOML reads as nested tables: `listener.security.protocol.map`."""
+    while isinstance(value, dict) and len(value) == 1:
+        ((inner, value),) = value.items()
+        key = f"{key}.{inner}"
+    return key.replace(".", "_")
 
 
 def _from_file(path: Path | None) -> dict[str, Any]:

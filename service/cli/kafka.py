@@ -6,6 +6,7 @@ that TIDELOG_PROFILE names, the profile `default`, and this machine's port 9092.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -130,14 +131,14 @@ def connect_admin(bootstrap: str) -> AdminClient:
     return AdminClient(client_config(bootstrap))
 
 
-def outcome(bootstrap: str, future: Future[T], what: str) -> T:
-    """The result of one admin call, or its failure as a CommandError that begins with `what`."""
+def outcome(bootstrap: str, future: Future[T], what: str, topic: str | None = None) -> T:
+    """The result of one admin call, or its failure as a CommandError that begins with `what`. `topic`: as in `explain`."""
     from confluent_kafka import KafkaException
 
     try:
         return future.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
     except KafkaException as error:
-        raise as_command_error(bootstrap, error, what) from None
+        raise explain(bootstrap, error.args[0], what, topic) from None
     except TimeoutError:
         raise NodeUnreachable(f"the node at {bootstrap} did not answer in {REQUEST_TIMEOUT_S:.0f} s") from None
 
@@ -146,12 +147,29 @@ def as_command_error(bootstrap: str, error: KafkaException, what: str) -> Comman
     return explain(bootstrap, error.args[0], what)
 
 
-def explain(bootstrap: str, error: KafkaError, what: str) -> CommandError:
-    """librdkafka's error as a sentence: the node was unreachable, or what it refused and why."""
+def explain(bootstrap: str, error: KafkaError, what: str, topic: str | None = None) -> CommandError:
+    """librdkafka's error as a sentence: the node was unreachable, or what it refused and why. With `topic`, the topic that the
+    request named, an unknown topic becomes `unknown_topic`."""
     if error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
         return NodeUnreachable(f"the node at {bootstrap} does not answer: {error.str()}; is that its Kafka port?")
+    if topic is not None and error.name() == "UNKNOWN_TOPIC_OR_PART":
+        return unknown_topic(bootstrap, topic)
     sentence = error.str().removeprefix("Broker: ").removeprefix("Local: ")
     return CommandError(f"{what}: {sentence} ({error.name().removeprefix('_')})")
+
+
+def unknown_topic(bootstrap: str, name: str) -> CommandError:
+    """Names the topics with a similar name, if the node lists them."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        there = list(AdminClient(client_config(bootstrap)).list_topics(timeout=CONNECT_TIMEOUT_S).topics)
+    except KafkaException:
+        there = []
+    near = difflib.get_close_matches(name, there, 2)
+    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+    return CommandError(f"there is no topic {name}{hint}; `tidelog topic list` shows all")
 
 
 def pairs(texts: list[str] | None, option: str) -> Mapping[str, str]:
@@ -218,4 +236,4 @@ def describe_topics(bootstrap: str, admin: AdminClient, names: Sequence[str]) ->
     if not names:
         return []
     futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S)
-    return [outcome(bootstrap, futures[name], f"cannot describe {name}") for name in names]
+    return [outcome(bootstrap, futures[name], f"cannot describe {name}", name) for name in names]

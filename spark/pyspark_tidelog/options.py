@@ -138,6 +138,9 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             close = difflib.get_close_matches(name.lower(), names, 1)
             hint = f", did you mean {names[close[0]]!r}?" if close else "."
             raise OptionError(f"there is no option {name!r}{hint} Options are {', '.join(KNOWN)}")
+        if isinstance(value, list | tuple | set | dict):  # from Python; Spark passes text
+            form = "JSON text" if isinstance(value, dict) else 'text, several names as "a,b"'
+            raise OptionError(f"{name} is {value!r}, but an option is {form}")
         if value is not None and str(value).strip():
             given[name.lower()] = str(value).strip()
     return given

@@ -104,7 +104,7 @@ REQUEST_ROWS = (
 WORD_ROWS = (
     row(
         "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|omit --quick|"
-        "omit --key-separator|^name the topic, or give --json|"
+        "omit --key-separator|^name the topic, or give --json|give --from an offset between them|"
         "correct its bucket or prefix|is not an address: write HOST:PORT|start one with `tidelog serve`|"
         "^…: write KEY=VALUE|name a partition's directory|write address:count",
         WORDS + "what_a_command_is_told_to_say_is_taken",

@@ -107,6 +107,11 @@ ADVISED: list[tuple[str, str, Sequence[str]]] = [
         ["topic list --bootstrap-server {kafka}"],
     ),
     (
+        "consume t --from 99 -e -b {kafka}",
+        "give --from an offset between them, beginning or end",
+        [f"consume t --from {position} -e -b {{kafka}}" for position in ("5", "beginning", "end")],
+    ),
+    (
         "topic create u --config novalue -b {kafka}",
         "write KEY=VALUE",
         ["topic create u --config retention.ms=1 -b {kafka}"],

@@ -115,6 +115,22 @@ def test_bad_values_name_their_source(flags: dict[str, object], environ: dict[st
         load_settings(flags, environ=environ)
 
 
+@pytest.mark.parametrize(
+    ("line", "setting"),
+    [
+        ('listener.security.protocol.map = "A:PLAINTEXT"', "listener_security_protocol_map"),
+        ('"listener.security.protocol.map" = "A:PLAINTEXT"', "listener_security_protocol_map"),
+        ('advertised.listeners = "A://h:1"', "advertised_listeners"),
+    ],
+)
+def test_kafkas_name_of_a_listener_setting_is_answered_with_its_name_here(
+    tmp_path: Path, line: str, setting: str
+) -> None:
+    (tmp_path / "node.toml").write_text(line)
+    with pytest.raises(InvalidConfig, match=rf"unknown setting .*, did you mean '{setting}'\?"):
+        load_settings({}, config_file=tmp_path / "node.toml", environ={})
+
+
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"cannot read .*missing\.toml"):
         load_settings({}, config_file=tmp_path / "missing.toml", environ={})

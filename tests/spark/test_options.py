@@ -87,6 +87,8 @@ def test_a_path_is_told_where_it_belongs() -> None:
         ({"store": " "}, "a store is missing"),
         ({"store": "memory://x"}, "lives in one process"),
         ({"topics": ","}, "a topic is missing"),
+        ({"topics": ["a", "b"]}, "topics is ['a', 'b'], but an option is text, several names as \"a,b\""),
+        ({"startingOffsets": {"a": {"0": 1}}}, "startingOffsets is {'a': {'0': 1}}, but an option is JSON text"),
         ({"topic": "a"}, "both topic and topics"),
         ({"topicId": "AAECAwQFBgcICQoLDA0ODw"}, "2 topics are read: a, b"),
         ({"startingOffsets": "latest"}, "startingOffsets is 'latest'"),

@@ -29,9 +29,10 @@ from service.cli.client.positions import (
 from service.cli.client.record_format import TOKENS, Format, ShownRecord, parse_format
 from service.cli.client.waiting import why_nothing_comes
 from service.cli.completion import complete_topic
-from service.cli.errors import report
+from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
+    REQUEST_TIMEOUT_S,
     Bootstrap,
     Profile,
     as_command_error,
@@ -213,8 +214,22 @@ class Follower:
         elif error.name() == "_PARTITION_EOF":
             self._unfinished.discard(place)
             self._behind.discard(place)
+        elif error.name() == "_AUTO_OFFSET_RESET":
+            raise self._out_of_range(place)
         else:
             raise explain(self._bootstrap, error, f"cannot read {place[0]}-{place[1]}")
+
+    def _out_of_range(self, place: Place) -> CommandError:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            start, end = self._consumer.get_watermark_offsets(TopicPartition(*place), REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            return as_command_error(self._bootstrap, error, f"cannot find the offsets of {place[0]}-{place[1]}")
+        return CommandError(
+            f"cannot read {place[0]}-{place[1]} there: its log starts at offset {start} and ends at {end}; "
+            "give --from an offset between them, beginning or end"
+        )
 
     def _take_record(self, place: Place, message: Message) -> None:
         stop, offset = self._spans[place].stop, message.offset() or 0

@@ -126,7 +126,7 @@ def topic_partitions(
     for topic in dict.fromkeys(topics):
         found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
         if found.error is not None:
-            raise explain(bootstrap, found.error, f"cannot read {topic}")
+            raise explain(bootstrap, found.error, f"cannot read {topic}", topic)
         unknown = sorted(set(wanted or ()) - set(found.partitions))
         if unknown:
             raise CommandError(f"{topic} has no partition {unknown[0]}, only 0 to {len(found.partitions) - 1}")

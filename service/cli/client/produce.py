@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +24,7 @@ from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
     HIGHEST_PARTITION,
+    REQUEST_TIMEOUT_S,
     Bootstrap,
     Profile,
     client_config,
@@ -84,6 +85,7 @@ class Deliveries:
     records: int = 0
     quiet: silence.Silence = field(default_factory=silence.Silence)
     failure: KafkaError | None = None
+    failed_at: Place = ("", 0)
     first: dict[Place, int] = field(default_factory=dict)
     last: dict[Place, int] = field(default_factory=dict)
 
@@ -98,7 +100,8 @@ class Deliveries:
 
     def note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self.failure = self.failure or error
+            if self.failure is None:
+                self.failure, self.failed_at = error, (message.topic() or "", message.partition() or 0)
             return
         self.records += 1
         self.quiet.heard()
@@ -165,12 +168,25 @@ def produce(
     finally:
         _finish(producer, deliveries)
     if deliveries.failure is not None:
-        raise explain(
+        raise _refusal(
             bootstrap,
-            deliveries.failure,
+            producer,
+            deliveries,
             f"{counted(deliveries.records, 'record')} written to {topic or 'their topics'}, then one was refused",
         )
     _summarise(topic, deliveries, as_json=summary)
+
+
+def _refusal(bootstrap: str, producer: Producer, deliveries: Deliveries, what: str) -> CommandError:
+    from confluent_kafka import KafkaException
+
+    error, (topic, partition) = deliveries.failure, deliveries.failed_at
+    assert error is not None
+    if error.name() == "_UNKNOWN_PARTITION":
+        with suppress(KafkaException):
+            count = len(producer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions)
+            return CommandError(f"{what}: {topic} has no partition {partition}, only 0 to {count - 1}")
+    return explain(bootstrap, error, what)
 
 
 def _check(topic: str | None, key_separator: str | None, *, as_json: bool) -> None:

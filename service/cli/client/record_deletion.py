@@ -46,7 +46,7 @@ def delete_before(
         wanted = find_offsets(bootstrap, consumer, places, position)
     finally:
         consumer.close()
-    beyond = [f"{name}-{number}" for name, number in places if wanted[name, number] > ends[name, number]]
+    beyond = [f"{topic}-{place[1]} ({ends[place]})" for place in places if wanted[place] > ends[place]]
     if beyond:
         raise CommandError(f"{before} is beyond the end of {', '.join(beyond)}; nothing was deleted")
     rows = [

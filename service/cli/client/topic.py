@@ -25,6 +25,7 @@ from service.cli.kafka import (
     grpc_address,
     outcome,
     pairs,
+    unknown_topic,
 )
 from service.cli.listener import require_reachable
 from service.cli.output import AsJson, counted, print_json, print_table
@@ -187,10 +188,10 @@ def alter(
     if new or delete_config:
         resource = _config_changes(name, new, delete_config or ())
         changed = admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
-        outcome(bootstrap, changed[resource], f"cannot change the configs of {name}")
+        outcome(bootstrap, changed[resource], f"cannot change the configs of {name}", name)
     if partitions:
         grown = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=REQUEST_TIMEOUT_S)
-        outcome(bootstrap, grown[name], f"cannot give {name} {counted(partitions, 'partition')}")
+        outcome(bootstrap, grown[name], f"cannot give {name} {counted(partitions, 'partition')}", name)
     if as_json:
         print_json({"topic": name, "set": new, "deleted": list(delete_config or ()), "partitions": partitions})
     else:
@@ -215,7 +216,7 @@ def delete(
     failures = []
     for name, future in futures.items():
         try:
-            outcome(bootstrap, future, f"cannot delete {name}")
+            outcome(bootstrap, future, f"cannot delete {name}", name)
         except CommandError as error:
             failures.append(error)
         else:
@@ -357,7 +358,7 @@ def _changed_configs(bootstrap: str, admin: AdminClient, name: str) -> Mapping[s
 
     resource = ConfigResource(ResourceType.TOPIC, name)
     future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
-    entries = outcome(bootstrap, future, f"cannot describe the configs of {name}")
+    entries = outcome(bootstrap, future, f"cannot describe the configs of {name}", name)
     return {
         key: entries[key].value for key in sorted(entries) if entries[key].source != ConfigSource.DEFAULT_CONFIG.value
     }
@@ -396,6 +397,8 @@ def _seal(bootstrap: str, address: str, name: str, wait: bool, timeout: float) -
         try:
             answer = _awaited(answering, bootstrap, name) if wait else answering.result()
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise unknown_topic(bootstrap, name) from None
             unreached = error.code() is grpc.StatusCode.UNAVAILABLE and not error.trailing_metadata()
             kind = Unreachable if unreached else CommandError
             raise kind(f"cannot seal {name} through {address}: {error.details()}") from None

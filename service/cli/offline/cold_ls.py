@@ -79,7 +79,7 @@ def _of_cluster(found: Sequence[ColdPartition]) -> str:
 # --- text --------------------------------------------------------------------------------------------------------------
 def _print_partitions(found: Sequence[ColdPartition]) -> None:
     many = len({part.cluster_id for part in found}) > 1
-    columns = ["TOPIC", "TOPIC ID", "PARTITION", "STATE", "START", "END", "RANGES", "RECORDS", "SIZE"]
+    columns = ["TOPIC", "TOPIC ID", "PARTITION", "STATE", "START", "END", "SEGMENTS", "RECORDS", "SIZE"]
     columns += ["FROM", "TO", "COMMIT", "COMMITTED", "REMOVED", "TOMBSTONED", "PINS"]
     rows = [_row(part) for part in found]
     if many:

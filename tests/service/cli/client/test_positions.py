@@ -118,9 +118,16 @@ def test_several_topics(node: Node) -> None:
     assert consumed(node, "u", "u", "--from", "-1", "--to", "end", "-f", r"%t:%s\n") == ["u:u2"]
     assert consumed(node, "u", "t", "-p", "0", "-o", "-1", "-e") == ["0.9", "u2"]
     missing = at(node, "consume", "t", "absent", "-e")
-    assert (missing.code, "cannot read absent" in missing.err) == (1, True)
+    assert (missing.code, "there is no topic absent" in missing.err) == (1, True)
     partition = at(node, "consume", "t", "u", "-p", "1", "-e")
     assert (partition.code, "u has no partition 1, only 0 to 0" in partition.err) == (1, True)
+
+
+def test_an_offset_outside_the_log_is_answered_with_the_log(node: Node) -> None:
+    ran = at(node, "consume", "u", "--from", "99", "-e")
+    said = "cannot read u-0 there: its log starts at offset 0 and ends at 3"
+    advice = "give --from an offset between them, beginning or end"
+    assert (ran.code, ran.err) == (1, f"tidelog: {said}; {advice}\n")
 
 
 def test_a_range_ends_where_the_log_did_when_it_began(node: Node) -> None:
@@ -159,7 +166,7 @@ def test_records_before_a_place_are_deleted(node: Node) -> None:
 
 def test_what_cannot_be_deleted_is_said(node: Node) -> None:
     beyond = at(node, "topic", "delete-records", "u", "--before", "4")
-    assert (beyond.code, beyond.err) == (1, "tidelog: 4 is beyond the end of u-0; nothing was deleted\n")
+    assert (beyond.code, beyond.err) == (1, "tidelog: 4 is beyond the end of u-0 (3); nothing was deleted\n")
     create(node, "compact", 1, {"cleanup.policy": "compact"})
     producer = Producer({"bootstrap.servers": node.kafka})
     producer.produce("compact", b"v", b"k")
