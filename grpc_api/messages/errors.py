@@ -5,7 +5,7 @@ message equal on the wire to google.rpc.Status with one `ErrorDetail`: Kafka's n
 and the advice. A failed part of a call carries the same ErrorDetail. Any other exception is a defect of the node: the
 caller gets INTERNAL without internals.
 
-Not promised: that an older client knows every reason. It then gets a LogError with the sentence and Kafka's name.
+Not promised: that an older client knows every reason. It then gets a LogError with the message and Kafka's name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from storage_tiers.errors import Advice, InvalidRecord, InvalidTimestamp, LogErr
 DETAILS_KEY = "grpc-status-details-bin"
 _TYPE_URL = "type.googleapis.com/tidelog.v1.ErrorDetail"
 
-#: Bytes of an error's sentence. The trailing metadata holds it three times, escaped.
+#: Maximum bytes of an error's message. The trailing metadata holds it three times, escaped.
 MAX_ERROR_MESSAGE_BYTES = 1000
 _CUT = " … ".encode()
-#: Records that an error names.
+#: Maximum number of faulty records that an error names.
 MAX_FAULTS = 10_000
 _NAMING = (InvalidRecord, InvalidTimestamp)
 
@@ -130,8 +130,8 @@ def meaning(error: LogError) -> Meaning:
 
 
 def bounded_message(error: LogError) -> str:
-    """The error's sentence, cut to fit a call's trailing metadata: receivers drop metadata longer than 8 KiB, and with it the
-    error and its detail. A sentence may be long because it quotes what the caller sent."""
+    """The error's message, cut in the middle to MAX_ERROR_MESSAGE_BYTES. Receivers drop trailing metadata longer than 8 KiB,
+    and with it the error's detail. A message can be long because it quotes the request."""
     text = str(error).encode(errors="replace")
     if len(text) > MAX_ERROR_MESSAGE_BYTES:
         half = (MAX_ERROR_MESSAGE_BYTES - len(_CUT)) // 2
@@ -153,8 +153,8 @@ def detail_of(error: LogError) -> pb.ErrorDetail:
 
 
 def clear_tracebacks(error: BaseException | None) -> None:
-    """Drops the traceback of a reported error. A traceback keeps its frames and all their values alive, and in a cycle
-    wherever a frame refers to the error, until a full collection."""
+    """Clears the tracebacks of a reported error and of the errors in its context. A traceback keeps its frames and all their
+    values alive; where a frame refers to the error, the cycle lives until a full collection."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -164,6 +164,7 @@ def clear_tracebacks(error: BaseException | None) -> None:
 
 
 def error_of(detail: pb.ErrorDetail) -> LogError:
+    """The error that `detail` describes, of the class that `reason` names; LogError itself if the reason is unknown here."""
     kind = _REASONS.get(detail.reason)
     if kind is None:
         return LogError(f"{detail.kafka_error}: {detail.message}")
@@ -197,14 +198,14 @@ _WITHOUT_DETAIL: Mapping[grpc.StatusCode, type[LogError]] = {
     _Code.UNIMPLEMENTED: log.UnsupportedVersion,
     _Code.INVALID_ARGUMENT: log.InvalidRequest,
 }
-#: gRPC for Python's sentences under INTERNAL or UNKNOWN, instead of UNAVAILABLE, when a channel breaks during a call. A node
-#: never sends them: its own defects have another sentence.
+#: Details that gRPC for Python gives under INTERNAL or UNKNOWN, instead of UNAVAILABLE, when a channel breaks during a call.
+#: A node never sends them: its own defects have other details.
 _BROKEN_CHANNEL = ("Internal error from Core", "Stream removed")
 
 
 def error_of_call(failure: Any, address: str) -> LogError:
-    """The LogError that ended a call (a grpc.RpcError). LeaderNotAvailable if the node cannot be reached or stopped; the
-    call may then have taken effect or not. RecordTooLarge for a message beyond the bound of either end."""
+    """The LogError for a failed call (`failure` is a grpc.RpcError). LeaderNotAvailable if the node is unreachable or stopped;
+    the call may or may not have taken effect. RecordTooLarge for a message above either end's bound."""
     detail = detail_in(failure.trailing_metadata())
     if detail is not None:
         return error_of(detail)

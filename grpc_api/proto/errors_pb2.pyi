@@ -104,10 +104,10 @@ class ErrorDetail(_message.Message):
     """Whether the same request may succeed when it is sent again: advice RETRY or REDIRECT."""
     advice: Global___Advice.ValueType
     message: _builtins.str
-    """A sentence: what is wrong and what to do. Cut in the middle where it would be longer than 1,000 bytes."""
+    """What is wrong, and what to do. A message longer than 1,000 bytes is cut in the middle."""
     @_builtins.property
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordFault]:
-        """Of a refused batch: the records to blame, where they are known (KIP-467); of very many the first 10,000."""
+        """The records for which a batch was refused (KIP-467), as far as they are known; at most the first 10,000."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Remakes what the protobuf compiler makes of every .proto file of the project: `python -m grpc_api.proto.generate`.
+"""Compiles every .proto file of the project: `python -m grpc_api.proto.generate`.
 
-The generated files are committed beside their sources, so that neither running nor installing tidelog needs a compiler.
-The compiler runs at the root of the tree: generated modules import each other by their full names. A file that defines
-services gets gRPC stubs too. The output depends on the sources and the compiler's version only.
+The generated modules are committed beside their sources, so neither running nor installing tidelog needs a compiler. The
+compiler runs at the root of the tree, because generated modules import each other by their full names. A file that defines
+services gets gRPC stubs too. The output depends only on the sources and the compiler's version.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The packages that may hold .proto files: not virtual environments, data or builds.
+#: The packages that may hold .proto files. Other folders (virtual environments, data, builds) hold other projects' files.
 PACKAGES = ("grpc_api", "service", "storage_tiers")
 _SERVICE = re.compile(r"^service\s+\w+", re.MULTILINE)
 

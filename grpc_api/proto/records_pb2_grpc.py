@@ -50,18 +50,18 @@ class RecordsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Send(self, request, context):
-        """Appends records, and answers where each went, in their order. The node puts those of one partition into batches as large
-        as 256 KiB. A call that ends without an answer may have appended them: sent again they are there twice. A producer that
-        must not do that uses Log.ProduceStream.
+        """Appends records, and returns the partition and offset of each, in request order. The node puts the records of a partition
+        into batches of at most 256 KiB. A call that ends without an answer may have appended its records, and a retry then appends
+        them twice. Log.ProduceStream prevents such duplicates.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """Reads on and on, in offset order within a partition. The node reads further only when the caller's window has taken the
-        last message. Markers, and under ISOLATION_READ_COMMITTED records of aborted transactions, are left out. Ends with an
-        error, and its detail, when one partition has one.
+        """Reads continuously, in offset order within a partition. Flow control: the node reads further only when the caller's window
+        has taken the last message. Transaction markers are omitted, and records of aborted transactions too under
+        ISOLATION_READ_COMMITTED. An error of one partition ends the call, with its detail.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -86,8 +86,7 @@ class TopicsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Everything that Describe and Cluster would answer, then each change of it. Changes that follow each other closely
-        come as one.
+        """The state that Describe and Cluster return, then every change of it. Changes in quick succession arrive as one update.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,7 +105,7 @@ class TopicsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AutoCreate(self, request, context):
-        """Makes what auto.create.topics.enable allows of these topics; whether they are there, Describe says.
+        """Creates missing topics as far as auto.create.topics.enable allows. Describe shows which of them exist afterwards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,7 +126,7 @@ class TopicsServicer:
     def Seal(self, request, context):
         """Closes the active segment of each partition and offloads every record that the topic has now.
 
-        DEADLINE_EXCEEDED when `timeout` passed before the records were in the bucket; they still go there.
+        DEADLINE_EXCEEDED if `timeout` passes before the records are in the bucket; offloading continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

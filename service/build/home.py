@@ -1,5 +1,5 @@
-"""Builds the guard of the data directory's location: before the first request to the store. `look` runs once it is known what
-the directory is."""
+"""Builds the guard of the data directory's home, before the first request to the store. Its `look` runs later, when the
+directory's metadata has been read."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ def _empty() -> Mapping[Any, Any]:
     return _EMPTY
 
 
-#: Number of completely deleted topics whose ids are remembered; older ones are known to the bucket alone.
+#: Number of completely deleted topics whose ids are kept; only the bucket knows older ones.
 MAX_GONE_TOPICS = 4096
-#: Number of starts with an unanswered claim in the bucket that are remembered as this node's; older ones are forgotten.
+#: Number of this node's starts with an unanswered claim in the bucket that are kept; older ones are dropped.
 MAX_UNCONFIRMED_STARTS = 1024
 
 
@@ -50,7 +50,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """A live topic; `partitions[i].index == i`."""
+    """A live topic. `partitions[i].index == i`."""
 
     name: str
     topic_id: TopicId
@@ -88,8 +88,8 @@ class StartImage:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The objects that some records touched: ids of topics (created, changed, being deleted or gone), and resources whose
-    configs were set. Each once, in the order touched. Listeners of the metadata look only at these."""
+    """What a batch of records touched: ids of topics (created, changed, being deleted or gone), and resources whose configs
+    were set. Each once, in the order touched. Publishers of the metadata apply only these."""
 
     topics: tuple[TopicId, ...] = ()
     configs: tuple[Resource, ...] = ()
@@ -114,10 +114,10 @@ class TakeOverImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All metadata after some record. Its dictionaries are read-only; `apply_batch` makes the next image.
+    """All metadata after one batch. Its dictionaries are read-only; `apply_batch` returns the next image.
 
-    `topics` is by id, `topic_ids` by name. `incarnation` is the number that the bucket last showed for this node, 0 before the
-    first; `unconfirmed_starts` are the claims made since, oldest first. `changes` is what the last batch touched.
+    `topics` is by id, `topic_ids` by name. `incarnation` is the number that the bucket last confirmed for this node, 0 before
+    the first; `unconfirmed_starts` are the claims made since, oldest first. `changes` is what the last batch touched.
     """
 
     cluster_id: str = ""
@@ -133,9 +133,9 @@ class MetadataImage:
     unconfirmed_starts: tuple[StartImage, ...] = ()
     #: The revision of `topic.json` that the bucket last showed, for live topics.
     topic_files: Mapping[TopicId, int] = field(default_factory=_empty)
-    #: Completely deleted topics, the newest last.
+    #: Ids of completely deleted topics, the newest last.
     gone: tuple[TopicId, ...] = ()
-    #: Set until the take-over is done; the rest of the image is incomplete before that.
+    #: Set while a take-over runs; until it is done, the rest of the image is incomplete.
     take_over: TakeOverImage | None = None
     changes: Changes = field(default=Changes(), compare=False)
 
@@ -184,7 +184,7 @@ class MetadataImage:
 
 
 class _Delta:
-    """The changes of one batch: copies a dictionary, or a topic's partitions, when first touched."""
+    """The changes of one batch. A dictionary, or a topic's partitions, is copied when first touched."""
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
@@ -219,7 +219,7 @@ class _Delta:
         return self._changed[name] if name in self._changed else getattr(self._base, name)
 
     def _id(self, raw: bytes) -> TopicId:
-        """The id of the topic that a record touches."""
+        """The topic id in a record, noted as touched. MetadataCorrupt if it is not 16 bytes."""
         if len(raw) != 16:
             raise MetadataCorrupt(f"a metadata record holds a topic id of {len(raw)} bytes; it must have 16")
         topic_id = TopicId(raw)
@@ -238,7 +238,7 @@ class _Delta:
             partitions = self._partitions[topic_id] = list(self._live(topic_id).partitions)
         return partitions
 
-    # --- one method a record kind, named as the field of MetadataRecord -------------------------------------------
+    # --- one method for each record kind, named after the field of MetadataRecord ---------------------------------
 
     def _topic(self, record: pb.TopicRecord) -> None:
         topic_id = self._id(record.topic_id)

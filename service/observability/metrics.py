@@ -2,8 +2,8 @@
 
 Names are those that the Prometheus JMX exporter's rules for Kafka give to Kafka's MBeans, so that dashboards and alerts made
 for Kafka find them; tidelog's own begin with `tidelog_`. `docs/operations.md` is generated from this table, and only its
-metrics are served. Two differences from the exporter: TotalTimeMs is a histogram, not quantiles
-over a sample, and the other times have a sum and a count only.
+metrics are served. Two differences from the exporter: TotalTimeMs is a histogram, not quantiles of a sample, and the other
+times have only a sum and a count.
 """
 
 from __future__ import annotations
@@ -265,9 +265,7 @@ _CONTROLLER = (
     _of_controller("FencedBrokerCount", "Brokers that are registered and fenced."),
     _of_controller("GlobalTopicCount", "Topics."),
     _of_controller("GlobalPartitionCount", "Partitions of all topics."),
-    _of_controller(
-        "OfflinePartitionsCount", "Partitions without a serving leader: not opened, or waiting for the bucket."
-    ),
+    _of_controller("OfflinePartitionsCount", "Partitions without a serving leader: not opened, or recovering."),
     _of_controller("PreferredReplicaImbalanceCount", "Partitions not led by their first replica."),
     _of_controller("MetadataErrorCount", "Metadata changes that could not be written to disk."),
     _of_controller("LastAppliedRecordOffset", "Index of the last applied entry of the metadata log."),
@@ -326,7 +324,7 @@ _TIER = (
     _own(
         _GAUGE,
         "store_cluster_behind",
-        "1 while `cluster.json` in the store is missing or older than this node has written: the node changes nothing there.",
+        "1 while `cluster.json` in the store is missing or older than this node has written. It then writes nothing there.",
     ),
     _own(_GAUGE, "store_reachable", "1 while the object store answers, else 0."),
     _own(_GAUGE, "tier_process_running", "1 while the tier process runs; it exits after a minute without work."),
@@ -344,9 +342,11 @@ _NODE = (
     _own(
         _GAUGE,
         "partitions_store_behind",
-        "Partitions of which the object store shows less than this node has seen: nothing of them is deleted or evicted.",
+        "Partitions for which the object store shows less than this node has seen; they are neither deleted nor evicted.",
     ),
-    _own(_GAUGE, "recovering_partitions", "Partitions that wait for the object store before they serve."),
+    _own(
+        _GAUGE, "recovering_partitions", "Recovering partitions: they cannot lead before the object store has answered."
+    ),
     _own(
         _GAUGE,
         "clock_step_seconds",
@@ -392,7 +392,7 @@ _NODE = (
 GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Topics", _TOPICS),
     ("Topics in the bucket (KIP-405)", _REMOTE),
-    ("Replicas and waiting requests", _REPLICAS),
+    ("Replicas and delayed requests", _REPLICAS),
     ("Sockets and the event loop", _SOCKETS),
     ("Requests", _REQUESTS),
     ("Logs", _LOGS),

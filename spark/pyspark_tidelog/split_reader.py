@@ -73,14 +73,15 @@ def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissi
         live = live_segments(manifest, bucket.pages(split.ids), piece.start)
         now = next(live, None)
     except TierObjectMissing:
-        return TierObjectMissing(f"{what} are gone: {error}; their manifest changes now")
+        return TierObjectMissing(f"{what} are gone: {error}; their manifest is changing. Run the query again")
     if manifest.log_start >= piece.stop or now is None:
         return TierObjectMissing(
-            f"{what} are gone: retention removed them since commit {split.commit}, of which this read is; the log begins "
-            f"at {manifest.log_start} now. Run the query again"
+            f"{what} are gone: retention removed them since commit {split.commit}, which this query reads; the log begins at "
+            f"{manifest.log_start} now. Run the query again"
         )
     if now.key != piece.segment.key:
         return TierObjectMissing(
-            f"{what} were rewritten since commit {split.commit}, of which this read is, and swept. Run the query again"
+            f"{what} were rewritten since commit {split.commit}, which this query reads, and the old segment was swept. "
+            "Run the query again"
         )
     return TierCorrupt(f"{what} are missing though their manifest names them: {error}; run `tidelog fsck`")

@@ -166,7 +166,7 @@ STORE_ROWS = (
     ),
     row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
     row(
-        "the store holds nothing of cluster …: .* Look at --store, the prefix in it and --s3-endpoint",
+        "the store holds nothing of cluster …, .* Check --store, its prefix, and --s3-endpoint",
         "tests/service/cli/test_cold_repair.py::test_a_store_that_holds_nothing_of_the_cluster_is_not_written_to",
     ),
     row("Stop this (node|one); the (one|node) that started last owns the cluster", *_STOP_THIS_NODE),

@@ -1,45 +1,45 @@
-"""Decides by which time records expire when somebody sets the wall clock: pure.
+"""The time by which records expire, also after a step of the wall clock: pure.
 
-Durations within this process are measured on a clock that never steps (`Clock.steady_ms`). Expiry compares timestamps written
-by others with the wall clock, and a wall clock that jumps a year ahead would delete a year of records. So expiry follows the
-*expected* time: the last trusted wall clock plus the time passed since. Nothing ever expires because of a step.
+Durations within this process are measured on a clock that never steps (`Clock.steady_ms`). Expiry must compare clients'
+timestamps with the wall clock, and a wall clock that jumps a year ahead would delete a year of records. So expiry follows the
+*expected* time: the last trusted wall clock plus the time passed since. A step never expires anything.
 
-    trusted ──wall clock more than the tolerance off what is expected, or ahead of the store's──> stepped
-    stepped ──it is set back, or the store's clock says the same, or it stands for `settle_ms`──> trusted
+    trusted ──the wall clock differs from the expected time, or is ahead of the store's, by more than the tolerance──> stepped
+    stepped ──it is set back, or the store's clock agrees, or the step lasts for `settle_ms`──> trusted
 
-Invariants: expiry time is never ahead of the wall clock, nor of what is expected; corrections by slewing (up to 1 in 1,000)
-are followed and never called a step, and many small steps add up to one.
+Invariants: the expiry time is never ahead of the wall clock, nor of the expected time; slewing (up to 1 in 1,000) is followed
+and never called a step; many small steps add up to one.
 
-A wall clock that has stood for `settle_ms` against the store's is the truth: a store's clock can be wrong too.
+A step that lasts for `settle_ms` is trusted even against the store's clock, which can be wrong too.
 
-Not promised: to notice that the wall clock was wrong before this process began, where no store's clock can be compared.
+Not promised: without a store's clock to compare, a wall clock that was wrong before this process began goes unnoticed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: A clock that is slewed gains or loses less than one millisecond in this many.
+#: A slewed clock gains or loses less than one millisecond in this many.
 SLEW = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """The wall clock is `ms` ahead of what is expected (negative: behind)."""
+    """The wall clock is `ms` milliseconds ahead of the expected time (negative: behind)."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The wall clock is trusted again, and why."""
+    """The wall clock is trusted again, for the reason `why`."""
 
     why: str
 
 
 class ClockWatch:
-    """All times in milliseconds since 1970. `tolerance_ms` is what a wall clock may be off; `settle_ms` how long a step must
-    stand until it is taken for the truth."""
+    """Wall times are milliseconds since 1970. `tolerance_ms` is the largest difference that is no step; `settle_ms` is how long
+    a step must last to be trusted."""
 
     def __init__(self, wall_ms: int, steady_ms: int, *, tolerance_ms: int, settle_ms: int) -> None:
         self.tolerance_ms = tolerance_ms
@@ -51,15 +51,16 @@ class ClockWatch:
 
     @property
     def step_ms(self) -> int:
-        """How far the wall clock is ahead of what is expected; 0 while it is trusted."""
+        """Milliseconds by which the wall clock is ahead of the expected time; 0 while it is trusted."""
         return self._step_ms
 
     def expiry_ms(self, wall_ms: int, steady_ms: int) -> int:
-        """What expiry may compare timestamps with now."""
+        """The time with which expiry compares timestamps."""
         return min(wall_ms, steady_ms + self._offset_ms)
 
     def look(self, wall_ms: int, steady_ms: int, store_ms: int | None = None) -> Stepped | Settled | None:
-        """What is new. Called every second or so; `store_ms` is the object store's own time, where it was just asked."""
+        """Compares the clocks; returns a change of state, or None. Called about every second; `store_ms` is the object store's
+        time if it was just read."""
         if store_ms is not None and self._stepped_at is None and wall_ms - store_ms > self.tolerance_ms:
             self._offset_ms = store_ms - steady_ms
         elapsed, self._looked_ms = max(0, steady_ms - self._looked_ms), steady_ms

@@ -174,8 +174,9 @@ class StoreAccess:
             self._begin(error)
 
     async def repair(self, *, apply: bool) -> tuple[RepairReport, int]:
-        """Rewrites `cluster.json` if the store shows an older one than this directory has held, or none. Returns the report,
-        and the incarnation written, or 0; it is never below any incarnation that the bucket shows."""
+        """Rewrites `cluster.json` if the store has none, or an older one than this directory has held. Returns the report and
+        the incarnation written, 0 if none was. The incarnation is never below one that the bucket shows. TierUnavailable if
+        the store has not answered since the start."""
         image = self._metadata.image
         if refused := await self.nothing_there():
             return RepairReport(refused=refused), 0
@@ -192,15 +193,15 @@ class StoreAccess:
         highest = await self.client.ask(HighestIncarnation(image.cluster_id))
         if highest.number > image.incarnation:
             return RepairReport(
-                refused=f"{highest.key} is of incarnation {highest.number}, and this directory has held {image.incarnation}: "
+                refused=f"{highest.key} has incarnation {highest.number}, and this directory has held {image.incarnation}: "
                 "another node has continued the cluster. Stop this one; the node that started last owns the cluster"
             ), 0
         shows = "is gone" if found is None else f"shows incarnation {found.incarnation}"
-        # A start that claimed beside this one may hold the next numbers, and nothing is left that shows it.
+        # A concurrent start may have claimed the next numbers without a trace in the bucket: leave a gap.
         number = image.incarnation + (0 if self.writer is not None else TAKE_OVER_GAP)
         report = RepairReport(
-            f"{keys.cluster_key(image.cluster_id)} {shows}, and nothing in the bucket is of a higher incarnation than "
-            f"{highest.number}: it is written again with incarnation {number}, of this directory",
+            f"{keys.cluster_key(image.cluster_id)} {shows}, and no object in the bucket has an incarnation above "
+            f"{highest.number}: it is written again with this directory's incarnation {number}",
             checked=1,
         )
         if not apply:
@@ -221,7 +222,8 @@ class StoreAccess:
         return report, number
 
     async def nothing_there(self) -> str:
-        """Why nothing is repaired in a store that holds no object of a cluster which has been in one; empty where it does."""
+        """Why a repair is refused: the store holds no object of a cluster that once had a store. Empty if it holds one, or the
+        cluster never had a store."""
         image = self._metadata.image
         if image.incarnation == 0:
             return ""
@@ -229,9 +231,9 @@ class StoreAccess:
         if any(keys.is_key(each.key) for each in listed.keys):
             return ""
         return (
-            f"the store holds nothing of cluster {image.cluster_id}: it is not the one that this node has written to, or was "
-            "emptied, and nothing is written there. Look at --store, the prefix in it and --s3-endpoint, and correct them. If "
-            "they are right, put the bucket back"
+            f"the store holds nothing of cluster {image.cluster_id}, so nothing is written there: it is another store than the "
+            "one that this node has written to, or it was emptied. Check --store, its prefix, and --s3-endpoint, and correct "
+            "them. If they are right, put the bucket back"
         )
 
     async def _open(self) -> None:
@@ -253,16 +255,15 @@ class StoreAccess:
 
 
 def settles(found: ClusterState, image: MetadataImage) -> bool:
-    """Whether the bucket shows a start of this directory: the last one, or a claim whose answer was not seen."""
+    """Whether the bucket shows a start of this directory: the last one, or a claim whose answer was lost."""
     claims = {(start.incarnation, uuid_text(start.start_id)) for start in image.unconfirmed_starts}
     return (found.incarnation, found.holder.start_id) in claims | {(image.incarnation, uuid_text(image.start_id))}
 
 
 def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) -> int:
-    """The incarnation to swap from: the one that this directory knows as its own, or one that an earlier start of it
-    claimed without seeing the answer. FencedWriter if the bucket holds a higher one, or an equal one of another start,
-    or a lower one by which another directory took the cluster over; StoreBehind if it holds another lower one or none although
-    this directory has had one."""
+    """The incarnation that the compare-and-swap expects: this directory's own, or one that an earlier start claimed and whose
+    answer was lost. FencedWriter if the bucket has a higher one, an equal one of another start, or a lower one by which another
+    directory took the cluster over. StoreBehind if it has any other lower one, or none although this directory has had one."""
     number = found.incarnation if found is not None else 0
     if found is not None and settles(found, image):
         return number
@@ -272,13 +273,13 @@ def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) 
         shows = "has no cluster.json" if found is None else f"is at incarnation {number}"
         raise StoreBehind(
             f"the bucket went backwards: cluster {image.cluster_id} {shows} there, and this directory has held incarnation "
-            f"{image.incarnation}. Local data is served; nothing is offloaded, evicted or deleted before the bucket shows it "
-            "again. Put the bucket back as it was, or correct --store; delete nothing. If that version "
+            f"{image.incarnation}. Local data is served; nothing is offloaded, evicted or deleted until the bucket shows that "
+            "incarnation again. Put the bucket back as it was, or correct --store; delete nothing. If that version "
             "of cluster.json is gone for good, see what `tidelog cold repair --cluster` would write"
         )
     raise FencedWriter(
-        f"the bucket is at incarnation {number} of cluster {image.cluster_id}, held by another start than this "
-        f"directory's (which is at {image.incarnation}): a copy of it has run, the cluster was taken over, or the "
+        f"the bucket is at incarnation {number} of cluster {image.cluster_id}, claimed by another start than this "
+        f"directory's (which is at {image.incarnation}): a copy of this directory has run, the cluster was taken over, or the "
         "store is another one. Stop this node; the one that started last owns the cluster. If its disk is lost and this "
         "directory is an "
         f"older copy of it, keep this one and start on another, empty --data-dir with --take-over {image.cluster_id}"

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 def open_identified(
     open_log: Callable[[str], HotLog], directory: str, files: Files, ids: Ids | None, topic_id: TopicId
 ) -> HotLog:
-    """Opens a log whose directory may not say any more which topic's it is: the manifest that is saved beside it says so too.
-    Blocking. StorageError if nothing does, or the disk refuses."""
+    """Opens a log. If `partition.metadata`, which names its topic, is damaged, the saved manifest beside it names the topic
+    instead. Blocking. StorageError if neither names it, or the disk refuses."""
     try:
         return open_log(directory)
     except StorageError:
@@ -38,7 +38,7 @@ def open_identified(
 
 
 def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) -> bool:
-    """Whether the directory names its topic now, and did not before."""
+    """Restores the topic id in the directory. False if it was not damaged; StorageError if no file names the topic."""
     try:
         read_topic_id(directory)
         return False
@@ -52,8 +52,8 @@ def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) 
         manifest = None
     if manifest is None:
         raise StorageError(
-            f"{damaged}. If they are of the topic whose id is {topic_id}, write the two lines `version: 0` and "
-            f"`topic_id: {topic_id}` into it: the partition is opened within seconds"
+            f"{damaged}. If they belong to the topic whose id is {topic_id}, write the two lines `version: 0` and "
+            f"`topic_id: {topic_id}` into it: the partition opens within seconds"
         ) from damaged
     try:
         write_topic_id(files, directory, topic_id)
@@ -64,8 +64,8 @@ def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) 
 
 
 def least_log_start(partition: Partition) -> int:
-    """Where the log begins at least, where its checkpoint does not say: its epochs were cut there, and what has left the disk
-    without going to the bucket lay below."""
+    """A lower bound of the log start offset, for a log whose checkpoint is lost. Epoch history is cut at log start; records
+    that left the disk without going to the bucket were below it."""
     hot = partition.log.hot
     known = hot.end.epochs.entries()
     start = known[0].start_offset if known else 0

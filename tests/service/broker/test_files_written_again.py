@@ -132,7 +132,7 @@ async def test_a_cluster_file_is_not_written_below_what_another_node_has_committ
     async with running(tmp_path, store) as node:
         await until(lambda: access_of(node).behind is not None)
         refused = await node.core.cold.repair_cluster(apply=True)
-        assert f"{ids.manifest_key} is of incarnation 9" in refused.refused
+        assert f"{ids.manifest_key} has incarnation 9" in refused.refused
         assert keys.cluster_key(ids.cluster_id) not in await every_key(store)
 
 
