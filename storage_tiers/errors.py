@@ -256,6 +256,12 @@ class GroupMaxSizeReached(LogError):
     advice = Advice.FIX
 
 
+class GroupMetadataTooLarge(LogError):
+    """The members' subscriptions and assignments do not fit one record of the coordinator's partition."""
+
+    advice = Advice.FIX
+
+
 class GroupIdNotFound(LogError):
     advice = Advice.FIX
 

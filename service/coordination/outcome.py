@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+NoteField = str | int | float | bool | BaseException | None
+
 
 class CoordinatorRecord(NamedTuple):
     """One record of the shard's partition. A `value` of None is a tombstone."""
@@ -26,7 +28,7 @@ class CoordinatorNote(NamedTuple):
     """Something for the node's log: a registered event (`storage_tiers.events`) and its fields."""
 
     event: str
-    fields: Mapping[str, object]
+    fields: Mapping[str, NoteField]
 
 
 class Outcome:
@@ -39,7 +41,7 @@ class Outcome:
         self.answers: list[CoordinatorAnswer] = []
         self.notes: list[CoordinatorNote] = []
 
-    def note(self, event: str, **fields: object) -> None:
+    def note(self, event: str, **fields: NoteField) -> None:
         self.notes.append(CoordinatorNote(event, fields))
 
     def write(self, key: bytes, value: bytes | None) -> None:

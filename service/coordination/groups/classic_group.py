@@ -331,8 +331,8 @@ class ClassicGroup:
             skip_assignment,
         )
 
-    def metadata(self, assignments: Mapping[str, bytes]) -> GroupMetadata:
-        """The group as its record holds it; `assignments` are by member id."""
+    def metadata(self) -> GroupMetadata:
+        """The group as its record holds it."""
         protocol = self.protocol
         return GroupMetadata(
             self.protocol_type or "",
@@ -349,7 +349,7 @@ class ClassicGroup:
                     member.rebalance_timeout_ms,
                     member.session_timeout_ms,
                     b"" if protocol is None else member.metadata(protocol),
-                    assignments.get(member.member_id, b""),
+                    member.assignment,
                 )
                 for member in self.members.values()
             ),

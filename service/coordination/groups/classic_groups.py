@@ -88,7 +88,7 @@ class ClassicGroups:
                 return
             group = self._groups[request.group] = ClassicGroup(request.group, now_ms)
             # So that the group's id is known after a crash, as in Kafka.
-            self.rebalancing.write(group, {}, outcome)
+            self.rebalancing.write(group, outcome)
         if not self._has_room(group, request.member_id):
             self.rebalancing.drop(group, request.member_id, outcome)
             outcome.answer(waiter, Joined(self._full(group), UNKNOWN_MEMBER))
@@ -234,7 +234,7 @@ class ClassicGroups:
         reason = f"static member {request.group_instance_id} returned as {new_id}"
         if group.state is GroupState.STABLE and group.selected_protocol() == group.protocol:
             group.wait_for_join(member, None)
-            self.rebalancing.write(group, {each.member_id: each.assignment for each in group.members.values()}, outcome)
+            self.rebalancing.write(group, outcome)
             if request.may_skip_assignment:
                 is_leader = group.leader == new_id
                 outcome.answer(waiter, group.joined(new_id, skip_assignment=is_leader))

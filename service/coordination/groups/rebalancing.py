@@ -19,7 +19,7 @@ from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.group_records import GroupKey, encode_group, encode_key
 from service.coordination.groups.classic_group import REBALANCES_FROM, ClassicGroup, GroupState, Member, Session
 from service.coordination.outcome import Outcome
-from storage_tiers.errors import LogError, RebalanceInProgress, UnknownMemberId
+from storage_tiers.errors import GroupMetadataTooLarge, LogError, RebalanceInProgress, UnknownMemberId
 
 #: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
@@ -32,6 +32,8 @@ class GroupSettings(NamedTuple):
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = (1 << 31) - 1
+    #: Bytes of a group's record: what a batch of `__consumer_offsets` may hold.
+    max_record_bytes: int = 1 << 20
 
 
 class Rebalancing:
@@ -152,7 +154,7 @@ class Rebalancing:
         group.begin_generation(now_ms)
         if not group.members:
             outcome.note("group.empty", group=group.group_id, generation=group.generation)
-            self.write(group, {}, outcome)
+            self.write(group, outcome)
             return
         for member in group.members.values():
             waiter = group.wait_for_join(member, None)
@@ -163,23 +165,40 @@ class Rebalancing:
             group.pending_syncs[member.member_id] = None
         self._deadlines.set(group.sync, now_ms + group.rebalance_timeout_ms)
 
-    def write(self, group: ClassicGroup, assignments: Mapping[str, bytes], outcome: Outcome) -> None:
+    def write(self, group: ClassicGroup, outcome: Outcome) -> None:
         """Adds the group's record."""
-        outcome.write(encode_key(GroupKey(group.group_id)), encode_group(group.metadata(assignments)))
+        outcome.write(encode_key(GroupKey(group.group_id)), _encoded(group))
 
     # --- assignment ---------------------------------------------------------------------------------------------------
     def assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> None:
         """The leader's assignment: recorded, and the answer to every member that waits for it."""
         for member in group.members.values():
             member.assignment = given.get(member.member_id, b"")
+        size, most = len(_encoded(group)), self.settings.max_record_bytes
+        if size > most:
+            self._refuse_assignment(group, size, now_ms, outcome)
+            return
         group.enter(GroupState.STABLE, now_ms)
-        self.write(group, {each.member_id: each.assignment for each in group.members.values()}, outcome)
+        self.write(group, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
         for member in group.members.values():
             if member.sync_waiter is not None:
                 outcome.answer(member.sync_waiter, synced(group, member))
                 member.sync_waiter = None
                 self.heard(group, member, now_ms)
+
+    def _refuse_assignment(self, group: ClassicGroup, size: int, now_ms: int, outcome: Outcome) -> None:
+        """As in Kafka the members are told, and rebalance; the node's log says why."""
+        error = GroupMetadataTooLarge(
+            f"group {group.group_id}: its {len(group.members)} members make a record of {size} bytes, and "
+            f"{self.settings.max_record_bytes} fit; start fewer members, or raise max.message.bytes of __consumer_offsets"
+        )
+        outcome.note("group.too_large", group=group.group_id, error=error)
+        for member in group.members.values():
+            if member.sync_waiter is not None:
+                outcome.answer(member.sync_waiter, Synced(error))
+                member.sync_waiter = None
+        self.begin(group, "its assignment could not be recorded", now_ms, outcome)
 
     def has_synced(self, group: ClassicGroup, member_id: str) -> None:
         """The member has asked for its assignment."""
@@ -200,6 +219,10 @@ class Rebalancing:
 
 def synced(group: ClassicGroup, member: Member) -> Synced:
     return Synced(None, group.protocol_type, group.protocol, member.assignment)
+
+
+def _encoded(group: ClassicGroup) -> bytes:
+    return encode_group(group.metadata())
 
 
 def _removed(group: ClassicGroup, member_id: str) -> UnknownMemberId:

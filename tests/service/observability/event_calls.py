@@ -26,7 +26,7 @@ def event_calls() -> Iterator[EventCall]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             source = path.read_text()
-            if "events" in source and path.name != "events.py":
+            if ("events" in source or ".note(" in source) and path.name != "events.py":
                 yield from _calls(ast.parse(source), str(path.relative_to(ROOT)))
 
 
@@ -42,13 +42,26 @@ def _calls(tree: ast.Module, where: str) -> Iterator[EventCall]:
             if isinstance(target, ast.Name) and target.id in CHOSEN
         }
         for node in ast.walk(function):
-            if not isinstance(node, ast.Call) or len(node.args) != 2:
+            if not isinstance(node, ast.Call):
+                continue
+            if (noted := _noted(node)) is not None:
+                yield EventCall(noted, frozenset({"INFO"}), _fields(node), f"{where}:{node.lineno}")
+            if len(node.args) != 2:
                 continue
             known = chosen.get(node.func.id, set()) if isinstance(node.func, ast.Name) else set()
             levels = known | {_level(node.func)}
             name = node.args[1]
             if any(levels) and isinstance(name, ast.Constant) and isinstance(name.value, str):
                 yield EventCall(name.value, frozenset(filter(None, levels)), _fields(node), f"{where}:{node.lineno}")
+
+
+def _noted(call: ast.Call) -> str | None:
+    """The event of a pure module's note (`service.coordination.outcome`), which its shell logs."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "note" and len(call.args) == 1:
+        name = call.args[0]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            return name.value
+    return None
 
 
 def _level(called: ast.expr) -> str:

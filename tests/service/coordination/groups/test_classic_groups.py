@@ -17,6 +17,7 @@ from service.coordination.outcome import Outcome
 from storage_tiers.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
+    GroupMetadataTooLarge,
     IllegalGeneration,
     InconsistentGroupProtocol,
     RebalanceInProgress,
@@ -326,7 +327,7 @@ def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
     assert after.heartbeat(ids[1], 1, "b") is None
     after.sync("s", ids[1], 1, instance="b")
     assert after.synced("s").assignment == b"b"
-    assert group.metadata({ids[0]: b"a", ids[1]: b"b"}) == before.recorded
+    assert group.metadata() == before.recorded
     after.wait(10_001)
     assert after.group.state is GroupState.EMPTY
 
@@ -362,3 +363,22 @@ def test_every_change_of_state_is_in_the_table_or_refused(state: GroupState, aft
 def test_the_table_has_every_state_and_the_states_that_rebalance() -> None:
     assert set(TRANSITIONS) == set(GroupState)
     assert {state for state in GroupState if GroupState.PREPARING_REBALANCE in TRANSITIONS[state]} == REBALANCES_FROM
+
+
+# --- a record's bound -------------------------------------------------------------------------------------------------
+def test_a_group_whose_record_does_not_fit_is_told_and_rebalances() -> None:
+    driver = Driver(max_record_bytes=1_000)
+    driver.join("a")
+    driver.join("b")
+    driver.wait(6_000)
+    leader, follower = driver.joined("a").member_id, driver.joined("b").member_id
+    records = len(driver.records)
+    driver.sync("sync b", follower, 1)
+    driver.sync("sync a", leader, 1, [(follower, bytes(1_000))])
+    assert (driver.error("sync a"), driver.error("sync b")) == (GroupMetadataTooLarge, GroupMetadataTooLarge)
+    assert (driver.group.state, len(driver.records)) == (GroupState.PREPARING_REBALANCE, records)
+    assert "group.too_large" in driver.notes
+    driver.join("a again", leader)
+    driver.join("b again", follower)
+    driver.sync("sync a again", leader, 2, [(follower, b"less")])
+    assert driver.error("sync a again") is None

@@ -1,0 +1,67 @@
+"""A coordinator's log: a partition of an internal topic that this node leads (`service.coordination.runtime.CoordinatorLog`).
+
+Reads go through both tiers, up to the log end: after a take-over or a restore the bucket holds what the directory lacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+from grpc_api.contract.log import Appended, Isolation
+from service.broker.partition.partition import Partition
+from service.broker.partition.validating import TakesLong
+from storage_tiers.cold.read.reader import ColdMiss
+from storage_tiers.errors import StorageError
+from storage_tiers.records.batch import headers
+from storage_tiers.types import FileSlice
+
+#: Bytes that are read at a time; a batch may be longer.
+PIECE_BYTES = 256 << 10
+
+
+class PartitionLog:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    @property
+    def max_batch_bytes(self) -> int:
+        return self._partition.log.hot.settings.max_message_bytes
+
+    def append(self, batch: bytes) -> Appended:
+        partition, view = self._partition, memoryview(batch)
+        try:
+            return partition.append(view)
+        except TakesLong:
+            # The batch is ours, uncompressed and bounded by `max.message.bytes`: a thread would cost more than it saves.
+            partition.check_writable()
+            return partition.append_validated(*partition.validate(view))
+
+    async def read(self) -> AsyncIterator[bytes]:
+        partition = self._partition
+        partition.check_readable()
+        offset = partition.log.log_start_offset
+        while offset < partition.log.end_offset:
+            found = partition.read(offset, max_bytes=PIECE_BYTES, isolation=Isolation.LOG_END, min_one=True)
+            if isinstance(found, ColdMiss):
+                await asyncio.shield(found.waiter)
+                continue
+            data = await asyncio.to_thread(_bytes_of, found)
+            end, following = 0, offset
+            for position, header in headers(memoryview(data)):
+                end, following = position + header.size, header.last_offset + 1
+            if following <= offset:
+                raise StorageError(
+                    f"{partition.partition}: no whole batch can be read at offset {offset}; run `tidelog fsck`"
+                )
+            yield data[:end]
+            offset = following
+
+
+def _bytes_of(slices: list[FileSlice]) -> bytes:
+    try:
+        return b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in slices)
+    finally:
+        for piece in slices:
+            piece.file.release()

@@ -1,0 +1,424 @@
+"""Runs coordinator shards on the event loop: each holds the state of one partition of an internal topic that this node leads.
+
+A shard decides; this module writes what it decided. The records of one turn of the loop make one batch per shard (more if they
+do not fit). An answer is released once every record written before it is committed, so no client learns what a crash could
+take back. While nothing is being written, answers leave at once.
+
+    gained ──▶ loading ──▶ active ──▶ (lost: every waiting request ends)
+                  ▲          │
+                  └──────────┘ a write failed: the shard is dropped and loaded again
+
+Invariants: requests of a shard are decided in the order of their arrival; a shard whose write failed decides nothing more.
+Loading takes at most SLICE_S of a turn. Not promised: that an answer which a failure ended was not written; clients ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from enum import Enum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from grpc_api.contract.groups import Caller
+from grpc_api.contract.log import Appended
+from service.coordination.outcome import CoordinatorRecord, Outcome
+from storage_tiers import events
+from storage_tiers.backoff import Backoff
+from storage_tiers.clock import Clock
+from storage_tiers.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    CorruptRecord,
+    LogError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    RequestTimedOut,
+)
+from storage_tiers.records.batch import headers
+from storage_tiers.records.builder import ControlKind, NewRecord, build_batch
+from storage_tiers.records.decoder import decode_batch, decode_control
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: A tick that comes this late means that the process did not run. Requests that lie in the sockets come first then.
+PAUSED_MS = 1_000
+#: How long sockets are served after a pause before sessions may end.
+AFTER_PAUSE_MS = 500
+
+State = TypeVar("State", bound="Shard")
+Result = TypeVar("Result")
+
+
+class Shard(Protocol):
+    """The state of one partition; see `groups/shard.py`. `written` counts the records that it has handed out."""
+
+    written: int
+
+    def handle(self, event: Any, caller: Caller, waiter: object, now_ms: int) -> Outcome: ...
+    def next_deadline_ms(self) -> int | None: ...
+    def tick(self, now_ms: int) -> Outcome: ...
+    def committed(self, written: int) -> None: ...
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None: ...
+    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int) -> None: ...
+    def loaded(self, now_ms: int) -> Outcome: ...
+
+
+class CoordinatorLog(Protocol):
+    """The partition that a shard is kept in, led by this node."""
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Bytes that a batch may have."""
+
+    def append(self, batch: bytes) -> Appended:
+        """LogError if nothing was written."""
+
+    def read(self) -> AsyncIterator[bytes]:
+        """All of the log in pieces of whole batches. LogError if it cannot be read."""
+
+
+class TransactionalProducer(NamedTuple):
+    """The producer in whose transaction an outcome's records are written."""
+
+    id: int
+    epoch: int
+
+
+class ShardState(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    #: Its partition cannot be read; it is tried again.
+    UNREADABLE = "unreadable"
+    CLOSED = "closed"
+
+
+class ShardHost(Generic[State]):
+    """One shard with its partition. `state` is read by metrics and the admin API."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        log: CoordinatorLog,
+        new: Callable[[], State],
+        *,
+        clock: Clock,
+        lane: Lane,
+        backoff: Callable[[], Backoff],
+    ) -> None:
+        self.partition = partition
+        self.state = ShardState.LOADING
+        self._log = log
+        self._new = new
+        self._clock = clock
+        self._lane = lane
+        self._backoff = backoff
+        self._loop = asyncio.get_running_loop()
+        self._why: LogError = _loading(partition)
+        self._begin(new())
+        self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")
+
+    def _begin(self, shard: State) -> None:
+        self._shard = shard
+        #: Records of this turn, and whether a flush of them is planned.
+        self._records: list[CoordinatorRecord] = []
+        self._is_planned = False
+        #: Batches that are not committed yet: the shard's `written` after each.
+        self._appending: deque[tuple[int, asyncio.Future[None]]] = deque()
+        #: Answers that wait for records to be committed: the shard's `written` when each was decided.
+        self._answers: deque[tuple[int, asyncio.Future[Any], object]] = deque()
+        #: Requests without an answer.
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    def ask(self, event: object, caller: Caller, producer: TransactionalProducer | None = None) -> asyncio.Future[Any]:
+        """Decides `event` and returns its answer once it may be known. CoordinatorLoading, CoordinatorNotAvailable or
+        NotCoordinator, raised or in the future, if it was not decided or may not have been written."""
+        self._check()
+        if producer is not None:
+            self._write()  # a batch belongs to one producer
+            self._check()
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.add(waiter)
+        waiter.add_done_callback(self._waiting.discard)
+        self._take(self._shard.handle(event, caller, waiter, self._clock.steady_ms()))
+        if producer is not None:
+            self._write(producer)
+        return waiter
+
+    def look(self, read: Callable[[State], Result]) -> Result:
+        """What `read` finds in the shard now. Raises as `ask`."""
+        self._check()
+        return read(self._shard)
+
+    def change(self, decide: Callable[[State, int], Outcome]) -> None:
+        """A decision that nobody asked for, such as removing what has expired. Raises as `ask`."""
+        self._check()
+        self._take(decide(self._shard, self._clock.steady_ms()))
+
+    def _check(self) -> None:
+        if self.state is not ShardState.ACTIVE:
+            raise self._why.with_traceback(None)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+    def _take(self, outcome: Outcome) -> None:
+        for note in outcome.notes:
+            events.info(log, note.event, **note.fields)
+        if outcome.records:
+            self._records += outcome.records
+            if not self._is_planned:
+                self._is_planned = True
+                self._loop.call_soon(self._flush)
+        for waiter, answer in outcome.answers:
+            assert isinstance(waiter, asyncio.Future)
+            if self._records or self._appending:
+                self._answers.append((self._shard.written, waiter, answer))
+            elif not waiter.done():
+                waiter.set_result(answer)
+        self._arm()
+
+    def _flush(self) -> None:
+        self._is_planned = False
+        if self.state is ShardState.ACTIVE:
+            self._write()
+
+    def _write(self, producer: TransactionalProducer | None = None) -> None:
+        records, self._records = self._records, []
+        through = self._shard.written - len(records)
+        for some in _batches(records, self._log.max_batch_bytes):
+            if self.state is not ShardState.ACTIVE:
+                return
+            through += len(some)
+            self._append(self._encoded(some, producer), through)
+
+    def _encoded(self, records: list[CoordinatorRecord], producer: TransactionalProducer | None) -> bytes:
+        now_ms = self._clock.unix_ms()
+        rows = [NewRecord(record.key, record.value, (), now_ms) for record in records]
+        if producer is None:
+            return build_batch(rows)
+        return build_batch(
+            rows, producer_id=producer[0], producer_epoch=producer[1], transactional=True, base_sequence=-1
+        )
+
+    def _append(self, batch: bytes, through: int) -> None:
+        try:
+            appended = self._log.append(batch)
+        except LogError as error:
+            self._fail(error)
+            return
+        if appended.committed is None and not self._appending:
+            self._committed(through)
+            return
+        done = appended.committed
+        if done is None:
+            done = self._loop.create_future()
+            done.set_result(None)
+        self._appending.append((through, done))
+        done.add_done_callback(self._settle)
+
+    def _settle(self, _: asyncio.Future[None]) -> None:
+        while self._appending and self._appending[0][1].done():
+            through, done = self._appending.popleft()
+            error = None if done.cancelled() else done.exception()
+            if error is not None:
+                self._fail(error if isinstance(error, LogError) else CoordinatorNotAvailable(str(error)))
+                return
+            self._committed(through)
+
+    def _committed(self, through: int) -> None:
+        self._shard.committed(through)
+        while self._answers and self._answers[0][0] <= through:
+            _, waiter, answer = self._answers.popleft()
+            if not waiter.done():
+                waiter.set_result(answer)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+    def _arm(self) -> None:
+        due_ms = self._shard.next_deadline_ms()
+        if due_ms is None:
+            return
+        delay_s = max(0, due_ms - self._clock.steady_ms()) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + delay_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self._tick, due_ms)
+
+    def _tick(self, due_ms: int) -> None:
+        self._timer = None
+        if self.state is not ShardState.ACTIVE:
+            return
+        now_ms = self._clock.steady_ms()
+        if now_ms - due_ms > PAUSED_MS:
+            # The process did not run: heartbeats that came meanwhile lie in the sockets and are served first.
+            self._timer = self._loop.call_later(AFTER_PAUSE_MS / 1000, self._tick, now_ms + AFTER_PAUSE_MS)
+            return
+        self._take(self._shard.tick(now_ms))
+
+    # --- loading and ending -------------------------------------------------------------------------------------------
+    async def _load(self) -> None:
+        backoff = self._backoff()
+        while self.state in (ShardState.LOADING, ShardState.UNREADABLE):
+            try:
+                await self._load_once()
+            except (LogError, OSError) as error:
+                self._why = CoordinatorNotAvailable(f"{self.partition} cannot be loaded: {error}")
+                if self.state is ShardState.LOADING:
+                    self.state = ShardState.UNREADABLE
+                    events.error(log, "coordinator.unreadable", partition=self.partition, error=error)
+                await self._clock.sleep(backoff.next_delay())
+                self._begin(self._new())
+
+    async def _load_once(self) -> None:
+        began_ms, records = self._clock.steady_ms(), 0
+        turn = self._lane.turn()
+        try:
+            async for piece in self._log.read():
+                for position, header in headers(memoryview(piece)):
+                    batch = memoryview(piece)[position : position + header.size]
+                    if header.control:
+                        control = decode_control(batch)
+                        if control is not None:
+                            self._shard.end_transaction(header.producer_id, commit=control.kind is ControlKind.COMMIT)
+                        continue
+                    producer_id = header.producer_id if header.transactional else -1
+                    for record in decode_batch(batch):
+                        if record.key is None:
+                            raise CorruptRecord(f"{self.partition}: the record at offset {record.offset} has no key")
+                        self._shard.load(record.key, record.value, began_ms, producer_id=producer_id)
+                        records += 1
+                        if turn.is_over:
+                            await turn.rest()
+        finally:
+            turn.leave()
+        if self.state is ShardState.CLOSED:
+            return
+        self.state = ShardState.ACTIVE
+        now_ms = self._clock.steady_ms()
+        events.info(log, "coordinator.loaded", partition=self.partition, records=records, ms=now_ms - began_ms)
+        self._take(self._shard.loaded(now_ms))
+
+    def _fail(self, error: LogError) -> None:
+        """A record could not be written: the shard is ahead of its log, and is loaded again."""
+        events.warning(log, "coordinator.dropped", partition=self.partition, error=error)
+        self.state = ShardState.LOADING
+        self._why = _loading(self.partition)
+        self._end(_as_coordinator_error(self.partition, error))
+        self._begin(self._new())
+        self._loading = self._loop.create_task(self._load(), name=f"load {self.partition}")
+
+    def _end(self, error: LogError) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._records.clear()
+        self._appending.clear()
+        self._answers.clear()
+        for waiter in tuple(self._waiting):
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    async def close(self, error: LogError) -> None:
+        """This node coordinates the shard no more: requests that wait end with the error, later ones get it."""
+        self.state, self._why = ShardState.CLOSED, error
+        self._end(error)
+        self._loading.cancel()
+        await asyncio.wait({self._loading})
+
+
+class CoordinatorRuntime(Generic[State]):
+    """The shards of one internal topic that this node coordinates, by partition number."""
+
+    def __init__(
+        self, topic: str, new: Callable[[], State], *, clock: Clock, lane: Lane, backoff: Callable[[], Backoff]
+    ) -> None:
+        self._topic = topic
+        self._new = new
+        self._clock = clock
+        self._lane = lane
+        self._backoff = backoff
+        self._hosts: dict[int, ShardHost[State]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def hosts(self) -> Mapping[int, ShardHost[State]]:
+        return self._hosts
+
+    def gained(self, partition: int, log: CoordinatorLog) -> None:
+        """This node leads the partition: its shard is loaded."""
+        self.lost(partition)
+        self._hosts[partition] = ShardHost(
+            TopicPartition(self._topic, partition),
+            log,
+            self._new,
+            clock=self._clock,
+            lane=self._lane,
+            backoff=self._backoff,
+        )
+
+    def lost(self, partition: int) -> None:
+        """This node leads the partition no more."""
+        host = self._hosts.pop(partition, None)
+        if host is not None:
+            task = asyncio.get_running_loop().create_task(host.close(self._not_coordinator(partition)))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def host(self, partition: int) -> ShardHost[State]:
+        """NotCoordinator if another node coordinates it."""
+        host = self._hosts.get(partition)
+        if host is None:
+            raise self._not_coordinator(partition)
+        return host
+
+    async def close(self) -> None:
+        for partition in tuple(self._hosts):
+            self.lost(partition)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _not_coordinator(self, partition: int) -> NotCoordinator:
+        return NotCoordinator(f"this broker does not lead {self._topic}-{partition}; find the coordinator again")
+
+
+def partition_of(name: str, partitions: int) -> int:
+    """The partition that keeps a group or a transactional id: Java's `String.hashCode` without its sign, modulo the number of
+    partitions, as in every version of Kafka."""
+    raw = name.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for at in range(0, len(raw), 2):
+        code = (31 * code + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % partitions
+
+
+def _batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
+    """Consecutive records that fit one batch each. A record alone in its batch may be too large: the log refuses it."""
+    batches: list[list[CoordinatorRecord]] = []
+    room = 0
+    for record in records:
+        size = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD
+        if size > room:
+            batches.append([])
+            room = max_bytes - _BATCH_OVERHEAD
+        batches[-1].append(record)
+        room -= size
+    return batches
+
+
+#: Bytes of a batch besides its records, and at most of a record besides its key and value.
+_BATCH_OVERHEAD, _RECORD_OVERHEAD = 61, 32
+
+
+def _loading(partition: TopicPartition) -> CoordinatorLoading:
+    return CoordinatorLoading(f"{partition} is being loaded; retry")
+
+
+def _as_coordinator_error(partition: TopicPartition, error: LogError) -> LogError:
+    """What clients are told when a record was not written, as Kafka maps it."""
+    if isinstance(error, NotEnoughReplicas | RequestTimedOut):
+        return CoordinatorNotAvailable(f"{partition}: {error}; retry")
+    return NotCoordinator(f"{partition}: {error}; find the coordinator again")

@@ -1,0 +1,331 @@
+"""The coordinators' runtime over partitions of a real node: batches, answers, failures, loading, and the loss of leadership.
+
+`flush.messages` of 1 holds every commit back until the flush is done, which the tests decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.groups import (
+    Caller,
+    Heartbeat,
+    JoinGroup,
+    ListGroups,
+    MemberProtocol,
+    OffsetCommit,
+    OffsetFetch,
+    PartitionCommit,
+    SyncGroup,
+    TopicCommit,
+)
+from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.partition.partition import Partition
+from service.coordination.groups.group_offsets import OffsetSettings
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.shard import GroupShard
+from service.coordination.outcome import CoordinatorRecord
+from service.coordination.runtime import (
+    CoordinatorRuntime,
+    ShardHost,
+    ShardState,
+    _batches,
+    partition_of,
+)
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    LogError,
+    NotCoordinator,
+    StorageError,
+    UnknownMemberId,
+)
+from storage_tiers.records.batch import headers
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, running, until
+from tests.support.clock import SeededRng
+
+CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
+TOPIC = "__consumer_offsets"
+HELD = {"flush.messages": "1"}
+
+
+class Held:
+    """A node whose flushes of the coordinator's partition wait until `release`."""
+
+    def __init__(self, node: Running, runtime: CoordinatorRuntime[GroupShard]) -> None:
+        self.node = node
+        self.runtime = runtime
+
+    @property
+    def partition(self) -> Partition:
+        return self.node.node.broker.partitions.get(TopicPartition("offsets", 0))
+
+    @property
+    def host(self) -> ShardHost[GroupShard]:
+        return self.runtime.host(0)
+
+    def commit(self, offset: int, group: str = "g") -> asyncio.Future[Any]:
+        topics = [TopicCommit("t", [PartitionCommit(0, offset)])]
+        return self.host.ask(OffsetCommit(group, -1, "", None, topics), CALLER)
+
+    def fetched(self, group: str = "g") -> list[int]:
+        found = self.host.look(lambda shard: shard.fetch_offsets(OffsetFetch(group, None)))
+        return [each.offset for topic in found.topics for each in topic.partitions]
+
+    async def loaded(self) -> None:
+        await until(lambda: self.host.state is ShardState.ACTIVE)
+
+    async def reload(self) -> None:
+        """The same partition, led anew."""
+        self.runtime.gained(0, PartitionLog(self.partition))
+        await self.loaded()
+
+
+@asynccontextmanager
+async def coordinated(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, configs: dict[str, str] | None = None
+) -> AsyncIterator[Held]:
+    clock = SystemClock()
+    async with running(directory) as node:
+        await node.create("offsets", configs=configs or {})
+
+        def shard() -> GroupShard:
+            return GroupShard(
+                SeededRng(1), GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0), OffsetSettings()
+            )
+
+        runtime = CoordinatorRuntime(
+            TOPIC, shard, clock=clock, lane=Lane(), backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng())
+        )
+        held = Held(node, runtime)
+        if configs == HELD:
+            # The node's flusher does not run: a test says when all is on disk.
+            monkeypatch.setattr(held.partition, "_on_flush_needed", lambda _: None)
+        runtime.gained(0, PartitionLog(held.partition))
+        await held.loaded()
+        try:
+            yield held
+        finally:
+            await runtime.close()
+
+
+@pytest.fixture
+async def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
+    async with coordinated(tmp_path / "data", monkeypatch, HELD) as started:
+        yield started
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
+    async with coordinated(tmp_path / "data", monkeypatch) as started:
+        yield started
+
+
+def release(held: Held) -> None:
+    held.partition.flushed(held.partition.log.end_offset)
+
+
+async def turn() -> None:
+    """One turn of the loop, in which planned batches are written."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+async def test_the_records_of_one_turn_are_one_batch(coordinator: Held) -> None:
+    answers = [coordinator.commit(number, f"g{number}") for number in range(50)]
+    await asyncio.gather(*answers)
+    held = [batch async for batch in PartitionLog(coordinator.partition).read()]
+    assert coordinator.partition.log.end_offset == 50
+    assert [header.count for piece in held for _, header in headers(memoryview(piece))] == [50]
+
+
+async def test_an_answer_waits_until_its_record_is_committed_and_so_do_later_answers(held: Held) -> None:
+    commit = held.commit(5)
+    await turn()
+    unknown = held.host.ask(Heartbeat("g", 1, "nobody", None), CALLER)
+    await turn()
+    assert (commit.done(), unknown.done(), held.fetched()) == (False, False, [])
+    release(held)
+    assert (await commit).topics[0].partitions[0].error is None
+    assert isinstance((await unknown).error, UnknownMemberId)
+    assert held.fetched() == [5]
+
+
+async def test_answers_leave_at_once_while_nothing_is_written(held: Held) -> None:
+    assert held.host.ask(Heartbeat("g", 1, "nobody", None), CALLER).done()
+
+
+async def test_batches_of_several_turns_are_answered_in_order(held: Held) -> None:
+    first = held.commit(1)
+    await turn()
+    after_first = held.partition.log.end_offset
+    second = held.commit(2)
+    await turn()
+    held.partition.flushed(after_first)
+    await first
+    assert (second.done(), held.fetched()) == (False, [1])
+    release(held)
+    await second
+    assert held.fetched() == [2]
+
+
+def test_records_beyond_a_batch_make_another() -> None:
+    records = [CoordinatorRecord(b"k" * 10, b"v" * size) for size in (100, 100, 900, 5_000, 10)]
+    assert [[len(each.value or b"") for each in some] for some in _batches(records, 1_000)] == [
+        [100, 100],
+        [900],
+        [5_000],
+        [10],
+    ]
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+async def test_a_write_that_fails_drops_the_shard_and_loads_what_is_on_disk(
+    coordinator: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await coordinator.commit(5)
+    join = coordinator.host.ask(_join(needs_member_id=False), CALLER)
+    monkeypatch.setattr(PartitionLog, "append", _refuse)
+    commit = coordinator.commit(6, "other")
+    for answer in (commit, join):
+        with pytest.raises(NotCoordinator, match="the disk refuses"):
+            await answer
+    with pytest.raises(CoordinatorLoading):
+        coordinator.commit(7)
+    monkeypatch.undo()
+    await coordinator.loaded()
+    assert coordinator.fetched() == [5]
+    assert coordinator.fetched("other") == []
+    await coordinator.commit(8)
+    assert coordinator.fetched() == [8]
+
+
+async def test_a_flush_that_fails_drops_the_shard(held: Held) -> None:
+    commit = held.commit(5)
+    await turn()
+    held.partition.fail(StorageError("the disk refuses"))
+    with pytest.raises(NotCoordinator, match="the disk refuses"):
+        await commit
+    await held.loaded()
+    with pytest.raises(NotCoordinator):
+        await held.commit(6)
+
+
+async def test_a_partition_that_cannot_be_read_says_so_and_is_tried_again(tmp_path: Path) -> None:
+    log = Unreadable()
+    host = ShardHost(
+        TopicPartition("offsets", 0),
+        log,
+        lambda: GroupShard(SeededRng(1), GroupSettings(), OffsetSettings()),
+        clock=SystemClock(),
+        lane=Lane(),
+        backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+    )
+    await until(lambda: host.state is ShardState.UNREADABLE)
+    with pytest.raises(CoordinatorNotAvailable, match="damaged"):
+        host.look(lambda shard: shard.group_ids())
+    log.is_damaged = False
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert host.look(lambda shard: shard.group_ids()) == []
+    await host.close(NotCoordinator("the test is over"))
+
+
+# --- loading and losing -----------------------------------------------------------------------------------------------
+async def test_groups_and_offsets_are_loaded_from_the_partition(coordinator: Held) -> None:
+    await asyncio.gather(*(coordinator.commit(number, f"g{number}") for number in range(300)))
+    joined = await coordinator.host.ask(_join(needs_member_id=False), CALLER)
+    synced = await coordinator.host.ask(
+        SyncGroup("g", joined.generation, joined.member_id, None, [(joined.member_id, b"all")]), CALLER
+    )
+    assert synced.assignment == b"all"
+    await coordinator.reload()
+    assert coordinator.fetched("g299") == [299]
+    listed = coordinator.host.look(lambda shard: shard.list(ListGroups(frozenset({"stable"}))))
+    assert [each.group for each in listed] == ["g"]
+    assert (await coordinator.host.ask(Heartbeat("g", 1, joined.member_id, None), CALLER)).error is None
+
+
+async def test_requests_that_wait_end_when_the_node_loses_the_partition(held: Held) -> None:
+    commit = held.commit(5)
+    host = held.host
+    await turn()
+    held.runtime.lost(0)
+    with pytest.raises(NotCoordinator):
+        held.runtime.host(0)
+    with pytest.raises(NotCoordinator, match="find the coordinator again"):
+        await commit
+    with pytest.raises(NotCoordinator):
+        host.look(lambda shard: shard.group_ids())
+    await held.reload()
+    assert held.fetched() == [5]  # it was written, though its client was not told
+
+
+async def test_a_load_that_the_node_loses_the_partition_during_ends(coordinator: Held) -> None:
+    coordinator.runtime.gained(0, PartitionLog(coordinator.partition))
+    host = coordinator.host
+    with pytest.raises(CoordinatorLoading):
+        coordinator.commit(5)
+    coordinator.runtime.lost(0)
+    await coordinator.runtime.close()
+    assert host.state is ShardState.CLOSED
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+async def test_a_session_ends_by_the_clock_and_empties_the_group(coordinator: Held) -> None:
+    joined = await coordinator.host.ask(_join(needs_member_id=False, session=200), CALLER)
+    await coordinator.host.ask(SyncGroup("g", 1, joined.member_id, None, []), CALLER)
+
+    def is_empty() -> bool:
+        return bool(coordinator.host.look(lambda shard: shard.list(ListGroups(frozenset({"empty"})))))
+
+    assert not is_empty()
+    await until(is_empty)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "code"), [("", 0), ("test-group", 12), ("a", 47), ("Ünïcödé", None), ("polygenelubricants", 0)]
+)
+def test_a_group_is_kept_where_kafka_keeps_it(name: str, code: int | None) -> None:
+    found = partition_of(name, 50)
+    assert 0 <= found < 50
+    if code is not None:
+        assert found == code
+
+
+class Unreadable:
+    """A partition whose log is damaged until it is repaired."""
+
+    max_batch_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        self.is_damaged = True
+
+    def append(self, batch: bytes) -> Any:
+        raise AssertionError("nothing is written to a log that was not read")
+
+    async def read(self) -> AsyncIterator[bytes]:
+        if self.is_damaged:
+            raise StorageError("the log is damaged")
+        pieces: tuple[bytes, ...] = ()
+        for piece in pieces:
+            yield piece
+
+
+def _refuse(*_: object, **__: object) -> Iterator[LogError]:
+    raise StorageError("the disk refuses")
+
+
+def _join(*, needs_member_id: bool, session: int = 10_000) -> JoinGroup:
+    return JoinGroup("g", "", None, "consumer", [MemberProtocol("range", b"")], session, 60_000, needs_member_id)
