@@ -37,7 +37,6 @@ from kafka_gateway.registry import Api, by_key
 from kafka_gateway.reply import CloseConnection, DelayedReply, Handler, Reply
 from kafka_gateway.session import GatewayCounters, GatewaySession
 from storage_tiers.errors import RequestTimedOut
-from storage_tiers.turns import SLICE_S
 
 #: Requests of one connection started in one turn; a client may send thousands in one segment.
 REQUESTS_A_TURN = 256
@@ -99,15 +98,15 @@ class Dispatcher:
                     future.cancel()
 
     # --- starting requests --------------------------------------------------------------------------------------------
-    def take(self, session: GatewaySession) -> bool:
-        """Starts the requests that have arrived, up to the turn's share; True if that stopped it. InvalidFrame, Malformed,
-        CloseConnection, and anything else that a handler raises by a defect, end the connection."""
+    def take(self, session: GatewaySession, until: float) -> bool:
+        """Starts the requests that have arrived, at least one and no more after `until`, in seconds of SECONDS; True if that
+        stopped it. InvalidFrame, Malformed, CloseConnection, and anything else that a handler raises by a defect, end the
+        connection."""
         connection = session.connection
         self._request_context.client = session.client
         try:
-            began = self.turn_began
             started = connection.take(
-                self.apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, began, began + SLICE_S
+                self.apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, self.turn_began, until
             )
             if started == REQUESTS_A_TURN or connection.paused:
                 return True

@@ -44,6 +44,9 @@ EVENTS_A_TURN = 4096
 SWEEP_S = 10.0
 #: Connections that the event loop watches itself.
 WATCHED_BY_LOOP = 8
+#: The least time in seconds that a connection gets when many share a slice: of a slice each, hundreds that pipeline requests
+#: would delay all others by seconds.
+LEAST_SHARE_S = 0.000_05
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
 _BROKEN = select.EPOLLHUP | select.EPOLLERR
@@ -76,7 +79,9 @@ class GatewayServer:
         self._ready: deque[tuple[GatewaySession | None, int]] = deque()
         #: Sockets whose clients have disconnected.
         self._leaving: deque[tuple[GatewaySession, int]] = deque()
-        self._flush_scheduled = False
+        #: Connections with received requests that could not start before. All share one slice of a turn.
+        self._resuming: deque[GatewaySession] = deque()
+        self._flush_scheduled = self._resume_scheduled = False
         self._memory = RequestMemoryPool(self._sessions, settings.request_memory_bytes)
         self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -160,7 +165,8 @@ class GatewayServer:
         if not ready:
             # Sockets left over from the last turn come first: the kernel would return the same ones first again.
             self._sort_out(self._epoll.poll(0, EVENTS_A_TURN))
-        until = began + SLICE_S
+        now, until = began, began + SLICE_S
+        share = _share(len(ready))
         while ready:
             session, events = ready.popleft()
             if session is None:
@@ -170,15 +176,15 @@ class GatewayServer:
                     self._watch(session, session.events & ~_OUT)
                     self._dirty.append(session)
                 if events & ~_OUT:
-                    self._readable(session, events)
-            if SECONDS() >= until:
+                    self._readable(session, events, now + share)
+            if (now := SECONDS()) >= until:
                 break
         while leaving:
             session, events = leaving.popleft()
             session.leaving = False
             if not session.closed:
-                self._readable(session, events)
-            if SECONDS() >= until:
+                self._readable(session, events, now + share)
+            if (now := SECONDS()) >= until:
                 break
         self._flush_and_count(began)
 
@@ -199,7 +205,7 @@ class GatewayServer:
         """A turn of one connection that the event loop watches itself."""
         self._now = self._loop.time()
         began = self._dispatcher.turn_began = SECONDS()
-        self._readable(session, _IN)
+        self._readable(session, _IN, began + SLICE_S / WATCHED_BY_LOOP)
         # `began` in place of a second reading of the clock: its answers are written as soon as they are made.
         self.counters.busy_s += self._flush(began) - began
 
@@ -214,8 +220,10 @@ class GatewayServer:
             self._epoll.register(session.fd, session.events)
         self.counters.connections_accepted += 1
 
-    def _readable(self, session: GatewaySession, events: int) -> None:
+    def _readable(self, session: GatewaySession, events: int, until: float) -> None:
         connection = session.connection
+        if session.resuming and not events & _GONE:
+            return  # requests that arrived before come first
         if self._stopping or session.ending is not None or connection.stalled:
             if events & _GONE:
                 self._gone(session, events)
@@ -235,7 +243,7 @@ class GatewayServer:
         session.last_active = self._now
         self.counters.received_bytes += count
         connection.received(count)
-        self._take_requests(session)
+        self._take_requests(session, until)
 
     def _gone(self, session: GatewaySession, events: int) -> None:
         """The client has disconnected: delayed requests are cancelled; requests received before are still taken."""
@@ -247,11 +255,11 @@ class GatewayServer:
         for _, future in list(session.futures.values()):
             future.cancel()
 
-    def _take_requests(self, session: GatewaySession) -> None:
+    def _take_requests(self, session: GatewaySession, until: float) -> None:
         connection = session.connection
         try:
-            if self._dispatcher.take(session):
-                self._loop.call_soon(self._go_on, session)
+            if self._dispatcher.take(session, until):
+                self._take_later(session)
         except (InvalidFrame, Malformed, CloseConnection) as error:
             server_events.refused(session, error)
             self._end(session, str(error))
@@ -297,22 +305,46 @@ class GatewayServer:
         self._dirty.append(session)
         self._flush_soon()
 
-    def _go_on(self, session: GatewaySession) -> None:
-        """Takes the requests that the last turn had no share left for."""
-        if not session.closed:
-            began = self._dispatcher.turn_began = SECONDS()
-            self._resume(session)
-            self._flush_and_count(began)
-
     def _resume(self, session: GatewaySession) -> None:
-        """Takes requests that arrived while none could start."""
-        connection = session.connection
-        if self._stopping or session.ending is not None:
-            return
-        # Before receiving: if a whole frame fills the connection's own buffer, there is no room to receive.
-        if connection.end > connection.start:
-            self._take_requests(session)
-        if not connection.stalled and session.ending is None:
+        """Takes requests that arrived while none could start, and then receives again."""
+        if session.connection.has_rest:
+            # Before receiving: if a whole frame fills the connection's own buffer, there is no room to receive.
+            self._take_later(session)
+        else:
+            self._receive(session)
+
+    def _take_later(self, session: GatewaySession) -> None:
+        if not session.resuming:
+            session.resuming = True
+            self._resuming.append(session)
+            self._resume_soon()
+
+    def _resume_soon(self) -> None:
+        if not self._resume_scheduled:
+            self._resume_scheduled = True
+            self._loop.call_soon(self._take_resuming)
+
+    def _take_resuming(self) -> None:
+        """Takes requests that the last turns had no time left for."""
+        self._resume_scheduled = False
+        now = began = self._dispatcher.turn_began = SECONDS()
+        resuming = self._resuming
+        count = len(resuming)
+        share = _share(count)
+        for _ in range(count):
+            session = resuming.popleft()
+            session.resuming = False
+            if not session.closed and not self._stopping and session.ending is None:
+                self._take_requests(session, now + share)
+                self._receive(session)
+            if (now := SECONDS()) >= began + SLICE_S:
+                break
+        if resuming:
+            self._resume_soon()
+        self._flush_and_count(began)
+
+    def _receive(self, session: GatewaySession) -> None:
+        if not self._stopping and session.ending is None and not session.connection.stalled:
             self._watch(session, session.events | select.EPOLLIN)
 
     # --- sending ------------------------------------------------------------------------------------------------------
@@ -376,7 +408,6 @@ class GatewayServer:
         if session.closed:
             return
         if not session.connection.congested:
-            self._dispatcher.turn_began = SECONDS()
             self._resume(session)
         if is_full:
             self._watch(session, session.events | select.EPOLLOUT)
@@ -450,3 +481,8 @@ class GatewayServer:
         self._memory.reclaim(now - SWEEP_S)
         self._acceptor.resume()
         self._schedule_sweep()
+
+
+def _share(connections: int) -> float:
+    """The time of each of so many connections in one slice of a turn, in seconds."""
+    return max(LEAST_SHARE_S, SLICE_S / max(1, connections))

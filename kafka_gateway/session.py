@@ -33,6 +33,7 @@ class GatewaySession:
         "in_thread",
         "last_active",
         "leaving",
+        "resuming",
         "socket",
         "working_bytes",
     )
@@ -56,6 +57,8 @@ class GatewaySession:
         self.by_loop = False
         #: Whether the client's disconnect is queued.
         self.leaving = False
+        #: Whether it is queued because received requests could not start before.
+        self.resuming = False
         #: A thread reads or sends its next bytes; the event loop sends none meanwhile.
         self.in_thread = False
         self.ending: str | None = None

@@ -15,7 +15,7 @@ import pytest
 
 from grpc_api.contract.log import Append
 from grpc_api.contract.topics import CreatedTopic, NewTopic
-from kafka_gateway.connection import Piece
+from kafka_gateway.connection import PRODUCE, Piece
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.handlers.produce import ProduceHandler
 from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST, HotParser, ProduceReading, ProduceRequest
@@ -24,12 +24,21 @@ from kafka_gateway.message_writer import Writing
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
 from storage_tiers.errors import LogError, PolicyViolation
-from storage_tiers.turns import AT_WORK, Lane
+from storage_tiers.turns import AT_WORK, SLICE_S, Lane
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.handler_client import AFTER_CORRELATION, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
-from tests.kafka_gateway.server_support import BATCH, PARTITION, connected, metadata, produce, serving, until
+from tests.kafka_gateway.server_support import (
+    BATCH,
+    PARTITION,
+    PATIENCE_S,
+    connected,
+    metadata,
+    produce,
+    serving,
+    until,
+)
 
 MANY = 20_000
 #: As many partitions as a Produce appends in one go.
@@ -392,6 +401,34 @@ async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
             assert {await client.correlation() for client in clients} == {correlation}
     assert sum(in_turns) == 60
     assert max(in_turns) == 1
+
+
+async def test_clients_that_pipeline_share_a_slice_between_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also once their delayed answers are made all at once: between two turns of the loop no more requests start than one
+    connection alone could start."""
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    readings = itertools.count()
+    for module in ("server", "dispatcher"):  # each look at the clock takes a slice
+        monkeypatch.setattr(f"kafka_gateway.{module}.SECONDS", lambda: next(readings) * SLICE_S)
+    in_turns: list[int] = []
+    async with serving(tmp_path) as (core, server), contextlib.AsyncExitStack() as stack:
+        committed = core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(40)]
+        for client in clients:
+            client.send(produce(0, acks=-1), *(metadata(correlation) for correlation in range(1, 10)))
+        await until(lambda: server.pending_replies(PRODUCE) == 40)
+        started = server.counters.requests
+        committed.set_result(None)
+        async with asyncio.timeout(PATIENCE_S):
+            while started < 400:
+                await asyncio.sleep(0)
+                in_turns.append(server.counters.requests - started)
+                started = server.counters.requests
+        for client in clients:
+            assert [await client.correlation() for _ in range(10)] == list(range(10))
+    assert max(in_turns) <= 4
 
 
 async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
