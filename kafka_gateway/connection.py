@@ -46,8 +46,10 @@ _SMALLEST_BUFFER = 4096
 LARGE_FRAME = 16 << 10
 #: Least size of that buffer. A smaller one costs more receives, a larger one exceeds the processor's cache.
 SEVERAL_FRAMES = 256 << 10
-#: Largest buffer that is kept after its frame. A buffer that grows doubles, to at least this.
+#: Largest buffer that is kept after its frame.
 KEPT_BUFFER = 1 << 20
+#: A buffer is at most so many times as large as the bytes that have arrived, if those are more than a few.
+BUFFER_FACTOR = 16
 #: Unsent bytes of one connection that the request memory pool does not count: most are sent at once.
 UNCOUNTED_BYTES = 64 << 10
 
@@ -56,9 +58,10 @@ def _capacity(whole: int, left: int) -> int:
     """Size of a buffer for a frame of `whole` bytes of which `left` have arrived (more if it may not start yet)."""
     if whole <= left or whole < LARGE_FRAME:
         return max(left, whole, _SMALLEST_BUFFER)
+    arrived = max(BUFFER_FACTOR * left, _SMALLEST_BUFFER)
     if whole <= KEPT_BUFFER:
-        return min(max(4 * whole, SEVERAL_FRAMES), KEPT_BUFFER)
-    return min(whole, max(2 * left, KEPT_BUFFER))
+        return min(max(4 * whole, SEVERAL_FRAMES), KEPT_BUFFER, arrived)
+    return min(whole, max(2 * left, KEPT_BUFFER), arrived)
 
 
 _LEAST_TOTAL_S = 0.000_062_5

@@ -113,6 +113,15 @@ def test_frames_of_all_sizes_in_pieces_of_all_sizes(seed: int) -> None:
     assert connection.held_bytes <= KEPT_BUFFER
 
 
+@pytest.mark.parametrize("promised", [LARGE_FRAME, 100_000, KEPT_BUFFER, 90 << 20])
+@pytest.mark.parametrize("arrived", [1, 112, 5000, 15_000])
+def test_a_buffer_is_a_small_multiple_of_what_has_arrived(promised: int, arrived: int) -> None:
+    """Otherwise thousands of connections would fill the request memory pool with a hundred bytes each."""
+    connection = make(scratch=1 << 16)
+    feed(connection, frame(PRODUCE, 1, bytes(promised))[:arrived])
+    assert connection.held_bytes <= max(4096, 16 * arrived)
+
+
 def test_a_client_of_large_frames_keeps_one_buffer_for_them() -> None:
     connection = make(scratch=1 << 16)
     large = frame(PRODUCE, 1, bytes(100_000))
