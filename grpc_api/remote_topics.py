@@ -201,5 +201,5 @@ class RemoteTopics:
 
 def _no_such_topic(name: str) -> LogError:
     if _LEGAL_NAME.match(name) is None:
-        return InvalidTopic(f"{name!r} is no topic name: 1 to 249 letters, digits, '.', '_' and '-'")
+        return InvalidTopic(f"{name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-'")
     return UnknownTopicOrPartition(f"this cluster has no topic {name!r}; make it with `create_topic`")

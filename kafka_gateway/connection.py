@@ -108,7 +108,7 @@ Apis = Mapping[int, tuple[int, int, Callable[[bytearray, memoryview, int, int, i
 
 
 class InvalidFrame(Exception):
-    """The bytes received are no frame that this node accepts; the connection must be closed."""
+    """The received bytes are not a frame that this node accepts; the connection must be closed."""
 
 
 class PendingReply:

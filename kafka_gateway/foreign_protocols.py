@@ -13,7 +13,7 @@ _TLS_HANDSHAKE = 0x1603
 
 
 def foreign_protocol(size: int) -> str:
-    """Names the protocol and the remedy; empty if the bytes are none that are known."""
+    """Names the protocol and the remedy; empty if the bytes match no known protocol."""
     if size >> 16 == _TLS_HANDSHAKE:
         return "a TLS hello, and this listener speaks plain text: the client's security.protocol has to be PLAINTEXT"
     first = (size & 0xFFFF_FFFF).to_bytes(4, "big")

@@ -65,7 +65,7 @@ def checked_address(address: Any) -> str:
     found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if found is None or not 0 < int(found[2]) < 1 << 16:
         raise InvalidRequest(
-            f"{address!r} is no address of a node: HOST:PORT of its gRPC listener, as in 127.0.0.1:9093"
+            f"{address!r} is not the address of a node: HOST:PORT of its gRPC listener, as in 127.0.0.1:9093"
         )
     return str(address)
 

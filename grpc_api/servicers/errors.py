@@ -54,7 +54,7 @@ def _end(context: Any, code: grpc.StatusCode, details: str) -> None:
 
 
 def not_of_a_caller(record: logging.LogRecord) -> bool:
-    """A filter of GRPC_LOGGER: a caller that leaves is no error of the node's, and any stranger could fill the log with such
+    """A filter for GRPC_LOGGER. A caller that leaves is not an error of the node, and any stranger could fill the log with such
     messages."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or not issubclass(kind, (grpc.aio.InternalError, asyncio.CancelledError))

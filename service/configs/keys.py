@@ -73,7 +73,7 @@ class ConfigKey:
         return self.kind is ConfigKind.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """InvalidConfig, in Kafka's words, if the text is no legal value, or if the key is refused."""
+        """InvalidConfig, in Kafka's words, if the text is not a legal value, or if the key is refused."""
         value = parse(self.name, self.kind, text)
         if self.validator is not None:
             self.validator(self.name, value)

@@ -1,8 +1,8 @@
-"""The whole bucket: every cluster, every topic, every partition, everything that manifests name, and everything else.
+"""Checks a whole bucket: every cluster, topic and partition, all objects that manifests name, and all others.
 
-A cluster is listed once, in key order, and looked at topic by topic: what is held is one topic's listing and one partition's
-segments. A topic's keys are listed before any manifest of it is read: what is committed in between is then seen as
-referenced, and what a manifest names beyond the listing is asked for by name.
+A cluster is listed once, in key order, and checked topic by topic, so memory holds one topic's listing and one partition's
+segments. A topic's keys are listed before its manifests are read. An object that is committed in between then counts as
+referenced, and one that a manifest names but the listing lacks is requested by its key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage_tiers.cold.offline.commit_cursor import read_cursor
 from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectInfo
 from storage_tiers.errors import InvalidConfig, StoreRefused, TierCorrupt, TierObjectMissing
 
-#: Called with (segments begun, segments known) as the check goes on.
+#: Called with (segments begun, segments known) during the check.
 Progress = Callable[[int, int], None]
 #: Partitions are numbered by 32 bits.
 _MAX_PARTITIONS = 1 << 31
@@ -32,7 +32,8 @@ _MAX_PARTITIONS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class FsckScope:
-    """`quick` looks at listings and manifests only; `grace_ms` is how old an orphan must be to count as damage."""
+    """`cluster_id` and `topic` restrict the check; None: all. `quick` reads listings, manifests and manifest pages only.
+    `grace_ms` is the age in milliseconds from which an orphan counts as damage."""
 
     cluster_id: str | None = None
     topic: str | None = None
@@ -43,7 +44,8 @@ class FsckScope:
 def check_bucket(
     store: BlockingObjectStore, scope: FsckScope, *, now_ms: int, progress: Progress = lambda done, known: None
 ) -> Report:
-    """Raises LogError if the store cannot be looked at, InvalidConfig if it has no such cluster or topic."""
+    """Checks what `scope` names. `now_ms` is in milliseconds since 1970. LogError if the store cannot be read; InvalidConfig if
+    it has no such cluster or topic."""
     report = Report()
     bucket = Bucket(store)
     folders = bucket.folders()
@@ -108,7 +110,7 @@ class _Cluster:
         return self._report
 
     def _topic_of(self, key: str) -> str | None:
-        """The topic's name of a key below `topics/`; None for all others."""
+        """The topic's name, if the key is below `topics/`; else None."""
         rest = key.removeprefix(keys.cluster_prefix(self.id))
         parts = rest.split("/", 2)
         return parts[1] if len(parts) == 3 and parts[0] == "topics" else None
@@ -120,7 +122,7 @@ class _Cluster:
         except TierObjectMissing:
             if self._bucket.topic_names(self.id):
                 self._report.add(
-                    FindingKind.MISSING, key, "the cluster has topics and no cluster.json: no reader finds them"
+                    FindingKind.MISSING, key, "the cluster has topics but no cluster.json: no reader finds them"
                 )
             return
         except (TierCorrupt, StoreRefused) as error:
@@ -131,7 +133,7 @@ class _Cluster:
             self._report.add(FindingKind.BAD_FILE, key, f"incarnation {state.incarnation} of {holder} was never begun")
 
     def _check_elsewhere(self, key: str) -> bool:
-        """Whether a key outside of `topics/` is one that the layout knows."""
+        """Whether a key outside of `topics/` belongs to the layout. Checks the object's content."""
         try:
             parsed = keys.parse(key)
         except ValueError:
@@ -145,30 +147,30 @@ class _Cluster:
         return True
 
     def _check_snapshot(self, key: str, parsed: keys.SnapshotKey) -> None:
-        """One whole frame of the metadata log, of the entry that its key names."""
+        """The object must be one whole frame of the metadata log, of the entry that its key names."""
         self.check_incarnation(key, parsed.incarnation)
         try:
             data = self._bucket.store.get(key).data
         except TierObjectMissing:
-            return  # a newer one came meanwhile, and the oldest go
+            return  # a newer snapshot was written meanwhile, and the oldest one removed
         self._report.bytes_read += len(data)
         frame = frames.decode(data)
         if frame is None or frame.index != parsed.index or len(frames.encode(frame)) != len(data):
-            fault = f"it is no whole frame of entry {parsed.index} of the metadata log"
+            fault = f"it is not one whole frame of entry {parsed.index} of the metadata log"
             self._report.add(FindingKind.BAD_FILE, key, fault)
 
     def _check_record(self, key: str, parsed: keys.VerdictKey | keys.MissedKey) -> None:
-        """What a reader of commits wrote once: whole, and of the partition that its key names."""
+        """A verdict or missed range, which a commit reader writes once, must be readable and of its key's partition."""
         try:
             fields = Fields.parse(self._bucket.store.get(key).data, key)
             check_version(fields)
             of = fields.text("reader"), fields.text("topic_id"), fields.natural("partition")
             if of != (parsed.reader, str(parsed.topic_id), parsed.partition):
-                raise fields.bad(f"it is of {of[0]} on partition {of[2]} of topic id {of[1]}")
+                raise fields.bad(f"it belongs to reader {of[0]}, partition {of[2]} of topic id {of[1]}")
         except (TierCorrupt, StoreRefused) as error:
             self._report.add(FindingKind.BAD_FILE, key, str(error))
         except TierObjectMissing:
-            return  # whoever deletes a reader's files makes it begin anew
+            return  # an operator may delete a reader's files, and the reader then starts over
 
     def _check_cursor(self, key: str, parsed: keys.CursorKey) -> None:
         ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)
@@ -203,7 +205,7 @@ class _Cluster:
     def is_old(self, info: ObjectInfo) -> bool:
         return self._now_ms - info.modified_ms >= self._scope.grace_ms
 
-    # --- what nothing names -------------------------------------------------------------------------------------------
+    # --- unreferenced objects -----------------------------------------------------------------------------------------
     def _check_unknown(self, listed: dict[str, ObjectInfo], known: set[str]) -> None:
         for key, info in listed.items():
             if key not in known:
@@ -215,11 +217,11 @@ class _Cluster:
         for upload in self._bucket.store.unfinished_uploads(prefix):
             age_ms = self._now_ms - upload.started_ms
             kind = FindingKind.UNFINISHED_UPLOAD if age_ms >= self._scope.grace_ms else FindingKind.YOUNG_UPLOAD
-            self._report.add(kind, upload.key, f"upload {upload.upload_id} was begun {age_ms // 1000} s ago")
+            self._report.add(kind, upload.key, f"upload {upload.upload_id} began {age_ms // 1000} s ago")
 
 
 class _Topic:
-    """All ids of one name. `listed` is what lies below it."""
+    """All topic ids of one name. `listed` are the objects below that name."""
 
     def __init__(self, cluster: _Cluster, name: str, listed: dict[str, ObjectInfo]) -> None:
         self._cluster = cluster
@@ -231,7 +233,7 @@ class _Topic:
         self._readable = True
 
     def check(self) -> set[str]:
-        """The keys that are accounted for."""
+        """Checks the topic; returns the keys that are accounted for."""
         self._read_state()
         found: dict[Ids, keys.ManifestKey] = {}
         bare: dict[Ids, list[str]] = {}
@@ -263,21 +265,21 @@ class _Topic:
             self._readable = False
             return
         except ValueError:
-            return  # a folder whose name could be no topic's: its keys are unknown
+            return  # the folder's name cannot be a topic's, so all its keys are unknown
         if state is None:
             if any(key.endswith(".json") for key in self._listed):
-                fault = "the topic has manifests and no topic.json: no reader finds it"
+                fault = "the topic has manifests but no topic.json: no reader finds it"
                 self._report.add(FindingKind.MISSING, key, fault)
             return
         self._cluster.check_incarnation(key, state.incarnation)
         ids = [state.topic_id, *state.earlier]
         if len(set(ids)) != len(ids) or len(state.earlier) > MAX_EARLIER:
             self._report.add(
-                FindingKind.BAD_FILE, key, f"of its ids {', '.join(map(str, ids))} one stands twice, or too many do"
+                FindingKind.BAD_FILE, key, f"its ids {', '.join(map(str, ids))} are too many, or one appears twice"
             )
         if not 1 <= state.partitions < _MAX_PARTITIONS or state.revision < 0 or state.incarnation < 0:
-            fault = f"{state.partitions} partitions in revision {state.revision} of incarnation {state.incarnation}"
-            self._report.add(FindingKind.BAD_FILE, key, f"there is no topic of {fault}")
+            fault = f"{state.partitions} partitions, revision {state.revision}, incarnation {state.incarnation}"
+            self._report.add(FindingKind.BAD_FILE, key, f"a number is outside its bounds: {fault}")
 
     def _check_partition(self, ids: Ids) -> None:
         self._report.partitions += 1
@@ -296,14 +298,16 @@ class _Topic:
             return
         self._cluster.checked(manifest)
         if manifest.state is State.DELETED and self._is_live(ids) and self._is_live_still(ids):
-            fault = f"topic {ids.topic} is live under this topic id, its partition says that it was deleted"
+            fault = (
+                f"topic {ids.topic} is live under this topic id, but the manifest of its partition says it was deleted"
+            )
             self._report.add(FindingKind.WRONG_TOPIC, ids.manifest_key, fault)
 
     def _is_live(self, ids: Ids) -> bool:
         return self._state is not None and self._state.topic_id == ids.topic_id and self._state.state is State.LIVE
 
     def _is_live_still(self, ids: Ids) -> bool:
-        """The file is marked before any manifest is: read again, it tells a deletion since it was read."""
+        """Reads `topic.json` again. A deletion marks it before any manifest, so it shows a deletion since the first read."""
         state = self._cluster.bucket.topic_state(ids.cluster_id, ids.topic)
         return state is not None and state.topic_id == ids.topic_id and state.state is State.LIVE
 
@@ -314,17 +318,17 @@ class _Topic:
         key = keys.topic_file_key(state.cluster_id, state.topic)
         if state.topic_id == ids.topic_id:
             if ids.partition >= state.partitions:
-                fault = f"it says {state.partitions} partitions, {ids.manifest_key} is there"
+                fault = f"it says {state.partitions} partitions, but {ids.manifest_key} exists"
                 self._report.add(FindingKind.WRONG_TOPIC, key, fault)
         elif ids.topic_id not in state.earlier and len(state.earlier) < MAX_EARLIER:
             self._report.add(
-                FindingKind.WRONG_TOPIC, key, f"it names no topic id {ids.topic_id}, whose manifests are there"
+                FindingKind.WRONG_TOPIC, key, f"it does not name the topic id {ids.topic_id}, whose manifests exist"
             )
 
     def _check_bare(self, ids: Ids, named: list[str]) -> None:
-        """Objects of a partition that has no manifest: the first upload on its way, or all that is left."""
+        """Objects of a partition without a manifest: its first offload in progress, or the rest of a lost partition."""
         if not self._is_live(ids) and self._readable and self._state is not None:
-            return  # a deleted topic's manifest is created where there was none; these were left by a zombie
+            return  # the deletion creates missing manifests, so a fenced writer left these objects
         pair = committed_beyond(self._cluster.bucket, ids, self._listed, self._known, 0)
         if pair is None and not any(self._cluster.is_old(self._listed[key]) for key in named):
             return

@@ -1,4 +1,4 @@
-"""What a check may find, and what of it is damage."""
+"""The kinds of findings of `tidelog fsck`, and which of them are damage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage_tiers.cold.segments.segment_check import Fault
 
 
 class FindingKind(Enum):
-    """The value is what the report prints."""
+    """The value is the text that the report prints."""
 
     FLIPPED = Fault.FLIPPED.value
     TRUNCATED = Fault.TRUNCATED.value
@@ -21,28 +21,28 @@ class FindingKind(Enum):
     WRONG_RECORDS = Fault.WRONG_RECORDS.value
     UNDECODABLE = Fault.UNDECODABLE.value
     BAD_MANIFEST = "unreadable or inconsistent manifest"
-    WRONG_PAGE = "a page that its manifest or its own segments contradict"
+    WRONG_PAGE = "manifest page contradicts its manifest or its own segments"
     NO_MANIFEST = "segments without a manifest"
-    WENT_BACK = "a manifest older than what was written after it"
+    WENT_BACK = "manifest older than segments written after it"
     BAD_FILE = "unreadable file"
-    WRONG_TOPIC = "a topic's file that its partitions contradict"
-    ABOVE_OWNER = "a number above its owner's"
+    WRONG_TOPIC = "topic.json contradicts its partitions"
+    ABOVE_OWNER = "number above the newest one issued"
     OVERLAP = "overlapping segments"
     HOLE = "offsets in no segment"
     LOCAL_DISAGREES = "local log disagrees with the tier"
     ORPHAN = "orphan"
     YOUNG_ORPHAN = "unreferenced, younger than the grace"
     UNFINISHED_UPLOAD = "unfinished upload"
-    YOUNG_UPLOAD = "upload under way, younger than the grace"
+    YOUNG_UPLOAD = "unfinished upload, younger than the grace"
 
 
-#: Listed, but no damage: a writer may be about to reference it.
+#: Listed, but not damage: a writer may be about to reference the object.
 HARMLESS = frozenset({FindingKind.YOUNG_ORPHAN, FindingKind.YOUNG_UPLOAD})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`key` names the object (or local path); `detail` says what was found there."""
+    """`key` is the object's key, or a local path; `detail` is the fault there."""
 
     kind: FindingKind
     key: str
@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, and what was found."""
+    """Counts of what was checked, and the findings. `bytes_read` counts bytes read from the bucket."""
 
     clusters: int = 0
     topics: int = 0

@@ -1,4 +1,4 @@
-"""What a run of segments says of leader epochs, producers and transactions, against what their sidecars say.
+"""Checks leader epochs, producers and transactions in sidecars against the batches of a run of segments.
 
 A sidecar's epochs, producers and aborted transactions follow from its own batches and all before them. The batches of
 successive segments are replayed here, through the state machine that a broker replays its log with, and each sidecar is
@@ -6,9 +6,9 @@ compared with the state at its segment's end.
 
     add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
-Invariant: nothing is called wrong that the bytes at hand cannot prove wrong. What began before the first segment at hand is
-unknown, and so believed. Not promised: that a producer that the snapshot lacks was ever missed; producers expire. A
-transaction whose marker lies beyond the last segment is not judged.
+Invariant: a sidecar is called wrong only if the batches read prove it. Facts from before the first segment read are unknown,
+and so accepted. Not promised: a producer that is missing in a snapshot is not a finding, because producers expire. Nor is a
+transaction checked whose marker lies beyond the last segment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import AbortedTransaction, EpochEntry
 
-#: A broker forgets the oldest; here all are kept, since whom it forgot is not known.
+#: A broker drops its oldest producers. All are kept here, because it is unknown which ones the broker dropped.
 _ALL_PRODUCERS = 1 << 62
 
 #: Called with a sidecar's key and what is wrong with it.
@@ -43,7 +43,7 @@ class _EpochRun:
 
 
 class History:
-    """From offset `base` on, of which nothing is known."""
+    """The history of the segments from offset `base` on; everything before is unknown. `wrong` is called with each finding."""
 
     def __init__(self, base: int, log_start: int, wrong: Wrong) -> None:
         self._base = base
@@ -69,7 +69,7 @@ class History:
         try:
             marker = decode_control(batch, verify=False)
         except CorruptRecord:
-            return  # found undecodable by who walks the payloads
+            return  # the check of the payloads reports it as undecodable
         if marker is None:
             return
         aborted = marker.kind is ControlKind.ABORT
@@ -82,7 +82,7 @@ class History:
             )
 
     def finish(self, segment: RemoteSegment, sidecar: Sidecar | None) -> None:
-        """All batches of the segment were added. None: its sidecar cannot be read."""
+        """Checks a segment's sidecar; all its batches have been added. `sidecar` is None if it cannot be read."""
         if sidecar is None:
             return
         fault = (
@@ -98,7 +98,7 @@ class History:
             self._judge()
 
     def close(self) -> None:
-        """No segment follows."""
+        """Checks the remaining transactions: no segment follows."""
         self._judge()
 
     # --- epochs -------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class History:
             if not (before.epoch < after.epoch and before.start_offset < after.start_offset):
                 return f"its leader epochs {tuple(before)} and {tuple(after)} do not rise"
         if not said or said[0].epoch < 0 or said[0].start_offset < 0 or said[-1].start_offset >= segment.end:
-            return f"its leader epochs {[tuple(each) for each in said]} are no history up to offset {segment.end}"
+            return f"its leader epochs {[tuple(each) for each in said]} are not a history up to offset {segment.end}"
         if said[0].start_offset > max(segment.base, self._log_start):
             return f"its leader epochs begin at offset {said[0].start_offset}, after its segment does"
         at = len(said)
@@ -149,7 +149,7 @@ class History:
             return f"its epoch is {theirs.epoch}, its coordinator's {theirs.coordinator_epoch}"
         if ours is None:
             if max(theirs.last_offset, theirs.transaction_start) >= self._base or self._base == 0:
-                return "the snapshot knows it, no batch is its"
+                return "it is in the snapshot, but in no batch"
             return ""
         known: list[tuple[str, int, int]] = [("epoch", theirs.epoch, ours.epoch)]
         known.append(("timestamp", theirs.timestamp, ours.timestamp))
@@ -158,7 +158,7 @@ class History:
             known.append(("last sequence", theirs.last_sequence, ours.last_sequence))
             deltas = [each.batches[-1].offset_delta if each.batches else 0 for each in (theirs, ours)]
             known.append(("offset delta", deltas[0], deltas[1]))
-        # A producer that expired and came back has none, whatever its markers said before.
+        # A producer that expired and came back has no coordinator epoch, whatever its earlier markers had.
         if theirs.coordinator_epoch >= 0 and (ours.coordinator_epoch >= 0 or self._base == 0):
             known.append(("coordinator epoch", theirs.coordinator_epoch, ours.coordinator_epoch))
         if ours.transaction_start < 0 or not 0 <= theirs.transaction_start < self._base:
@@ -175,7 +175,7 @@ class History:
             if fault:
                 self._wrong(segment.sidecar_key, fault)
         self._unjudged.clear()
-        # A transaction ends below what follows: no later segment overlaps it.
+        # These transactions end below the next segment, so no later segment overlaps them.
         self._aborted.clear()
 
     def _wrong_aborted(self, segment: RemoteSegment, said: tuple[AbortedTransaction, ...]) -> str:
@@ -185,7 +185,7 @@ class History:
             if not (txn.first_offset < segment.end and txn.last_offset >= segment.base):
                 return f"{_shown(txn)} does not overlap its segment"
             if not (0 <= txn.first_offset < txn.last_offset and 0 <= txn.last_stable_offset <= txn.last_offset + 1):
-                return f"{_shown(txn)} is none that could be"
+                return f"{_shown(txn)} is impossible"
             unknown = txn.first_offset < self._base or (open_from is not None and txn.last_offset >= open_from)
             if txn not in found and not unknown and not any(self._same(txn, other) for other in found):
                 return f"{_shown(txn)} is not in the batches"
@@ -197,7 +197,7 @@ class History:
         return ""
 
     def _same(self, said: AbortedTransaction, found: AbortedTransaction) -> bool:
-        """Whether they differ only by what batches before the first one at hand may have begun."""
+        """Whether they are equal, except for differences that batches before the first one read could explain."""
         if (said.producer_id, said.last_offset) != (found.producer_id, found.last_offset):
             return False
         begun = said.first_offset == found.first_offset or said.first_offset < self._base
@@ -206,7 +206,8 @@ class History:
 
 
 def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:
-    """Histories of successive segments, the first of which ends at `end`, differ by what log start has cut from the front."""
+    """The fault, or an empty string. The epoch histories of successive segments, the first of which ends at `end`, may differ
+    only by the entries that a rise of log start cut from the front."""
     if not before or not after:
         return ""
     start = after[0].start_offset

@@ -1,4 +1,4 @@
-"""A data directory against the bucket: where both hold an offset, they must hold the same bytes (else the tier wins, I9)."""
+"""Checks a data directory against the bucket: where both hold an offset, their bytes must be equal (else the tier wins, I9)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from storage_tiers.records.batch import BatchHeader, headers
 
 
 def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> None:
-    """Compares every partition directory of a node (stopped, or running: only closed bytes are read)."""
+    """Compares every partition directory of a node with the bucket. The node may run. InvalidConfig if `data_dir` is not a data
+    directory; StorageError if a directory's topic id cannot be read."""
     bucket = Bucket(store)
     cluster_id = _cluster_id(data_dir)
     for name in sorted(os.listdir(data_dir)):
@@ -34,7 +35,7 @@ def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> No
         try:
             manifest = bucket.manifest(ids, sound=False)
         except (TierCorrupt, StoreRefused):
-            continue  # the bucket's own check has named it
+            continue  # the bucket's own check has reported it
         if saved is not None:
             _check_contains(bucket, manifest, saved, os.path.join(directory, FILE_NAME), report)
         if manifest is not None and manifest.state is State.LIVE:
@@ -70,12 +71,12 @@ def _check_contains(bucket: Bucket, manifest: Manifest | None, saved: Manifest, 
         report.add(
             FindingKind.WENT_BACK,
             path,
-            f"{fault}. Keep this file and the segments beside it: they tell what is missing",
+            f"{fault}. Keep this file and the segments beside it: they show what is missing",
         )
 
 
 def _page_or_none(bucket: Bucket, saved: Manifest) -> LoadPage:
-    """Of a page of the saved manifest that was swept since, nothing can be asked."""
+    """Loads pages of the saved manifest. A page that was swept since counts as empty."""
 
     def load(ref: PageRef) -> ManifestPage:
         try:
@@ -103,7 +104,7 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
 
 
 def _check_reaches(base: int, path: str, data: bytes, following: int, report: Report) -> None:
-    """What goes locally goes from the front: between two segments nothing may lack."""
+    """Local segments are deleted from the front only, so no offsets may be missing between two of them."""
     end = max((header.next_offset for _, header in _batches(data)), default=base)
     if end != following:
         detail = (
@@ -113,7 +114,7 @@ def _check_reaches(base: int, path: str, data: bytes, following: int, report: Re
 
 
 def _read(path: str) -> bytes | None:
-    """None if a running node has evicted it meanwhile."""
+    """The file's bytes; None if a running node has evicted it meanwhile."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -122,7 +123,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
-    """Up to the first bytes that are none."""
+    """The positions and headers of the batches, up to the first bytes that are not a batch."""
     try:
         yield from headers(data)
     except CorruptRecord:
@@ -137,11 +138,11 @@ def _log_files(directory: str) -> Iterator[tuple[int, str]]:
 
 
 def _compare(store: BlockingObjectStore, path: str, data: bytes, segment: RemoteSegment, report: Report) -> None:
-    """Batches of one local segment against those of one segment in the bucket, by offset."""
+    """Compares the batches of a local segment with those of a remote segment, by offset. Reports the first difference."""
     try:
         remote = store.get(segment.key, segment.position, segment.length).data
     except TierObjectMissing:
-        return  # the bucket's own check has named it
+        return  # the bucket's own check has reported it
     report.bytes_read += len(remote)
     theirs = {header.base_offset: remote[at : at + header.size] for at, header in headers(remote)}
     for at, header in _batches(data):

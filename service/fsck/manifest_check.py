@@ -1,8 +1,8 @@
-"""A manifest and its pages against themselves: every number that another one determines, recomputed. Pure.
+"""Checks a manifest and its pages against each other: recomputes every number that others determine. Pure.
 
-Each function yields (kind, sentence). `broken` has the invariants that a writer keeps; here stands the rest: sums and bounds of
-pages, stamps that no commit made, keys that are no key of the partition, pins of what never was, epochs and incarnations
-above their owner's.
+Each function yields (kind, fault). `transitions.broken` has the invariants that a writer keeps. The others are here: sums and
+bounds of pages, stamps that no commit made, keys of other partitions, pins of states that never existed, epochs and
+incarnations above their owner's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def manifest_faults(manifest: Manifest) -> Iterator[Fault]:
 def _manifest_numbers(manifest: Manifest) -> Iterator[str]:
     writer = manifest.writer
     if manifest.committed_at < 0 or writer.node_id < -1 or not writer.name:
-        yield f"nobody committed it: {writer.name!r} of node {writer.node_id} at {manifest.committed_at}"
+        yield f"its writer cannot exist: {writer.name!r} of node {writer.node_id} at {manifest.committed_at}"
     if manifest.commit < 1:
         yield f"commit {manifest.commit} was never made; the first is 1"
     if writer.incarnation is not None and writer.incarnation != manifest.incarnation:
@@ -60,7 +60,7 @@ def _manifest_numbers(manifest: Manifest) -> Iterator[str]:
         yield f"'swept' is commit {manifest.swept}, which has not been made; the newest is {manifest.commit}"
     began = [recent.id for recent in manifest.recent if manifest.recent[0].commit == 1]
     if _COMMIT_ID.match(manifest.line) is None or (began and manifest.line not in began):
-        yield f"its line is {manifest.line!r}, which is the id of no commit of it"
+        yield f"its line is {manifest.line!r}, which is not the id of one of its commits"
     for recent in manifest.recent:
         if _COMMIT_ID.match(recent.id) is None:
             yield f"the id of commit {recent.commit} is {recent.id!r}, not 32 hexadecimal digits"
@@ -77,7 +77,7 @@ def _lists(manifest: Manifest) -> Iterator[str]:
         ("tombstoned keys", len(manifest.tombstoned), MAX_TOMBSTONED),
     ):
         if count > most:
-            yield f"it has {count} {name}, {most} is the most there may be"
+            yield f"it has {count} {name}; the maximum is {most}"
     kinds = [ref.kind for ref in manifest.pages]
     if kinds != sorted(kinds, key=lambda kind: kind is PageKind.REMOVED):
         yield "a live page follows a removed one"
@@ -87,39 +87,39 @@ def _lists(manifest: Manifest) -> Iterator[str]:
         yield from removed_faults(manifest, item)
     for tombstoned in manifest.tombstoned:
         if not _is_of(manifest.ids, tombstoned.key, keys.SegmentKey | keys.SidecarKey | keys.PageKey):
-            yield f"it has tombstoned {tombstoned.key}, which is no key of the partition"
+            yield f"it has tombstoned {tombstoned.key}, which is not a key of the partition"
         yield from _stamp(manifest, tombstoned.at, f"{tombstoned.key} was tombstoned")
     for pin in manifest.pins:
         if PIN_NAME.match(pin.name) is None:
             yield f"{pin.name!r} cannot name a pin"
         if not (1 <= pin.commit <= manifest.commit and pin.log_start <= manifest.log_start and pin.end <= manifest.end):
-            yield f"the pin {pin.name!r} of commit {pin.commit}, [{pin.log_start}, {pin.end}), is of no state that was"
+            yield f"the pin {pin.name!r} of commit {pin.commit}, [{pin.log_start}, {pin.end}), names a state that never existed"
     if len({pin.commit for pin in manifest.pins}) != len(manifest.pins):
-        yield "two pins are of one commit; each is of its own"
+        yield "two pins hold the same commit; each must hold its own"
 
 
 def segment_faults(manifest: Manifest, segment: RemoteSegment) -> Iterator[str]:
-    """Of a live segment, or of one that was removed."""
+    """Faults of a segment, live or removed."""
     what = f"[{segment.base}, {segment.end})"
     yield from _stamp(manifest, segment.added, f"{what} was added")
     if not (0 <= segment.base < segment.end and segment.end <= manifest.end):
-        yield f"the segment {what} is none below the end {manifest.end}"
+        yield f"the segment {what} is empty, or not below the end {manifest.end}"
     if segment.gap_from is not None and not segment.gap_from < segment.base:
-        yield f"{what} has its gap from {segment.gap_from} on, which is not before it"
+        yield f"{what} has its gap from {segment.gap_from} on, not before its base"
     named = _parsed(manifest.ids, segment.key)
     if not isinstance(named, keys.SegmentKey) or (segment.position == 0 and named.base != segment.base):
-        yield f"{what} is in {segment.key}, which is no key of such a segment"
+        yield f"{what} is in {segment.key}, which is not the key of such a segment"
     named = _parsed(manifest.ids, segment.sidecar_key)
     if not isinstance(named, keys.SidecarKey) or named.base != segment.base:
-        yield f"{what} has the sidecar {segment.sidecar_key}, which is no key of such a sidecar"
+        yield f"{what} has the sidecar {segment.sidecar_key}, which is not the key of such a sidecar"
     elif named.epoch > manifest.leader_epoch or (
         isinstance(named, keys.SegmentKey) and named.epoch > manifest.leader_epoch
     ):
-        yield f"{segment.key} is of a leader epoch above {manifest.leader_epoch}, the newest"
+        yield f"{segment.key} has a leader epoch above the newest one, {manifest.leader_epoch}"
     if not segment.base <= segment.max_timestamp_offset < segment.end:
         yield f"the largest timestamp of {what} is at offset {segment.max_timestamp_offset}, outside"
     if segment.bytes != segment.length:
-        yield f"{what} has {segment.bytes} bytes of batches in {segment.length}"
+        yield f"{what} has {segment.bytes} bytes of batches, but a length of {segment.length}"
 
 
 def removed_faults(manifest: Manifest, item: Removed) -> Iterator[str]:
@@ -132,11 +132,11 @@ def removed_faults(manifest: Manifest, item: Removed) -> Iterator[str]:
         return
     yield from _stamp(manifest, item.at, f"{item.key} was removed")
     if not _is_of(manifest.ids, item.key, keys.PageKey | keys.SidecarKey):
-        yield f"it has removed {item.key}, which is no key of a page or a sidecar of the partition"
+        yield f"it has removed {item.key}, which is not the key of a page or a sidecar of the partition"
 
 
 def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterator[Fault]:
-    """Against its reference, and what it holds against the manifest."""
+    """Faults of a page against its reference, and of its segments against the manifest."""
     items: Sequence[RemoteSegment] = page.segments or [
         item.segment for item in page.removed if item.segment is not None
     ]
@@ -179,9 +179,9 @@ def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterato
     if page.segments and page.removed:
         yield FindingKind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed segments"
     if len(page) > MAX_PAGE_SEGMENTS:
-        yield FindingKind.WRONG_PAGE, f"it holds {len(page)} segments, {MAX_PAGE_SEGMENTS} is the most there may be"
+        yield FindingKind.WRONG_PAGE, f"it holds {len(page)} segments; the maximum is {MAX_PAGE_SEGMENTS}"
     if not isinstance(_parsed(manifest.ids, ref.key), keys.PageKey):
-        yield FindingKind.WRONG_PAGE, "its key is no key of a page of the partition"
+        yield FindingKind.WRONG_PAGE, "its key is not the key of a page of the partition"
     for segment in page.segments:
         for fault in segment_faults(manifest, segment):
             yield FindingKind.WRONG_PAGE, fault
@@ -239,7 +239,7 @@ def sidecar_faults(manifest: Manifest, last: RemoteSegment | None, named: bool) 
         return
     parsed = _parsed(manifest.ids, newest.key)
     if not isinstance(parsed, keys.SidecarKey) or parsed.base >= manifest.end:
-        yield f"the newest sidecar is {newest.key}, which is no key of a sidecar below offset {manifest.end}"
+        yield f"the newest sidecar is {newest.key}, which is not the key of a sidecar below offset {manifest.end}"
     if newest.alone is named:
         yield f"the newest sidecar is {'alone, and' if named else 'not alone, but no'} segment names it"
     if (
@@ -256,7 +256,7 @@ def twice_named(keys_named: Iterable[str]) -> list[str]:
 
 def _stamp(manifest: Manifest, stamp: Stamp, what: str) -> Iterator[str]:
     if not 1 <= stamp.commit <= manifest.commit or stamp.time_ms < 0:
-        yield f"{what} by commit {stamp.commit} at {stamp.time_ms}, which is none of commits 1 to {manifest.commit}"
+        yield f"{what} by commit {stamp.commit} at {stamp.time_ms}, which is not one of commits 1 to {manifest.commit}"
 
 
 def _wrong(faults: Iterable[str]) -> Iterator[Fault]:

@@ -1,8 +1,8 @@
-"""One partition of a bucket: its manifest, its pages, every segment that they name, and what they do not name.
+"""Checks one partition of a bucket: its manifest and pages, every segment that they name, and unreferenced objects.
 
-Live segments are read in offset order, so that what a sidecar says of epochs, producers and transactions can be compared with
-the batches before it. Removed segments are read too: a pin, or a reader as of an earlier commit, still wants them. One that
-no pin holds may vanish while it is looked at.
+Live segments are read in offset order, so that the epochs, producers and transactions in a sidecar can be compared with all
+batches before it. Removed segments are read too, because a pin or a reader of an earlier commit still needs them. A removed
+segment without a pin may be swept during the check; that is not a finding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Listed = Mapping[str, ObjectInfo]
 
 @dataclass
 class PartitionCheck:
-    """`listed` is what lay below the topic's name before its manifests were read. `known` collects every accounted key."""
+    """`listed` are the objects below the topic's name, listed before its manifests were read. `quick` reads no segments.
+    `known` collects the keys that are accounted for."""
 
     bucket: Bucket
     ids: Ids
@@ -50,7 +51,8 @@ class PartitionCheck:
     on_segment: Callable[[], None] = lambda: None
 
     def check(self) -> Manifest | None:
-        """The manifest as far as it can be read. Findings go to the report."""
+        """Checks everything and reports the findings. Returns the manifest, or None if it cannot be read. LogError if the store
+        cannot be read."""
         key = self.ids.manifest_key
         self.known.add(key)
         try:
@@ -59,7 +61,7 @@ class PartitionCheck:
                 raise TierObjectMissing(f"the manifest of {self.ids} was deleted while it was read")
         except (TierCorrupt, TierObjectMissing, StoreRefused) as error:
             self._add(FindingKind.BAD_MANIFEST, key, str(error))
-            self._know_everything()  # what it names is unknown, and so is what it does not name
+            self._know_everything()  # no object can be called unreferenced
             return None
         for kind, fault in manifest_check.manifest_faults(manifest):
             self._add(kind, key, fault)
@@ -86,7 +88,7 @@ class PartitionCheck:
 
     # --- manifest -----------------------------------------------------------------------------------------------------
     def _segments(self, manifest: Manifest) -> tuple[list[RemoteSegment], list[Removed]]:
-        """All that are live, all that are removed, those in pages included."""
+        """All live and all removed segments, including those in pages."""
         live: list[RemoteSegment] = []
         removed: list[Removed] = []
         refs = list(reversed(manifest.pages))
@@ -123,7 +125,7 @@ class PartitionCheck:
 
     def _check_live(self, manifest: Manifest, live: list[RemoteSegment]) -> None:
         for kind, fault in manifest_check.tiling_faults(manifest, live):
-            if manifest.live_pages:  # without pages the manifest's own check has said so
+            if manifest.live_pages:  # without pages, the manifest's own check has reported it
                 self._add(kind, manifest.ids.manifest_key, fault)
         epoch = self._check_segments(manifest, live, lambda segment: True)
         if epoch is not None and epoch != manifest.last_record_epoch:
@@ -168,7 +170,7 @@ class PartitionCheck:
                 self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
     def _check_sidecar(self, manifest: Manifest, live: list[RemoteSegment], removed: list[Removed]) -> None:
-        """The newest one, of which epochs and producers at the end are read when a log is rebuilt."""
+        """Checks the newest sidecar, from which a rebuilt log takes its epochs and producers."""
         newest = manifest.sidecar
         if newest is None:
             return
@@ -226,14 +228,14 @@ class PartitionCheck:
         return newest
 
     def _history(self, manifest: Manifest, segment: RemoteSegment) -> History:
-        # What a segment without records stood for is not known: compacted, or lost and given up.
+        # The earlier records of a segment without records are unknown: they were compacted, or lost and given up.
         base = segment.base if segment.records else segment.end
         return History(base, manifest.log_start, lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault))
 
     def _check_segment(
         self, manifest: Manifest, segment: RemoteSegment, history: History, epochs: list[int], needed: bool
     ) -> bool:
-        """Whether all of its batches were seen, in `epochs` that of the last."""
+        """Whether all batches of the segment were read. `epochs` then holds the last batch's leader epoch."""
 
         def observe(batch: memoryview, header: BatchHeader) -> None:
             history.add(header, batch)
@@ -252,7 +254,7 @@ class PartitionCheck:
         return verdict.whole
 
     def _is_there(self, segment: RemoteSegment, needed: bool) -> bool:
-        """By the listing alone: are both objects there, and long enough? False if reading them makes no sense."""
+        """Whether both objects exist and are long enough, by the listing alone. If not, they need not be read."""
         for key, least in (
             (segment.key, segment.position + segment.length),
             (segment.sidecar_key, sidecar_bytes(segment)),
@@ -271,7 +273,7 @@ class PartitionCheck:
         return True
 
     def _size(self, key: str) -> int | None:
-        """As listed, or as it is now where it was offloaded since. None: it is not there."""
+        """The object's size in bytes as listed, or its current size if it was offloaded later. None if it is missing."""
         info = self.listed.get(key)
         if info is None:
             try:
@@ -281,7 +283,7 @@ class PartitionCheck:
         return info.size
 
     def _check_sizes(self, live: list[RemoteSegment], removed: list[Removed]) -> None:
-        """No object has bytes that no segment names. What is too short, its segment has said."""
+        """No object may have bytes that no segment names. Objects that are too short are reported with their segments."""
         ends: dict[str, int] = {}
         for segment in [*live, *(item.segment for item in removed if item.segment is not None)]:
             for key, end in (
@@ -294,7 +296,7 @@ class PartitionCheck:
             if info is not None and info.size > end:
                 self._add(FindingKind.TRUNCATED, key, f"it has {info.size} bytes, its manifest names {end} of them")
 
-    # --- what no manifest names ---------------------------------------------------------------------------------------
+    # --- unreferenced objects -----------------------------------------------------------------------------------------
     def _check_went_back(self, manifest: Manifest) -> None:
         pair = committed_beyond(self.bucket, self.ids, self.listed, self.known, manifest.end)
         if pair is not None:
@@ -302,7 +304,7 @@ class PartitionCheck:
                 FindingKind.WENT_BACK,
                 manifest.ids.manifest_key,
                 f"it ends at offset {manifest.end} with commit {manifest.commit}, but {pair[0]} and {pair[1]} were written "
-                "after it, one on the other: the manifest was replaced by an older one. Nothing of it may be deleted",
+                "after it, the second on the first: an older manifest has replaced the newest one. Delete nothing of it",
             )
 
 
@@ -332,4 +334,4 @@ def _keys_of(segments: Iterable[RemoteSegment], removed: Iterable[Removed]) -> I
 
 
 def _no_page(ref: PageRef) -> ManifestPage:
-    raise AssertionError(f"the segments of {ref.key} are at hand")
+    raise AssertionError(f"the segments of {ref.key} are already in memory")

@@ -237,6 +237,6 @@ def _applied(image: MetadataImage, frame: Frame, path: str) -> MetadataImage:
     try:
         return image.apply_batch(pb.MetadataBatch.FromString(frame.payload).records)
     except DecodeError as error:
-        raise MetadataCorrupt(f"{path}: entry {frame.index} is no metadata batch ({error}). {ADVICE}") from error
+        raise MetadataCorrupt(f"{path}: entry {frame.index} is not a metadata batch ({error}). {ADVICE}") from error
     except MetadataCorrupt as error:
         raise MetadataCorrupt(f"{path}: entry {frame.index}: {error}") from error

@@ -61,7 +61,7 @@ def runs(piece: ScanPiece, chunks: Iterator[memoryview]) -> Iterator[Run]:
             yield check.run(chunk[:stopped], found)
         begun += chunk[stopped:]
     if begun:
-        raise check.bad(f"its last {len(begun)} bytes are no whole batch")
+        raise check.bad(f"its last {len(begun)} bytes are an incomplete batch")
     check.ended()
 
 
@@ -97,7 +97,7 @@ class _PieceCheck:
     def bad(self, fault: str) -> TierCorrupt:
         piece = self._piece
         return TierCorrupt(
-            f"{piece.segment.key}, offsets [{piece.base}, {piece.end}): {fault}; run `tidelog fsck`, nothing is read of it"
+            f"{piece.segment.key}, offsets [{piece.base}, {piece.end}): {fault}; nothing of it is read; run `tidelog fsck`"
         )
 
     def scanned(self, data: memoryview) -> tuple[list[ScannedBatch], int]:

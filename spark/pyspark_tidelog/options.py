@@ -133,7 +133,7 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
         if name.lower() == "path":
             raise OptionError(f'load() takes no path: give {value!r} as option("store", ...)')
         if (ours := _OF_KAFKA_SOURCE.get(name.lower())) is not None:
-            raise OptionError(f"there is no option {name!r}, which is of Spark's Kafka source: {ours}")
+            raise OptionError(f"there is no option {name!r} here; it belongs to Spark's Kafka source: {ours}")
         if name.lower() not in names:
             close = difflib.get_close_matches(name.lower(), names, 1)
             hint = f", did you mean {names[close[0]]!r}?" if close else "."
@@ -225,7 +225,7 @@ def _partition_offsets(
     found: dict[int, int] = {}
     for partition, offset in document.items():
         if re.fullmatch(r"0|[1-9]\d{0,9}", partition) is None:
-            raise OptionError(f"{name}: {partition!r} is no partition of {topic}")
+            raise OptionError(f"{name}: {partition!r} is not a partition of {topic}")
         if type(offset) is not int or not least <= offset < 1 << 63 or offset == senseless:
             what = "commit" if least == 0 else "offset"
             raise OptionError(f"{name}: {offset!r} is no {what} for {topic}-{partition}")

@@ -253,7 +253,7 @@ def read_transactions(path: str) -> list[AbortedTransaction]:
         content = file.read()
     if len(content) % TRANSACTION_ENTRY_BYTES:
         raise StorageError(
-            f"{path} is damaged: its {len(content)} bytes are no multiple of {TRANSACTION_ENTRY_BYTES}. Keep it, and "
+            f"{path} is damaged: its {len(content)} bytes are not a multiple of {TRANSACTION_ENTRY_BYTES}. Keep it, and "
             "restart the node, which rebuilds it from the batches"
         )
     return list(_decode_transactions(path, content))

@@ -65,7 +65,7 @@ def decode_control(batch: Buffer, *, verify: bool = True) -> ControlRecord | Non
     is not a valid control batch."""
     header = whole_header(batch, verify=verify)
     if not header.control:
-        raise CorruptRecord(f"the batch at offset {header.base_offset} is no control batch")
+        raise CorruptRecord(f"the batch at offset {header.base_offset} is not a control batch")
     record = next(_records(batch, header, None), None)
     if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise CorruptRecord(f"the control batch at offset {header.base_offset} has no control record")

@@ -333,7 +333,7 @@ class MemoryCore:
 
     def _describe(self, name: str) -> TopicDescription | LogError:
         if not _is_name(name):
-            return InvalidTopic(f"{name!r} is no topic name")
+            return InvalidTopic(f"{name!r} is not a topic name")
         if name not in self.ids:
             return UnknownTopicOrPartition(f"topic {name} does not exist")
         rows = [PartitionDescription(p.partition, 1, EPOCH, (1,), (1,)) for p in self.partitions if p.topic == name]
@@ -352,7 +352,7 @@ class MemoryCore:
 
     def _create(self, topic: NewTopic, validate_only: bool) -> CreatedTopic:
         if not _is_name(topic.name):
-            raise InvalidTopic(f"{topic.name!r} is no topic name")
+            raise InvalidTopic(f"{topic.name!r} is not a topic name")
         if topic.name in self.ids:
             raise TopicExists(f"topic {topic.name} exists")
         count = len(topic.assignments) or (1 if topic.partitions == -1 else topic.partitions)

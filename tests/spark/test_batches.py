@@ -77,7 +77,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_what_does_not_belong_is_named() -> None:
-    assert "its last 40 bytes are no whole batch" in refusal(piece_of(), DATA + DATA[:40])
+    assert "its last 40 bytes are an incomplete batch" in refusal(piece_of(), DATA + DATA[:40])
     assert "a batch of offsets [100, 107) follows 160" in refusal(piece_of(records=59), DATA + DATA[: BOUNDS[1]])
     assert "a batch of offsets [156, 160) follows 156" in refusal(piece_of(stop=157), DATA)
     assert "no batch begins" in refusal(piece_of(), DATA + bytes(100))

@@ -100,7 +100,7 @@ def test_a_path_is_told_where_it_belongs() -> None:
         ({"startingOffsets": '{"a": {"0": -1}, "b": {}}'}, "-1 is no offset for a-0"),
         ({"endingOffsets": '{"a": {"0": -2}, "b": {}}'}, "-2 is no offset for a-0"),
         ({"endingOffsets": '{"a": {"0": 1.5}, "b": {}}'}, "1.5 is no offset for a-0"),
-        ({"endingOffsets": '{"a": {"x": 1}, "b": {}}'}, "'x' is no partition of a"),
+        ({"endingOffsets": '{"a": {"x": 1}, "b": {}}'}, "'x' is not a partition of a"),
         ({"endingOffsets": '{"a": 3, "b": {}}'}, "has another form than"),
         ({"startingTimestamp": "yesterday"}, "neither milliseconds since 1970 nor a time"),
         ({"startingTimestamp": "2024-01-31T12:00:00"}, "with its zone"),

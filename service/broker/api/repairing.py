@@ -124,7 +124,7 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """This node's evidence. A log with a hole, or with other records than the manifest seen, is no evidence. Commits are known
+    """This node's evidence. A log with a hole, or with other records than the manifest seen, proves nothing. Commits are known
     to have existed if a manifest was saved here, even a damaged one, or if the log begins after the partition's start."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)

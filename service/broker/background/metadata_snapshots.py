@@ -42,8 +42,8 @@ class MetadataSnapshots:
         interval_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
-        """What is sent lies in `directory` meanwhile. Not the cache's: a tier process that ends has everything removed there
-        that is no chunk, and one that is idle ends when a snapshot is due."""
+        """While a snapshot is uploaded, its file lies in `directory`. This must not be the cache's directory: there, everything
+        that is not a chunk is removed when a tier process ends, and an idle one may end when a snapshot is due."""
         self._metadata = metadata
         self._access = access
         self._path = os.path.join(directory, FILE_NAME)
@@ -54,12 +54,12 @@ class MetadataSnapshots:
         self._failing = False
 
     async def tick(self) -> None:
-        """Every second or so."""
+        """Called about every second. Writes a snapshot if one is due. LogError only with the advice STOP."""
         writer, image, now = self._access.writer, self._metadata.image, self._clock.monotonic()
         if writer is None or not self._access.is_open or image is self._written or now < self._next:
             return
         self._next = now + self._interval_ms() / 1000
-        # The index may be of an entry that `image` lacks: it only orders, and the next change is written again.
+        # The index may belong to an entry that `image` lacks. It only orders snapshots, and the next change writes another one.
         index, term = self._metadata.last_index, self._metadata.term
         try:
             length, crc = await asyncio.to_thread(self._write, image, index, term)

@@ -276,7 +276,7 @@ def parse(text: str) -> Key:
         case [cluster, "metadata", name]:
             found = _SNAPSHOT.match(name)
             if found is None:
-                raise ValueError(f"{text!r} is no key of a metadata snapshot")
+                raise ValueError(f"{text!r} is not the key of a metadata snapshot")
             snapshot_key(cluster, int(found[1]), int(found[2]))
             return SnapshotKey(_checked(cluster), int(found[1]), int(found[2]))
         case [cluster, "topics", topic, "topic.json"]:
@@ -287,16 +287,16 @@ def parse(text: str) -> Key:
         case [cluster, "topics", topic, topic_id, "pages", partition_name, name]:
             found = _PAGE.match(name)
             if found is None or int(found[1]) > int(found[2]):
-                raise ValueError(f"{text!r} is no page's key")
-            place = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
-            return PageKey(*place, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
+                raise ValueError(f"{text!r} is not the key of a manifest page")
+            owner = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
+            return PageKey(*owner, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
         case [cluster, "topics", topic, topic_id, "segments", partition_name, name]:
             found = _SEGMENT.match(name)
             if found is None:
-                raise ValueError(f"{text!r} is neither a segment's nor a sidecar's key")
-            place = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
+                raise ValueError(f"{text!r} is not the key of a segment or a sidecar")
+            owner = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
             kind = SegmentKey if found[4] == "log" else SidecarKey
-            return kind(*place, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
+            return kind(*owner, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
         case [cluster, "readers", reader, "cursors", topic, topic_id, name] if name.endswith(".cursor"):
             partition = _parse_partition(text, name.removesuffix(".cursor"))
             return CursorKey(
@@ -305,7 +305,7 @@ def parse(text: str) -> Key:
         case [cluster, "readers", reader, ("verdicts" | "missed") as folder, topic, topic_id, partition_name, name]:
             numbers = _NUMBERS.match(name)
             if numbers is None or not folder.startswith(numbers[3]):
-                raise ValueError(f"{text!r} is no key of what a reader found")
+                raise ValueError(f"{text!r} is not the key of a reader's verdict or missed range")
             partition = _parse_partition(text, partition_name)
             found_by = (
                 _checked(cluster),
@@ -317,17 +317,17 @@ def parse(text: str) -> Key:
             found_kind = VerdictKey if folder == "verdicts" else MissedKey
             return found_kind(*found_by, int(numbers[1]), int(numbers[2]))
         case _:
-            raise ValueError(f"{text!r} is no key of this layout")
+            raise ValueError(f"{text!r} is not a key of this layout")
 
 
 def _reader_place(cluster: str, reader: str, what: str, topic: str, topic_id: TopicId, partition: int) -> str:
-    place = f"{_checked_topic(topic)}/{topic_id}/{_partition(partition)}"
-    return f"{_checked(cluster)}/readers/{_checked(reader)}/{what}/{place}"
+    owner = f"{_checked_topic(topic)}/{topic_id}/{_partition(partition)}"
+    return f"{_checked(cluster)}/readers/{_checked(reader)}/{what}/{owner}"
 
 
 def _numbers(first: int, second: int) -> str:
     if not 0 <= first < 1 << 63 or not 0 <= second < 1 << 63:
-        raise ValueError(f"{first} and {second} are no numbers of 63 bits")
+        raise ValueError(f"{first} and {second} are not both numbers of 63 bits")
     return f"{first:020}-{second:020}"
 
 
@@ -340,7 +340,7 @@ def _segment_stem(cluster: str, topic: str, topic_id: TopicId, partition: int, b
 
 def _partition(partition: int) -> str:
     if not 0 <= partition < 1 << 31:
-        raise ValueError(f"{partition} is no partition")
+        raise ValueError(f"{partition} is not a partition: 0 to 2147483647")
     return f"{partition:05}"
 
 
@@ -356,15 +356,15 @@ def _parse_topic_id(text: str) -> TopicId:
     try:
         topic_id = TopicId.parse(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no topic id") from error
+        raise ValueError(f"{text!r} is not a topic id") from error
     if str(topic_id) != text:
-        raise ValueError(f"{text!r} is no topic id as Kafka prints it")
+        raise ValueError(f"{text!r} is not a topic id as Kafka prints it")
     return topic_id
 
 
 def _checked(name: str) -> str:
     if _NAME.match(name) is None or name in (".", ".."):
-        raise ValueError(f"{name!r} is no name for a key: letters, digits, '.', '_' and '-' only")
+        raise ValueError(f"{name!r} cannot be part of a key: letters, digits, '.', '_' and '-' only")
     return name
 
 

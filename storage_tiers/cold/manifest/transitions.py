@@ -172,7 +172,7 @@ def tombstone(manifest: Manifest, orphans: Collection[str], by: Author) -> Manif
         )
     named = set(orphans) & set(manifest.keys())
     if named:
-        raise InvalidRequest(f"{min(named)} is referenced by the manifest of {manifest.ids}; it is no orphan")
+        raise InvalidRequest(f"{min(named)} is referenced by the manifest of {manifest.ids}; it is not an orphan")
     stamp = next_stamp(manifest, by)
     return advance(manifest, by, tombstoned=(*manifest.tombstoned, *(TombstonedKey(key, stamp) for key in orphans)))
 

@@ -177,4 +177,4 @@ def _runs(
         if found:
             yield joined, found
     if rest:
-        raise TierCorrupt(f"{segment.key}: its last {len(rest)} bytes are no whole batch; run `tidelog fsck`")
+        raise TierCorrupt(f"{segment.key}: its last {len(rest)} bytes are an incomplete batch; run `tidelog fsck`")

@@ -191,11 +191,11 @@ class ChunkCache:
         self._forget(key)
 
     def discard(self, path: str) -> None:
-        """Removes a file of the directory that is no chunk: what was read from it is in memory."""
+        """Removes a file of the directory that is not a chunk; its content has been read into memory."""
         _unlink(path)
 
     def remove_strays(self) -> None:
-        """Removes every file that is no known chunk: at the start, and what an ended tier process left unannounced."""
+        """Removes every file that is not a known chunk: at the start, and files that an ended tier process did not announce."""
         known = {os.path.basename(chunk.path) for chunk in self._chunks.values()}
         try:
             os.makedirs(self.directory, exist_ok=True)

@@ -106,7 +106,7 @@ def build(
     """
     if not 0 < length < 1 << 32 or not 0 <= base < end <= base + (1 << 32):
         raise InvalidRequest(
-            f"offsets [{base}, {end}) in {length} bytes are no segment: 1 byte to 4 GiB, offsets likewise"
+            f"offsets [{base}, {end}) in {length} bytes are not a segment: it has 1 byte to 4 GiB, and as many offsets"
         )
     walk = _SegmentWalk(base, end, source if isinstance(source, str) else "the segment", position)
     with _Source(source, position, length) as pieces:

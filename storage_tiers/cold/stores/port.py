@@ -124,14 +124,14 @@ class BlockingObjectStore(Protocol):
 
 
 def check_key(key: str) -> None:
-    """Every store refuses the keys that S3 refuses: `StoreRefused` for an empty key, one above MAX_KEY_BYTES, a NUL, or invalid
-    Unicode."""
+    """Refuses the keys that S3 refuses, in every store. StoreRefused if the key is empty, longer than MAX_KEY_BYTES, not valid
+    Unicode, or contains a NUL."""
     if not key or "\0" in key:
-        raise StoreRefused(f"{key!r} is no key: a key is not empty and holds no NUL")
+        raise StoreRefused(f"{key!r} is not a key: a key is not empty and holds no NUL")
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
-        raise StoreRefused(f"{key!r} is no key: it is not valid Unicode") from error
+        raise StoreRefused(f"{key!r} is not a key: it is not valid Unicode") from error
     if size > MAX_KEY_BYTES:
         raise StoreRefused(f"a key has at most {MAX_KEY_BYTES} bytes, not {size}: {key[:80]}...")
 

@@ -324,7 +324,7 @@ async def test_a_sound_frame_of_an_unreadable_batch_stops_the_start(tmp_path: Pa
     directory.mkdir()
     log = directory / f"{1:020}.log"
     log.write_bytes(encode(Frame(1, 1, b"\xff\xff")))
-    with pytest.raises(MetadataCorrupt, match="entry 1 is no metadata batch"):
+    with pytest.raises(MetadataCorrupt, match="entry 1 is not a metadata batch"):
         MetadataLog.open(str(tmp_path), TroubledFiles())
     twice = pb.MetadataBatch(records=[*new_topic("a", 1), *new_topic("a", 2)])
     log.write_bytes(encode(Frame(1, 1, twice.SerializeToString())))

@@ -88,7 +88,7 @@ def test_control_batches_that_end_no_transaction() -> None:
     key_type = marker.index(b"\x00\x00\x00\x01\x0c") + 2
     struct.pack_into(">h", marker, key_type, 2)  # LEADER_CHANGE
     assert decode_control(marker, verify=False) is None
-    with pytest.raises(CorruptRecord, match="no control batch"):
+    with pytest.raises(CorruptRecord, match="not a control batch"):
         decode_control(build_batch([NewRecord(None, None)]))
 
 
