@@ -165,6 +165,7 @@ class MessageHandler:
     async def _wait(
         self, answer: Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
+        call.turn.resume()
         try:
             return await self._finish(answer, request, call, correlation)
         finally:
@@ -186,6 +187,7 @@ class MessageHandler:
                 answer = await answer
             except Exception as error:  # noqa: BLE001 - every request gets an answer
                 answer = self._refused(error, request, call)
+            call.turn.resume()
         fields: Fields = answer  # type: ignore[assignment]
         return await self._write(
             call.messages.writing(correlation, fields, call.turn, self.errors), request, call, correlation

@@ -467,6 +467,17 @@ class GatewayServer:
         self.counters.connections_closed += 1
         self._acceptor.leave(session.address[0])
 
+    def _close_idle(self, sessions: deque[GatewaySession], oldest: float) -> None:
+        """In slices of the event loop: thousands may become idle together."""
+        until = SECONDS() + SLICE_S
+        while sessions:
+            session = sessions.popleft()
+            if not session.closed and session.last_active < oldest and not session.connection.waiting:
+                self.close(session, "idle")
+            if SECONDS() >= until:
+                self._loop.call_soon(self._close_idle, sessions, oldest)
+                return
+
     def _schedule_sweep(self) -> None:
         period = min(SWEEP_S, self._settings.connections_max_idle_ms / 4000)
         self._sweeper = self._loop.call_later(max(period, 0.01), self._sweep)
@@ -475,9 +486,7 @@ class GatewayServer:
         """Closes idle connections. One that waits for an answer is not idle."""
         now = self._loop.time()
         oldest = now - self._settings.connections_max_idle_ms / 1000
-        for session in list(self._sessions.values()):
-            if session.last_active < oldest and not session.connection.waiting:
-                self.close(session, "idle")
+        self._close_idle(deque(each for each in self._sessions.values() if each.last_active < oldest), oldest)
         self._memory.reclaim(now - SWEEP_S)
         self._acceptor.resume()
         self._schedule_sweep()

@@ -104,6 +104,12 @@ class Turn:
         """Whether it is time to rest."""
         return self._lane.seconds() >= self._until
 
+    def resume(self) -> None:
+        """The request continues after a wait, or for the first time as a task: others used the loop meanwhile. Unless it has
+        used up its first slice, it gets that anew, and does not wait for long requests."""
+        if not self._has_entered:
+            self._until = self._lane.seconds() + FREE_S
+
     async def rest(self) -> None:
         """Yields the loop to others. Raises CancelledError if the client has left."""
         if not self._has_entered:

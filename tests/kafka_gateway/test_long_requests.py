@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import struct
@@ -15,16 +14,15 @@ import pytest
 
 from grpc_api.contract.log import Append
 from grpc_api.contract.topics import CreatedTopic, NewTopic
-from kafka_gateway.connection import PRODUCE, Piece
+from kafka_gateway.connection import Piece
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.handlers.produce import ProduceHandler
 from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST, HotParser, ProduceReading, ProduceRequest
 from kafka_gateway.message_reader import ROWS_A_REQUEST, Endless
 from kafka_gateway.message_writer import Writing
 from kafka_gateway.options import Options
-from kafka_gateway.server import GatewayServer
 from storage_tiers.errors import LogError, PolicyViolation
-from storage_tiers.turns import AT_WORK, SLICE_S, Lane
+from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.handler_client import AFTER_CORRELATION, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
@@ -32,7 +30,6 @@ from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import (
     BATCH,
     PARTITION,
-    PATIENCE_S,
     connected,
     metadata,
     produce,
@@ -377,60 +374,6 @@ async def test_a_session_has_a_bound(tmp_path: Path) -> None:
             assert bool(response("fetch", 12, body).session_id) == has_session
 
 
-async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that 2,000 clients that send at once are served over several turns, with all others in between."""
-    monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
-    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
-    in_turns: list[int] = []
-    turn = GatewayServer._turn
-
-    def counted(server: GatewayServer) -> None:
-        before = server.counters.requests
-        turn(server)
-        in_turns.append(server.counters.requests - before)
-
-    monkeypatch.setattr(GatewayServer, "_turn", counted)
-    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(connected(server)) for _ in range(20)]
-        await until(lambda: server.connections == 20)
-        for correlation in range(3):
-            for client in clients:
-                client.send(metadata(correlation))
-            assert {await client.correlation() for client in clients} == {correlation}
-    assert sum(in_turns) == 60
-    assert max(in_turns) == 1
-
-
-async def test_clients_that_pipeline_share_a_slice_between_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also once their delayed answers are made all at once: between two turns of the loop no more requests start than one
-    connection alone could start."""
-    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
-    readings = itertools.count()
-    for module in ("server", "dispatcher"):  # each look at the clock takes a slice
-        monkeypatch.setattr(f"kafka_gateway.{module}.SECONDS", lambda: next(readings) * SLICE_S)
-    in_turns: list[int] = []
-    async with serving(tmp_path) as (core, server), contextlib.AsyncExitStack() as stack:
-        committed = core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()
-        clients = [await stack.enter_async_context(connected(server)) for _ in range(40)]
-        for client in clients:
-            client.send(produce(0, acks=-1), *(metadata(correlation) for correlation in range(1, 10)))
-        await until(lambda: server.pending_replies(PRODUCE) == 40)
-        started = server.counters.requests
-        committed.set_result(None)
-        async with asyncio.timeout(PATIENCE_S):
-            while started < 400:
-                await asyncio.sleep(0)
-                in_turns.append(server.counters.requests - started)
-                started = server.counters.requests
-        for client in clients:
-            assert [await client.correlation() for _ in range(10)] == list(range(10))
-    assert max(in_turns) <= 4
-
-
 async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
     """It takes 160 KB for 400 partitions, and 20 MB for 50,000."""
     rows = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}] * 400
@@ -460,22 +403,3 @@ async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
         core.append([Append(PARTITION, memoryview(BATCH))])
         assert await second.correlation() == 7
         await until(lambda: server.held_bytes == 0)
-
-
-async def test_thousands_that_leave_at_once_hold_up_nobody_who_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
-    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
-        leaving = [await stack.enter_async_context(connected(server)) for _ in range(200)]
-        async with connected(server) as stays:
-            await until(lambda: server.connections == 201)
-            monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
-            for client in leaving:
-                client.writer.transport.abort()
-            while server.connections == 201:
-                await asyncio.sleep(0)
-            stays.send(metadata(5))
-            assert await stays.correlation() == 5
-            assert server.connections > 100
-            await until(lambda: server.connections == 1)

@@ -56,6 +56,19 @@ async def test_a_short_request_never_rests() -> None:
     turn.leave()
 
 
+async def test_time_in_which_others_use_the_loop_is_not_the_requests() -> None:
+    seconds = Seconds()
+    turn = Lane(seconds).turn()
+    seconds.now += FREE_S
+    turn.resume()
+    assert not turn.is_over
+    await turn.rest()
+    seconds.now += SLICE_S
+    turn.resume()
+    assert turn.is_over, "a request that has used up its first slice gets no other"
+    turn.leave()
+
+
 async def test_active_requests_are_bounded_and_the_others_wait_in_order() -> None:
     seconds, story = Seconds(), list[str]()
     lane = Lane(seconds)

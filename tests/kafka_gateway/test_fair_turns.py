@@ -1,0 +1,122 @@
+"""Many clients that send, pipeline, leave or fall idle together share the slices of the event loop with all others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from pathlib import Path
+
+import pytest
+
+from kafka_gateway.connection import PRODUCE
+from kafka_gateway.options import Options
+from kafka_gateway.server import GatewayServer
+from storage_tiers.turns import AT_WORK, SLICE_S, Lane
+from tests.kafka_gateway.handler_client import HandlerClient, joined
+from tests.kafka_gateway.kio_frames import response
+from tests.kafka_gateway.server_support import PARTITION, PATIENCE_S, connected, metadata, produce, serving, until
+
+
+async def test_clients_that_pipeline_share_a_slice_between_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also once their delayed answers are made all at once: between two turns of the loop no more requests start than one
+    connection alone could start."""
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    readings = itertools.count()
+    for module in ("server", "dispatcher"):  # each look at the clock takes a slice
+        monkeypatch.setattr(f"kafka_gateway.{module}.SECONDS", lambda: next(readings) * SLICE_S)
+    in_turns: list[int] = []
+    async with serving(tmp_path) as (core, server), contextlib.AsyncExitStack() as stack:
+        committed = core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(40)]
+        for client in clients:
+            client.send(produce(0, acks=-1), *(metadata(correlation) for correlation in range(1, 10)))
+        await until(lambda: server.pending_replies(PRODUCE) == 40)
+        started = server.counters.requests
+        committed.set_result(None)
+        async with asyncio.timeout(PATIENCE_S):
+            while started < 400:
+                await asyncio.sleep(0)
+                in_turns.append(server.counters.requests - started)
+                started = server.counters.requests
+        for client in clients:
+            assert [await client.correlation() for _ in range(10)] == list(range(10))
+    assert max(in_turns) <= 4
+
+
+async def test_a_short_request_whose_task_starts_late_does_not_wait_for_long_ones(tmp_path: Path) -> None:
+    now = 0.0
+    lane = Lane(lambda: now)
+    async with serving(tmp_path) as (core, _):
+        for _ in range(AT_WORK):
+            await lane.enter()
+        rows = [{"partition_index": 0, "timestamp": -1}]
+        looks_up = HandlerClient(core, Options(lane=lane)).begin(
+            "list_offsets", 7, replica_id=-1, topics=[{"name": "topic", "partitions": rows}]
+        )
+        now += 1  # the loop was busy with others
+        with pytest.raises(StopIteration) as ended:
+            looks_up.send(None)
+        (topic,) = response("list_offsets", 7, joined(ended.value.value)[4:]).topics
+        assert [int(row.error_code) for row in topic.partitions] == [0]
+
+
+async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that 2,000 clients that send at once are served over several turns, with all others in between."""
+    monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    in_turns: list[int] = []
+    turn = GatewayServer._turn
+
+    def counted(server: GatewayServer) -> None:
+        before = server.counters.requests
+        turn(server)
+        in_turns.append(server.counters.requests - before)
+
+    monkeypatch.setattr(GatewayServer, "_turn", counted)
+    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(20)]
+        await until(lambda: server.connections == 20)
+        for correlation in range(3):
+            for client in clients:
+                client.send(metadata(correlation))
+            assert {await client.correlation() for client in clients} == {correlation}
+    assert sum(in_turns) == 60
+    assert max(in_turns) == 1
+
+
+async def test_thousands_that_leave_at_once_hold_up_nobody_who_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
+        leaving = [await stack.enter_async_context(connected(server)) for _ in range(200)]
+        async with connected(server) as stays:
+            await until(lambda: server.connections == 201)
+            monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
+            for client in leaving:
+                client.writer.transport.abort()
+            while server.connections == 201:
+                await asyncio.sleep(0)
+            stays.send(metadata(5))
+            assert await stays.correlation() == 5
+            assert server.connections > 100
+            await until(lambda: server.connections == 1)
+
+
+async def test_thousands_that_are_idle_are_closed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
+    closed_in_turns: list[int] = []
+    async with serving(tmp_path, connections_max_idle_ms=400) as (_, server), contextlib.AsyncExitStack() as stack:
+        for _ in range(50):
+            await stack.enter_async_context(connected(server))
+        async with asyncio.timeout(PATIENCE_S):
+            while server.counters.connections_closed < 50:
+                before = server.counters.connections_closed
+                await asyncio.sleep(0)
+                closed_in_turns.append(server.counters.connections_closed - before)
+    assert max(closed_in_turns) <= 2
