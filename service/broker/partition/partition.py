@@ -161,15 +161,19 @@ class Partition:
         self._apply(PartitionEvent.RESIGN, error)
 
     def on_resigned(self, end: Callable[[LogError], None]) -> Callable[[], None]:
-        """Calls `end` once, with the error, when this node resigns or the topic is deleted; at once if it does not lead.
-        Returns a function that forgets it."""
-        if not self.leads:
-            assert self.read_error is not None
-            end(self.read_error)
-            return lambda: None
+        """Calls `end` once, with the error: NotLeader when this node resigns, UnknownTopicOrPartition when the topic is
+        deleted, LeaderNotAvailable when it goes on leading with the bucket's log in place of this one, which is to be read
+        anew. At once if it does not lead. Returns a function that forgets it."""
         token = object()
-        self._resigned[token] = end
-        return lambda: self._resigned.pop(token, None) and None
+
+        def forget() -> None:
+            self._resigned.pop(token, None)
+
+        if self.leads:
+            self._resigned[token] = end
+        elif self.read_error is not None:
+            end(self.read_error)
+        return forget
 
     def begin_at(self, offset: int) -> None:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
@@ -194,12 +198,12 @@ class Partition:
             self._refuse(why)
         if effect.wakes_readers and self.waiters:
             self._plan_wake()
-        if effect.ends_leadership and why is not None:
-            self._end_leadership(why)
+        if effect.ends_registered and why is not None:
+            self._end_registered(why)
 
-    def _end_leadership(self, error: LogError) -> None:
-        while self._resigned:
-            end = self._resigned.pop(next(iter(self._resigned)))
+    def _end_registered(self, error: LogError) -> None:
+        ended, self._resigned = self._resigned, {}  # what they register is for the next time
+        for end in ended.values():
             try:
                 end(error)
             except Exception as defect:  # noqa: BLE001 - it must not keep the others from ending

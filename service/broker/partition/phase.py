@@ -106,8 +106,8 @@ class PhaseEffect(NamedTuple):
     ends_acknowledgements: bool
     #: Whether waiting fetches look again.
     wakes_readers: bool
-    #: Whether what lives as long as the leadership ends with its reason.
-    ends_leadership: bool = False
+    #: Whether what was registered to end with the leadership, or with the log that it has read, ends with its reason.
+    ends_registered: bool = False
 
 
 class Answers(NamedTuple):
@@ -133,17 +133,17 @@ EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
     PartitionEvent.COMPARE: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     # Waiters keep waiting: after recovery the records may be present and acknowledged.
     PartitionEvent.RECOVER: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
-    PartitionEvent.DISCARD: PhaseEffect(None, ends_acknowledgements=True, wakes_readers=False),
+    PartitionEvent.DISCARD: PhaseEffect(None, ends_acknowledgements=True, wakes_readers=False, ends_registered=True),
     PartitionEvent.RECONCILE: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
     PartitionEvent.LEAD: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     # Readers under the previous epoch get their error at once.
     PartitionEvent.BEGIN_EPOCH: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
     PartitionEvent.RESIGN: PhaseEffect(
-        Cause.LEADERSHIP, ends_acknowledgements=True, wakes_readers=True, ends_leadership=True
+        Cause.LEADERSHIP, ends_acknowledgements=True, wakes_readers=True, ends_registered=True
     ),
     PartitionEvent.FAIL: PhaseEffect(Cause.FAILURE, ends_acknowledgements=True, wakes_readers=True),
     PartitionEvent.DELETE: PhaseEffect(
-        Cause.DELETION, ends_acknowledgements=True, wakes_readers=True, ends_leadership=True
+        Cause.DELETION, ends_acknowledgements=True, wakes_readers=True, ends_registered=True
     ),
 }
 

@@ -230,6 +230,26 @@ async def test_what_is_to_end_with_the_leadership_is_called_once_with_the_error(
     assert [(name, type(error)) for name, error in ended[2:]] == [("b", UnknownTopicOrPartition)]
 
 
+async def test_what_has_read_a_log_that_is_replaced_by_the_buckets_reads_it_anew(node: Running) -> None:
+    await node.create("t", configs=UNTIERED)
+    await node.append("t", b"a")
+    led, ended = partition(node), list[LogError]()
+
+    def end(error: LogError) -> None:
+        ended.append(error)
+        if isinstance(error, LeaderNotAvailable):
+            led.on_resigned(end)
+
+    led.on_resigned(end)
+    led.recover(LeaderNotAvailable("may lack records"))
+    led.log.hot.truncate_fully_and_start_at(5)
+    led.begin_at(5)
+    assert [type(error) for error in ended] == [LeaderNotAvailable]
+    led.reconciled()
+    await elect(node, "t", OTHER)
+    assert [type(error) for error in ended[1:]] == [NotLeader]
+
+
 # --- who comes --------------------------------------------------------------------------------------------------------
 
 
@@ -364,6 +384,17 @@ async def test_a_new_topic_is_gained_and_a_deleted_one_lost(node: Running) -> No
     assert listener.told == [("gained", "t-0", 0)]
     await node.core.topics.delete(["t"])
     assert listener.told[1:] == [("lost", "t-0", 0)]
+
+
+async def test_a_followed_topic_that_is_deleted_is_not_lost_again(node: Running, tmp_path: Path) -> None:
+    await node.create("t")
+    listener = listening(node)
+    await elect(node, "t", OTHER)
+    await node.core.topics.delete(["t"])
+    assert listener.told == [("lost", "t-0", 0)]
+    with pytest.raises(UnknownTopicOrPartition):
+        await node.append("t", b"a")
+    await until(lambda: not list((tmp_path / "data").glob("t-0*")))
 
 
 # --- the bucket -------------------------------------------------------------------------------------------------------

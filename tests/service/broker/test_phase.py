@@ -173,13 +173,13 @@ def test_whoever_waits_is_told_what_ends_its_wait() -> None:
     assert wakes == {PartitionEvent.RECONCILE, PartitionEvent.BEGIN_EPOCH, *ended}
 
 
-def test_what_lives_as_long_as_the_leadership_ends_with_it() -> None:
-    ends = {event for event, effect in EFFECTS.items() if effect.ends_leadership}
-    assert ends == {PartitionEvent.RESIGN, PartitionEvent.DELETE}
+def test_what_is_registered_ends_with_the_leadership_and_with_the_log() -> None:
+    ends = {event for event, effect in EFFECTS.items() if effect.ends_registered}
+    assert ends == {PartitionEvent.RESIGN, PartitionEvent.DELETE, PartitionEvent.DISCARD}
     for row in TRANSITIONS.values():
         for event, then in row.items():
-            if event in ends and then is not None:
-                assert not ANSWERS[then].is_leader
+            if then is not None and not ANSWERS[then].is_leader:
+                assert event in ends or event is PartitionEvent.FAIL
 
 
 def test_records_are_taken_while_it_leads_and_in_no_other_phase() -> None:
