@@ -19,6 +19,7 @@ from benchmarks.commit_model import DEEP, REAL, run
 from benchmarks.history import COUNTS, ROUNDS, synthetic
 from benchmarks.table import JUDGED, Table
 from service.broker.partition.saved_manifest import write_manifest
+from service.rounds import rounds
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Ids
@@ -223,7 +224,7 @@ async def _listing(node: Running) -> list[str]:
 
 async def _an_hours_rounds(node: Running) -> None:
     """As many of each round as an hour has, at most once a second: the clock of the listing stands still meanwhile."""
-    for worker in node.node.workers():
+    for worker in rounds(node.node):
         for _ in range(min(_HOUR_S, round(_HOUR_S / worker.period_s))):
             await worker.tick()
 

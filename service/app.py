@@ -33,6 +33,7 @@ from service.process.descriptors import RESERVED, Descriptors, raise_limit, shar
 from service.process.memory import keep_freed_blocks
 from service.process.scheduling import shorten_slice
 from service.readiness import Readiness
+from service.rounds import rounds
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers import events
@@ -130,7 +131,7 @@ def _stopped(code: int, took_ms: int) -> int:
 async def _until_stopped(node: Node, invited: Callable[[str | None], None]) -> int:
     ending = node.ground.ending
     try:
-        async with supervised(node.workers(), node.ground.host.clock):
+        async with supervised(rounds(node), node.ground.host.clock):
             access = asyncio.get_running_loop().create_task(node.run_store_access(), name="store access")
             access.add_done_callback(lambda task: _ended(ending, task))
             inviting = asyncio.get_running_loop().create_task(_invite(node, access, invited), name="invitation")

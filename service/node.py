@@ -1,4 +1,4 @@
-"""The lifecycle of one node: start, serve, stop. `service.build` builds its parts.
+"""The lifecycle of one node: start, serve, stop. `service.build` builds its parts, `service.rounds` lists its periodic work.
 
 Start: lock the directory, recover the metadata log, determine whether the directory is new, this node's own, or takes a cluster
 over, register, recover the partitions. A failed start leaves nothing open, and leaves logs untouched unless recovering one of
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -27,9 +26,7 @@ from service.ending import Ending
 from service.metadata import planner
 from service.metadata.log import MetadataLog
 from service.readiness import Readiness, Reports
-from service.rounds import rounds
 from service.settings import NodeSettings
-from service.supervisor import Worker
 from service.takeover.run import TakeOver
 from storage_tiers import events
 from storage_tiers.cold.process.client import TierClient
@@ -113,9 +110,6 @@ class Node:
         """Whether every partition is open, and each that this node leads was compared with its manifest in this start."""
         led = (partition for partition in self.broker.partitions if partition.leads)
         return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, led))
-
-    def workers(self) -> Sequence[Worker]:
-        return rounds(self)
 
     async def run_store_access(self) -> None:
         """Claims the store for this start, then lets every partition look at what it has to do there."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 from service.broker.background.expiry_clock import ASK_S, TICK_S
+from service.node import Node
 from service.process import memory
 from service.process.descriptors import TICK_S as DESCRIPTORS_TICK_S
 from service.supervisor import Worker
-
-if TYPE_CHECKING:
-    from service.node import Node
 
 #: Periods of background work, in seconds.
 TIER_TICK_S = 1.0

@@ -25,6 +25,7 @@ from service.build.ground import Host
 from service.build.tier import Tier
 from service.node import Node
 from service.readiness import Readiness
+from service.rounds import rounds
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import Clock, SystemClock, SystemRng
@@ -182,7 +183,7 @@ async def running(
         Host(files or OsFiles(), clock, SystemRng(), LocalLauncher(open_store, clock, SystemRng())),
     )
     try:
-        async with supervised(node.workers(), clock):
+        async with supervised(rounds(node), clock):
             access = asyncio.get_running_loop().create_task(node.run_store_access())
             await until(lambda: node.ground.readiness.probed or access.done())
             yield Running(node, store)

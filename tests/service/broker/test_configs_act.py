@@ -14,6 +14,7 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, NewTopic, Resource, ResourceKind
 from service.build.servers import connection_limits
+from service.rounds import rounds
 from storage_tiers.errors import InvalidRecord, InvalidRequest, LogError, TopicDeletionDisabled
 from storage_tiers.hot.log import HotLog
 from storage_tiers.records.batch import HEADER_BYTES, stamp_max_timestamp
@@ -280,5 +281,5 @@ async def test_rounds_come_as_often_as_the_broker_was_told(tmp_path: Path) -> No
         "log.flush.start.offset.checkpoint.interval.ms": "5000",
     }
     async with running(tmp_path / "data", broker=told) as node:
-        periods = {worker.name: worker.period_s for worker in node.node.workers()}
+        periods = {worker.name: worker.period_s for worker in rounds(node.node)}
     assert (periods["retention"], periods["checkpoints"]) == (7.0, 5.0)

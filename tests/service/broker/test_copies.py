@@ -12,6 +12,7 @@ import pytest
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
 from service.directory.home import FILE_NAME
+from service.rounds import rounds
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
@@ -37,7 +38,7 @@ async def set_tiered(node: Running, value: str) -> None:
 
 async def looks_home(node: Running) -> None:
     """Runs the next check of the directory's home now."""
-    (home,) = [worker for worker in node.node.workers() if worker.name == "home"]
+    (home,) = [worker for worker in rounds(node.node) if worker.name == "home"]
     await home.tick()
 
 

@@ -16,6 +16,7 @@ from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.partition import Partition
 from service.metadata import records_pb2 as pb
 from service.metadata.log import MetadataLog
+from service.rounds import rounds
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import (
@@ -158,7 +159,7 @@ async def test_a_running_node_notices_that_its_cluster_file_went_backwards(
         await node.append("t", b"y" * 1500)
         local = led(node).log.hot.local_start_offset
         node.store.calls.clear()
-        for worker in node.node.workers():
+        for worker in rounds(node.node):
             if worker.name in ("tiering", "retention", "sweeping", "topic files", "sweeping of deleted topics"):
                 await worker.tick()
         assert [call for call in node.store.calls if call[0] in ("put", "delete")] == []

@@ -10,6 +10,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
+from service.rounds import rounds
 from storage_tiers.cold.process.operations import Question, Repair
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import OffsetRange
@@ -45,7 +46,7 @@ async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) 
         with pytest.raises(TierUnavailable, match="is being repaired"):
             await node.core.cold.repair(T0, apply=True)
         await configure(node, {"local.retention.ms": "1"})
-        for worker in node.node.workers():
+        for worker in rounds(node.node):
             if worker.name in ("tiering", "retention"):
                 await worker.tick()
         await node.append("t", b"meanwhile")

@@ -9,6 +9,7 @@ import pytest
 
 from service.broker.background.store_access import settle
 from service.metadata.image import MetadataImage, StartImage
+from service.rounds import rounds
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder
 from storage_tiers.errors import FencedWriter, LogError, StoreBehind
@@ -53,7 +54,7 @@ async def test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_bac
         await node.append("t", b"y" * 1500)
         assert [record.value for record in await node.read_all("t", start=20)] == [b"x" * 1500, b"y" * 1500]
         local = hot.local_start_offset
-        for worker in node.node.workers():
+        for worker in rounds(node.node):
             if worker.name in ROUNDS:
                 await worker.tick()
         assert hot.local_start_offset == local

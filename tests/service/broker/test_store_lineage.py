@@ -15,6 +15,7 @@ from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import read_manifest
+from service.rounds import rounds
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.process.operations import DeletePartition
@@ -51,7 +52,7 @@ async def sweep_past_the_grace(node: Running) -> None:
     clock = node.node.ground.host.clock
     began = clock.unix_ms()
     await until(lambda: clock.unix_ms() > began + 1100)
-    for worker in node.node.workers():
+    for worker in rounds(node.node):
         if worker.name in ("tiering", "retention", "sweeping", "topic files", "sweeping of deleted topics"):
             await worker.tick()
 
