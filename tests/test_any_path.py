@@ -20,10 +20,10 @@ FOLDERS = (
 FILES = ("Makefile", "README.md", "constraints.txt", "pyproject.toml", "hatch_build.py")
 #: What is made of paths: kernels beside their sources, processes that are started, commands that are printed.
 TESTS = (
-    "tests/kafka_gateway/test_hot_parse.py::test_the_fast_answer_is_none_where_anything_failed",
+    "tests/kafka_gateway/test_hot_parse.py::test_the_fast_answer_is_not_used_after_any_failure",
     "tests/storage_tiers/records/test_walker.py::test_this_run_has_a_compiled_walker",
     "tests/storage_tiers/records/test_columns.py::test_this_run_has_compiled_kernels",
-    "tests/examples/test_readme.py::test_what_a_node_prints_at_its_start_can_be_copied",
+    "tests/examples/test_readme.py::test_the_output_of_a_start_can_be_copied",
     "tests/service/cli/client/test_with_a_node.py::test_nobody_need_take_the_output",
 )
 
@@ -48,7 +48,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_what_is_made_of_paths_works_there(clone: Path) -> None:
+def test_commands_built_from_paths_work_in_any_directory(clone: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
     done = subprocess.run(
         [str(clone / ".venv" / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
@@ -63,7 +63,7 @@ def test_what_is_made_of_paths_works_there(clone: Path) -> None:
     assert " passed" in done.stdout and "skipped" not in done.stdout
 
 
-def test_make_tells_pip_of_the_pinned_versions_there(clone: Path) -> None:
+def test_make_passes_the_pinned_versions_to_pip(clone: Path) -> None:
     """pip splits the variable at spaces."""
     shown = ["make", "-s", '--eval=shown: ; @echo "$$PIP_CONSTRAINT"', "shown"]
     said = subprocess.run(shown, cwd=clone, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -193,7 +193,7 @@ def test_a_class_name_is_found_wherever_it_stands() -> None:
         ('"""How a batch of metadata records lies in its log."""', True),
     ],
 )
-def test_a_header_that_says_nothing_is_found(header: str, says: bool) -> None:
+def test_a_header_without_a_purpose_is_found(header: str, says: bool) -> None:
     assert says_what_it_is_for(ast.parse(header + "\nx = 1\n"), "metadata_frames") is says
 
 
@@ -228,5 +228,5 @@ def test_a_claim_is_found(header: str, claims: bool) -> None:
         ("from storage_tiers.types import TopicId\nfrom .time import x\nsegment.open(path)\nlimits.now", []),
     ],
 )
-def test_what_is_impure_is_found(source: str, names: list[str]) -> None:
+def test_impure_modules_are_found(source: str, names: list[str]) -> None:
     assert impurities(ast.parse(source)) == names

@@ -27,7 +27,7 @@ _DISK_FULL = (
 _DISK_MENDED = (
     HOT + "test_short_of_resources.py::test_a_transient_refusal_is_retried",
     BROKER + "test_fetching.py::test_a_disk_that_cannot_be_read_costs_its_partition_alone",
-    BROKER + "test_flusher.py::test_what_passes_refuses_no_write_until_restart",
+    BROKER + "test_flusher.py::test_a_transient_error_does_not_refuse_writes_until_the_restart",
 )
 _STOP_THIS_NODE = (
     FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
@@ -41,7 +41,7 @@ _PUT_BACK = (
 )
 _FSYNC_FAILED = (
     BROKER + "test_flusher.py::test_a_failed_fsync_is_final_until_the_next_start",
-    HOT + "test_failed_fsync.py::test_what_is_flushed_after_the_restart_is_on_the_disk",
+    HOT + "test_failed_fsync.py::test_records_flushed_after_the_restart_are_on_disk",
 )
 
 DIRECTORY_ROWS = (
@@ -79,7 +79,7 @@ DIRECTORY_ROWS = (
     row("belongs to cluster … already: give an empty --data-dir", LIBRARIES + "a_restore_goes_to_an_empty_directory"),
     row(
         "nothing else names the topic of these records; restore it from a copy|write the two lines `version: 0`",
-        BROKER + "test_damaged_files.py::test_a_damaged_topic_id_that_nothing_tells_holds_that_partition_back_alone",
+        BROKER + "test_damaged_files.py::test_an_unrecoverable_topic_id_holds_back_only_its_partition",
     ),
     row("has …; move it away", DIRECTORY + "another_topics_directory_in_the_way_is_moved_and_whole"),
     row("remove it by hand", DIRECTORY + "a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_hand"),
@@ -88,24 +88,24 @@ DIRECTORY_ROWS = (
         BROKER + "test_epoch_history.py::test_records_stay_where_the_epoch_history_is_lost",
         BROKER + "test_epoch_history.py::test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batches",
     ),
-    row("Keep this file and the segments beside it", DAMAGE + "a_file_that_fsck_says_to_keep_tells_what_is_missing"),
+    row("Keep this file and the segments beside it", DAMAGE + "a_file_that_fsck_says_to_keep_shows_what_is_missing"),
     row(
         "Keep it, and restart the node, which rebuilds it from the batches",
         HOT + "test_recovery.py::test_a_damaged_transaction_index_is_rebuilt",
     ),
     row(
         "^look at it with `tidelog log dump|ends before offset …; put the file back|see `tidelog log dump …`",
-        DAMAGE + "what_is_damaged_locally_is_shown_by_a_dump_and_put_back",
+        DAMAGE + "local_damage_is_shown_by_a_dump_and_restored",
     ),
     row(
         "put the file back from a copy…$",
         DIRECTORY + "a_damaged_batch_is_put_back_from_a_copy",
-        BROKER + "test_tiering.py::test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum",
+        BROKER + "test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
     ),
     row(
         "^, or delete the records below offset … to go on without them",
-        BROKER + "test_tiering.py::test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum",
-        COLD + "test_sidecar.py::test_a_damaged_header_says_nobody_what_to_delete",
+        BROKER + "test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
+        COLD + "test_sidecar.py::test_the_error_of_a_damaged_header_advises_no_deletion",
     ),
     row(
         "it is not uploaded; put the file back from a copy",
@@ -119,7 +119,7 @@ DIRECTORY_ROWS = (
     row(
         "the node tries again: raise the limit of open files, or repair or replace the disk",
         HOT + "test_short_of_resources.py::test_a_transient_refusal_is_retried",
-        FAULTS + "test_descriptors.py::test_the_limit_is_raised_and_the_need_is_said",
+        FAULTS + "test_descriptors.py::test_the_descriptor_limit_is_raised_and_the_need_is_logged",
     ),
     row(r"(; |, )free space, or repair or replace the disk$", *_DISK_FULL),
     row(r"[^m] \(…\); repair or replace the disk$|^…: …; repair or replace the disk$", *_DISK_MENDED),
@@ -130,7 +130,7 @@ DIRECTORY_ROWS = (
     row(
         "free space, lower retention, or bring the object store back",
         *_DISK_FULL,
-        FAULTS + "test_disk_full.py::test_a_disk_without_a_free_byte_does_not_keep_what_would_free_it",
+        FAULTS + "test_disk_full.py::test_a_full_disk_still_allows_removals",
         FAULTS + "test_store_trouble.py::test_produce_goes_on_to_the_disk_watermark",
         BROKER + "test_tiering.py::test_below_log_start_the_disk_is_freed_while_the_store_is_away",
     ),
@@ -184,7 +184,7 @@ STORE_ROWS = (
         "or see what `tidelog cold repair …` can prove",
         BROKER + "test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts",
         BROKER + "test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs",
-        BROKER + "test_store_lineage.py::test_a_manifest_that_is_not_this_partitions_is_none",
+        BROKER + "test_store_lineage.py::test_a_manifest_of_another_partition_is_ignored",
         COLD + "test_repair.py::test_a_repair_shows_everything_again_and_the_partition_goes_on",
         "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
     ),
@@ -203,26 +203,26 @@ STORE_ROWS = (
         REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
         REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
     ),
-    row("none was ever seen here", REPAIR + "where_no_manifest_was_ever_seen_the_newest_manifest_is_put_back"),
+    row("none was ever seen here", REPAIR + "without_a_manifest_seen_before_the_newest_one_is_restored"),
     row("Consume them from here and keep them", REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept"),
-    row("If this node's history is the one to keep", REPAIR + "of_two_histories_the_one_to_keep_is_put_back"),
-    row("there was a newer one", REPAIR + "where_a_newer_manifest_was_there_it_is_put_back"),
+    row("If this node's history is the one to keep", REPAIR + "the_chosen_one_of_two_histories_is_restored"),
+    row("there was a newer one", REPAIR + "a_newer_manifest_seen_before_is_restored"),
     row(
         "It names segments that nothing else names: put it back",
         REPAIR + "objects_of_old_segments_that_are_missing_are_put_back",
     ),
     row(
         "put the object back. Only if no copy of it exists anywhere",
-        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_named_and_nothing_changes",
-        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
-        COLD + "test_accepted_loss.py::test_nothing_else_than_what_is_lost_is_given_up",
+        "tests/service/cli/test_cold_repair.py::test_lost_segments_are_named_and_nothing_changes",
+        "tests/service/cli/test_cold_repair.py::test_lost_segments_are_given_up_by_name",
+        COLD + "test_accepted_loss.py::test_only_lost_segments_are_given_up",
         REPAIR + "an_object_that_a_pin_keeps_is_put_back",
         "tests/service/cli/test_cold_repair.py::test_objects_that_a_sound_manifest_names_are_missed",
     ),
-    row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_where_nothing_is_lost_nothing_is_given_up"),
+    row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_without_a_loss_nothing_is_given_up"),
     row(
         "losses are accepted topic by topic: name the topic|write PARTITION:START-END",
-        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
+        "tests/service/cli/test_cold_repair.py::test_lost_segments_are_given_up_by_name",
     ),
     row(
         "are for a stopped node: give both, or neither|give the stopped node's directory",
@@ -246,7 +246,7 @@ STORE_ROWS = (
     ),
     row(
         "stop that one and begin again on another, empty --data-dir",
-        STORE + "of_two_take_overs_the_one_that_is_meant_begins_again",
+        STORE + "the_intended_one_of_two_take_overs_is_repeated",
     ),
     row("the bucket mixes states of different times", STORE + "a_bucket_that_is_not_of_one_moment_is_put_back"),
     row("Move this object out of the prefix", STORE + "a_damaged_snapshot_is_moved_out_and_the_one_before_taken"),
@@ -262,7 +262,7 @@ STORE_ROWS = (
         "shorten its retention if those records may be deleted",
         STORE + "a_full_manifest_takes_segments_again_once_retention_is_shortened",
     ),
-    row(": upgrade( it)?$", STORE + "what_a_newer_version_wrote_waits_for_the_upgrade"),
+    row(": upgrade( it)?$", STORE + "files_of_a_newer_version_are_readable_after_the_upgrade"),
     row(
         "has a pin named|pins, the maximum; remove one",
         STORE + "names_of_pins_are_free_again_once_they_are_removed",
@@ -273,23 +273,23 @@ STORE_ROWS = (
         COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_tombstone",
     ),
     row("upload under a new uuid", LIBRARIES + "a_segment_is_offloaded_again_under_a_new_name"),
-    row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),
+    row("is not deleted in the bucket; delete it first", STORE + "objects_to_be_swept_are_deleted_first"),
     row(
         "(r|R)un `tidelog fsck`",
-        DAMAGE + "what_is_damaged_is_found_where_the_error_says_to_look",
+        DAMAGE + "damage_is_found_where_the_error_says_to_look",
         DAMAGE + "a_manifest_that_is_gone_is_found_where_the_error_says_to_look",
     ),
     row(
         "correct the store's URL$",
-        WORDS + "what_a_command_is_told_to_say_is_taken",
+        WORDS + "the_advised_words_of_a_command_are_accepted",
         LIBRARIES + "a_bucket_that_is_missing_is_created",
     ),
-    row("give this user the right to", LIBRARIES + "who_gets_the_right_to_a_directory_reads_it"),
+    row("give this user the right to", LIBRARIES + "a_directory_is_readable_after_access_is_granted"),
     row(
         "^correct the store's settings$|^allow s3:ListBucket|check AWS_|this machine's clock is wrong; set it|"
         "the bucket is in another region; set it|Check the store's URL",
         COLD + "stores/test_s3.py::test_denied_access_is_refused_with_advice",
-        LIBRARIES + "what_s3_refuses_works_once_it_is_set_right",
+        LIBRARIES + "a_request_refused_by_s3_succeeds_after_the_correction",
         COLD + "stores/test_s3.py::test_wrong_keys_are_refused_by_a_real_server",
         COLD + "stores/test_s3.py::test_missing_credentials_are_refused_with_advice",
     ),
@@ -299,7 +299,7 @@ STORE_ROWS = (
     ),
     row(
         "Use a store with conditional writes",
-        COLD + "stores/test_probe.py::test_a_careless_store_is_refused_by_what_it_ignores",
+        COLD + "stores/test_probe.py::test_a_store_that_ignores_conditions_is_refused",
         COLD + "stores/test_probe.py::test_good_stores_pass_and_are_left_clean",
     ),
     row(
@@ -308,7 +308,7 @@ STORE_ROWS = (
     ),
     row(
         "raise tidelog.tier.chunk.cache.bytes and restart the node",
-        REQUESTS + "the_cache_of_chunks_is_as_large_as_it_is_told_to_be",
+        REQUESTS + "the_chunk_cache_has_its_configured_size",
         TIER + "test_under_fire.py::test_few_sidecars_in_memory_are_enough",
     ),
 )

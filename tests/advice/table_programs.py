@@ -9,36 +9,34 @@ from tests.advice.rows import GATEWAY, LIBRARIES, REQUESTS, SDK, SERVICERS, SPAR
 REQUEST_ROWS = (
     row(
         "ask ListOffsets where the log (begins|ends)|is below log start …; read from there",
-        REQUESTS + "who_is_out_of_range_asks_where_the_log_begins_or_ends",
+        REQUESTS + "a_client_out_of_range_asks_for_the_first_or_last_offset",
     ),
     row("or ask with -1", REQUESTS + "records_are_deleted_up_to_the_high_watermark"),
     row(
         "leave transactional.id unset|leave it null for an idempotent producer|idempotent producer without a transactional id",
         REQUESTS + "without_a_transactional_id_a_producer_is_idempotent",
     ),
-    row(
-        "a newer instance holds epoch …: stop this one", REQUESTS + "of_two_instances_of_a_producer_the_older_one_stops"
-    ),
+    row("a newer instance holds epoch …: stop this one", REQUESTS + "the_older_of_two_instances_of_a_producer_stops"),
     row(
         "name partitions with assign",
-        "tests/clients/test_situations.py::test_who_wants_a_group_is_told_that_there_are_none",
-        "tests/clients/test_matrix.py::test_reads_what_all_wrote",
+        "tests/clients/test_situations.py::test_a_client_that_asks_for_a_group_learns_that_there_are_none",
+        "tests/clients/test_matrix.py::test_reads_the_records_of_all_producers",
     ),
     row(
         "send (smaller batches|larger blocks|one batch a partition|exactly one)|use a client of Kafka 0.11|"
         "use none, gzip, snappy, lz4 or zstd|is not allowed here; use another",
         REQUESTS + "a_batch_that_is_refused_is_sent_as_the_error_says",
-        GATEWAY + "test_hot_parse.py::test_what_may_not_be_appended_is_refused_in_its_place",
+        GATEWAY + "test_hot_parse.py::test_refused_batches_are_answered_in_request_order",
     ),
     row(
         "refresh (the )?metadata$",
-        REQUESTS + "who_holds_an_old_leader_epoch_refreshes_metadata",
-        REQUESTS + "who_reads_a_topic_that_was_made_again_refreshes_metadata",
+        REQUESTS + "a_client_with_an_old_leader_epoch_refreshes_metadata",
+        REQUESTS + "a_reader_of_a_recreated_topic_refreshes_metadata",
         GATEWAY + "handlers/test_fetch.py::test_a_session_learns_the_name_of_an_id_when_the_topic_is_there",
     ),
     row(
         "ask (for it )?in parts$|ask for less at once$",
-        REQUESTS + "a_change_that_is_too_large_is_asked_for_in_parts",
+        REQUESTS + "a_change_that_is_too_large_must_be_split",
         GATEWAY + "test_long_requests.py::test_more_rows_than_one_request_may_have_are_refused_by_name",
         SERVICERS + "test_bounds.py::test_many_rows_are_worked_on_some_at_a_time",
     ),
@@ -90,15 +88,18 @@ REQUEST_ROWS = (
         SERVICERS + "test_bad_input.py::test_a_wrong_call_ends_with_status_and_detail",
         "tests/conformance/test_contract.py::test_topics_and_partitions_are_described_as_they_are_now",
     ),
-    row("encode it first", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+    row("encode it first", LIBRARIES + "the_arguments_that_the_sdk_advises_are_accepted"),
     row(
         "^give cluster_id$|^choose one by the option clusterId$|^name one$",
         SPARK + "test_bucket.py::test_several_clusters_are_listed",
-        LIBRARIES + "of_several_clusters_the_one_that_is_named_is_read",
+        LIBRARIES + "among_several_clusters_the_named_one_is_read",
     ),
-    row("start there, or seal first", LIBRARIES + "what_is_not_in_the_bucket_is_sealed_first"),
-    row("the producer is closed; make another", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
-    row("choose that, or idempotent=False|say which, as tzinfo", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+    row("start there, or seal first", LIBRARIES + "records_outside_the_bucket_are_sealed_first"),
+    row("the producer is closed; make another", LIBRARIES + "the_arguments_that_the_sdk_advises_are_accepted"),
+    row(
+        "choose that, or idempotent=False|say which, as tzinfo",
+        LIBRARIES + "the_arguments_that_the_sdk_advises_are_accepted",
+    ),
 )
 
 WORD_ROWS = (
@@ -107,32 +108,33 @@ WORD_ROWS = (
         "omit --key-separator|^name the topic, or give --json|give --from an offset between them|"
         "correct its bucket or prefix|is not an address: write HOST:PORT|start one with `tidelog serve`|"
         "^…: write KEY=VALUE|name a partition's directory|write address:count",
-        WORDS + "what_a_command_is_told_to_say_is_taken",
+        WORDS + "the_advised_words_of_a_command_are_accepted",
     ),
     row(
         "^no Kafka listener: …; name a node's Kafka listener",
         "tests/service/cli/test_listener.py::test_a_nodes_other_listeners_are_named",
     ),
     row(r"write the table \[", "tests/service/cli/test_profiles.py::test_a_profile_is_written_as_the_error_says"),
-    row("name its address with --http", WORDS + "top_reads_the_address_that_it_is_told_to_be_named"),
+    row("name its address with --http", WORDS + "top_accepts_the_advised_http_address"),
     row(
         "choose another (--|address in --listeners)|Set it when the node starts|^--set …: write|^write HOST:PORT|write NAME://|"
         "^--new-cluster begins .*give one of them|give its --store|write …:PLAINTEXT|add …:PLAINTEXT|"
         "write … in advertised.listeners|add it(?: there)?, or take it out",
-        WORDS + "what_a_start_is_told_to_say_starts_a_node",
+        WORDS + "the_advised_options_start_a_node",
         LIBRARIES + "a_restore_goes_to_an_empty_directory",
     ),
     row(
         r"^write (listeners|\{0\}before|node.id)",
-        WORDS + "what_stands_for_a_removed_broker_config_is_taken",
-        WORDS + "what_stands_for_a_removed_topic_config_is_taken",
+        WORDS + "the_replacement_of_a_removed_broker_config_is_accepted",
+        WORDS + "the_replacement_of_a_removed_topic_config_is_accepted",
     ),
     row(
-        "^write metadata.version through", GATEWAY + "handlers/test_cluster.py::test_a_feature_can_be_set_to_what_it_is"
+        "^write metadata.version through",
+        GATEWAY + "handlers/test_cluster.py::test_a_feature_can_be_set_to_its_current_level",
     ),
     row(
         r"pip install ",
-        "tests/service/cli/test_main.py::test_without_the_server_the_command_says_what_it_needs",
+        "tests/service/cli/test_main.py::test_without_the_server_distribution_the_command_names_it",
         SPARK + "test_package.py::test_missing_extras_are_named_with_the_command",
         LIBRARIES + "extras_that_messages_name_exist",
     ),
@@ -152,10 +154,10 @@ SPARK_ROWS = (
     ),
     row(
         "give … as option\\(|are given: give one of them",
-        SPARK + "test_options.py::test_a_path_is_told_where_it_belongs",
+        SPARK + "test_options.py::test_a_path_as_an_address_gets_a_hint_to_its_option",
         SPARK + "test_options.py::test_refusals",
     ),
-    row("start there, or at -2", SPARK + "test_reading.py::test_who_starts_below_the_log_starts_there"),
+    row("start there, or at -2", SPARK + "test_reading.py::test_a_start_below_log_start_reads_from_log_start"),
     row(
         "wait until it is offloaded",
         SPARK + "test_reading.py::test_offsets_that_are_not_offloaded_yet_are_read_once_they_are",
@@ -174,7 +176,7 @@ SPARK_ROWS = (
     ),
     row(
         "connect the function to the queue",
-        "tests/lambdas/test_verify_commit.py::test_an_event_that_is_no_batch_names_the_mistake",
+        "tests/lambdas/test_verify_commit.py::test_an_event_that_is_not_a_batch_names_the_fault",
         "tests/lambdas/test_verify_commit.py::test_each_commit_wakes_a_check_of_what_it_added",
         "tests/lambdas/test_package.py::test_a_commit_wakes_the_handler",
     ),

@@ -146,7 +146,7 @@ def words(text: str, node: Node) -> Sequence[str]:
 
 
 @pytest.mark.parametrize(("refused", "said", "taken"), ADVISED, ids=[row[0] for row in ADVISED])
-def test_what_a_command_is_told_to_say_is_taken(node: Node, refused: str, said: str, taken: Sequence[str]) -> None:
+def test_the_advised_words_of_a_command_are_accepted(node: Node, refused: str, said: str, taken: Sequence[str]) -> None:
     ran = tidelog(*words(refused, node))
     assert ran.code in (1, 2)
     assert said in unboxed(ran.err)
@@ -161,7 +161,7 @@ def unboxed(text: str) -> str:
     return " ".join(re.sub(r"[│╭╰─╮╯]", " ", text).split())
 
 
-def test_top_reads_the_address_that_it_is_told_to_be_named(node: Node) -> None:
+def test_top_accepts_the_advised_http_address(node: Node) -> None:
     assert tidelog("top", "--once", "--interval", "0.2", "--http", node.http).code == 0
 
 
@@ -213,7 +213,7 @@ def advised_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize(("flags", "said"), STARTS, ids=[row[0] for row in STARTS])
-def test_what_a_start_is_told_to_say_starts_a_node(advised_start: Node, tmp_path: Path, flags: str, said: str) -> None:
+def test_the_advised_options_start_a_node(advised_start: Node, tmp_path: Path, flags: str, said: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         ran = tidelog("serve", "--data-dir", tmp_path / "data", *flags.format(taken=taken).split())
@@ -229,7 +229,7 @@ def test_what_a_start_is_told_to_say_starts_a_node(advised_start: Node, tmp_path
     ("name", "said"),
     [(name, said) for name, said in REMOVED_FROM_BROKERS.items() if said.startswith("write ") and "Update" not in said],
 )
-def test_what_stands_for_a_removed_broker_config_is_taken(name: str, said: str) -> None:
+def test_the_replacement_of_a_removed_broker_config_is_accepted(name: str, said: str) -> None:
     with pytest.raises(InvalidConfig, match=re.escape(said)):
         check_static({name: "1"})
     own = said.partition("here the node's own setting")[2].removeprefix("s ")
@@ -245,7 +245,7 @@ def test_what_stands_for_a_removed_broker_config_is_taken(name: str, said: str) 
 @pytest.mark.parametrize(
     ("name", "said"), [(name, said) for name, said in REMOVED_FROM_TOPICS.items() if said.startswith("write ")]
 )
-def test_what_stands_for_a_removed_topic_config_is_taken(node: Node, name: str, said: str) -> None:
+def test_the_replacement_of_a_removed_topic_config_is_accepted(node: Node, name: str, said: str) -> None:
     refused = tidelog("topic", "alter", "t", "--config", f"{name}=1", "-b", node.kafka)
     assert refused.code == 1 and said in refused.err
     for wanted in re.findall(r"[a-z]+(?:\.[a-z]+)+", said):

@@ -62,9 +62,7 @@ def cut(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flipped, cut])
-async def test_what_is_damaged_is_found_where_the_error_says_to_look(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+async def test_damage_is_found_where_the_error_says_to_look(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     async with on_disk(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")
@@ -102,7 +100,7 @@ async def test_a_manifest_that_is_gone_is_found_where_the_error_says_to_look(tmp
 
 
 @pytest.mark.parametrize("what", ["a length", "the end"])
-async def test_what_is_damaged_locally_is_shown_by_a_dump_and_put_back(tmp_path: Path, what: str) -> None:
+async def test_local_damage_is_shown_by_a_dump_and_restored(tmp_path: Path, what: str) -> None:
     async with on_disk(tmp_path) as node:
         await filled(node, 20, {"remote.log.copy.disable": "true"})
         segment = sorted((tmp_path / "data" / "t-0").glob("*.log"))[2]
@@ -123,7 +121,7 @@ async def test_what_is_damaged_locally_is_shown_by_a_dump_and_put_back(tmp_path:
     assert sound(tmp_path, "--data-dir", tmp_path / "data")
 
 
-async def test_a_file_that_fsck_says_to_keep_tells_what_is_missing(tmp_path: Path) -> None:
+async def test_a_file_that_fsck_says_to_keep_shows_what_is_missing(tmp_path: Path) -> None:
     """The saved manifest beside the segments serves to rebuild the manifest."""
     async with on_disk(tmp_path) as node:
         await filled(node, 20)

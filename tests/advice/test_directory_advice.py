@@ -208,7 +208,7 @@ async def test_a_damaged_batch_is_put_back_from_a_copy(tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize("lost", ["the newest segment", "all"])
-async def test_what_a_log_has_lost_is_put_back_with_its_directory(
+async def test_lost_records_of_a_log_return_when_its_directory_is_restored(
     tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The steps for `log.shrunk` in docs/operations.md: keep newer records, stop the node, put the directory back."""

@@ -140,7 +140,7 @@ async def test_a_bucket_that_is_missing_is_created(versitygw: S3Server) -> None:
         (400, "SomethingElse", "correct the store's settings"),
     ],
 )
-async def test_what_s3_refuses_works_once_it_is_set_right(
+async def test_a_request_refused_by_s3_succeeds_after_the_correction(
     versitygw: S3Server, status: int, code: str, said: str
 ) -> None:
     """The open store works again; nothing has to be reopened."""
@@ -169,7 +169,7 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_who_gets_the_right_to_a_directory_reads_it(tmp_path: Path) -> None:
+def test_a_directory_is_readable_after_access_is_granted(tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents):
         if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o055)
@@ -209,7 +209,7 @@ async def connected(directory: Path, store: FaultyStore | None = None) -> AsyncI
         yield node, client
 
 
-async def test_what_the_sdk_is_told_to_give_is_taken(tmp_path: Path) -> None:
+async def test_the_arguments_that_the_sdk_advises_are_accepted(tmp_path: Path) -> None:
     async with connected(tmp_path / "data") as (node, client):
         await client.create_topic("t")
         with pytest.raises(InvalidConfig, match=r"choose that, or idempotent=False"):
@@ -228,7 +228,7 @@ async def test_what_the_sdk_is_told_to_give_is_taken(tmp_path: Path) -> None:
         assert [record.value for record in await node.node.read_all("t")] == [b"text", b"text"]
 
 
-async def test_what_is_not_in_the_bucket_is_sealed_first(tmp_path: Path) -> None:
+async def test_records_outside_the_bucket_are_sealed_first(tmp_path: Path) -> None:
     memory = MemoryStore(SystemClock())
     async with connected(tmp_path / "data", FaultyStore(memory)) as (node, client):
         await client.create_topic("t", configs=TIERED)
@@ -248,7 +248,7 @@ async def test_what_is_not_in_the_bucket_is_sealed_first(tmp_path: Path) -> None
         assert [message.offset for message in bucket.read("t", start={0: 15})] == list(range(15, 20))
 
 
-async def test_of_several_clusters_the_one_that_is_named_is_read(tmp_path: Path) -> None:
+async def test_among_several_clusters_the_named_one_is_read(tmp_path: Path) -> None:
     memory, clusters = MemoryStore(SystemClock()), []
     for number in range(2):
         async with running(tmp_path / str(number), FaultyStore(memory), new_cluster=True) as node:

@@ -78,7 +78,7 @@ def found_in_messages() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("place", "command"), sorted({*found_in_docs(), *found_in_messages()}), ids=str)
-def test_every_command_that_is_named_is_one(
+def test_every_command_named_in_the_pages_exists(
     place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -99,6 +99,6 @@ def test_the_page_of_operations_names_commands() -> None:
     "wrong",
     ["tidelog surf", "tidelog --surf", "tidelog cold mend", "tidelog fsck --stroe URL", "tidelog restore --store u"],
 )
-def test_a_command_that_is_none_is_noticed(wrong: str) -> None:
+def test_an_unknown_command_is_noticed(wrong: str) -> None:
     with pytest.raises(UsageError):
         parsed(words_of(wrong))

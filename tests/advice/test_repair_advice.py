@@ -42,7 +42,7 @@ async def shows(world: World, tier: PartitionTier, live: list[RemoteSegment]) ->
     assert (await world.extend()).end == live[-1].end + 10
 
 
-async def test_where_no_manifest_was_ever_seen_the_newest_manifest_is_put_back(world: World) -> None:
+async def test_without_a_manifest_seen_before_the_newest_one_is_restored(world: World) -> None:
     saved = await world.extend(3)
     before = stored_live(world.store.blocking(), saved)
     restore(world, None)
@@ -52,7 +52,7 @@ async def test_where_no_manifest_was_ever_seen_the_newest_manifest_is_put_back(w
     await shows(world, fresh, before)
 
 
-async def test_where_a_newer_manifest_was_there_it_is_put_back(world: World) -> None:
+async def test_a_newer_manifest_seen_before_is_restored(world: World) -> None:
     saved = await world.extend(5)
     before = stored_live(world.store.blocking(), saved)
     restore(world, None)
@@ -64,7 +64,7 @@ async def test_where_a_newer_manifest_was_there_it_is_put_back(world: World) -> 
     await shows(world, fresh, before)
 
 
-async def test_of_two_histories_the_one_to_keep_is_put_back(world: World, tmp_path: Path) -> None:
+async def test_the_chosen_one_of_two_histories_is_restored(world: World, tmp_path: Path) -> None:
     older, saved = await world.extend(), await world.extend()
     before = stored_live(world.store.blocking(), saved)
     other = World(tmp_path)

@@ -37,7 +37,7 @@ async def offset(node: Running, spec: OffsetSpec) -> int:
 
 
 @pytest.mark.parametrize("tiered", [False, True])
-async def test_who_is_out_of_range_asks_where_the_log_begins_or_ends(tmp_path: Path, tiered: bool) -> None:
+async def test_a_client_out_of_range_asks_for_the_first_or_last_offset(tmp_path: Path, tiered: bool) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20, None if tiered else {"remote.storage.enable": "false"})
         if tiered:
@@ -76,7 +76,7 @@ async def test_without_a_transactional_id_a_producer_is_idempotent(tmp_path: Pat
         assert [record.value for record in await node.read_all("t")] == [b"once"]
 
 
-async def test_of_two_instances_of_a_producer_the_older_one_stops(tmp_path: Path) -> None:
+async def test_the_older_of_two_instances_of_a_producer_stops(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t")
         producer, _ = await node.log.init_producer_id(None)
@@ -140,7 +140,7 @@ async def test_a_batch_that_is_refused_is_sent_as_the_error_says(
         assert len(await node.read_all("t")) == 1 + len(advised)
 
 
-async def test_who_holds_an_old_leader_epoch_refreshes_metadata(tmp_path: Path) -> None:
+async def test_a_client_with_an_old_leader_epoch_refreshes_metadata(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 5)
         epoch = node.node.broker.partitions.get(T0).state.leader_epoch
@@ -154,7 +154,7 @@ async def test_who_holds_an_old_leader_epoch_refreshes_metadata(tmp_path: Path) 
         answer.release_all()
 
 
-async def test_who_reads_a_topic_that_was_made_again_refreshes_metadata(tmp_path: Path) -> None:
+async def test_a_reader_of_a_recreated_topic_refreshes_metadata(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 5)
         old = node.node.ground.metadata.image.topic_ids["t"]
@@ -169,9 +169,7 @@ async def test_who_reads_a_topic_that_was_made_again_refreshes_metadata(tmp_path
         answer.release_all()
 
 
-async def test_a_change_that_is_too_large_is_asked_for_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_that_is_too_large_must_be_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_log, "MAX_PROPOSAL_BYTES", 2000)
     changes = [new_topic(f"topic-{number:03}", number + 1) for number in range(40)]
     log = metadata_log.MetadataLog.open(str(tmp_path), OsFiles())
@@ -184,7 +182,7 @@ async def test_a_change_that_is_too_large_is_asked_for_in_parts(
     await log.close()
 
 
-async def test_the_cache_of_chunks_is_as_large_as_it_is_told_to_be(tmp_path: Path) -> None:
+async def test_the_chunk_cache_has_its_configured_size(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20)
         assert node.tier.cache.limit_bytes <= 1 << 30
@@ -209,7 +207,7 @@ async def test_a_node_without_a_store_is_started_with_one(tmp_path: Path) -> Non
         assert (await node.core.cold.repair(T0, apply=False)).refused == ""
 
 
-async def test_what_waits_for_a_store_is_asked_again(tmp_path: Path) -> None:
+async def test_requests_that_need_the_store_succeed_when_retried(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20)
         node.store.down = True

@@ -85,7 +85,7 @@ async def test_a_cluster_file_that_is_missing_is_put_back(tmp_path: Path) -> Non
     assert [point.claimed.end for point in points] == [10, 10, 0]
 
 
-async def test_of_two_take_overs_the_one_that_is_meant_begins_again(tmp_path: Path) -> None:
+async def test_the_intended_one_of_two_take_overs_is_repeated(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     store = FaultyStore(left)
     store.fail(1, "put", "cluster.json", LogError("cut"))
@@ -210,7 +210,7 @@ async def test_a_full_manifest_takes_segments_again_once_retention_is_shortened(
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["may not read it", "may not change it"])
-async def test_what_a_newer_version_wrote_waits_for_the_upgrade(world: World, reads: bool) -> None:
+async def test_files_of_a_newer_version_are_readable_after_the_upgrade(world: World, reads: bool) -> None:
     """The manifest is refused and left unchanged; a version that knows its format continues with all of it. (Here that is
     this version, told of a later format.)"""
     saved = await world.extend(3)
@@ -247,7 +247,7 @@ async def test_names_of_pins_are_free_again_once_they_are_removed(world: World) 
     assert len(manifest.pins) == model.MAX_PINS and manifest.segments == world.manifests[-1].segments
 
 
-async def test_what_is_swept_is_deleted_first(world: World) -> None:
+async def test_objects_to_be_swept_are_deleted_first(world: World) -> None:
     saved = await world.extend(2)
     with pytest.raises(InvalidRequest, match="delete it first"):
         await world.tier.sweep_deleted(0)

@@ -47,7 +47,7 @@ def test_every_test_of_a_row_is_there(test: str) -> None:
     assert name.startswith("test_") and name in functions(path)
 
 
-def test_who_is_told_to_ask_again_gets_an_error_that_clients_retry() -> None:
+def test_errors_that_advise_a_retry_are_retriable() -> None:
     wrong = []
     for message in advice():
         if not re.search(RETRIED.pattern, message.text) or message.call in RETRIED_BY_CLIENTS | OTHERS:
@@ -72,5 +72,5 @@ def test_who_is_told_to_ask_again_gets_an_error_that_clients_retry() -> None:
         ("its copy is there", False),
     ],
 )
-def test_what_counts_as_advice(text: str, advises: bool) -> None:
+def test_the_recognised_forms_of_advice(text: str, advises: bool) -> None:
     assert gives_advice(text) == advises

@@ -88,7 +88,7 @@ def test_a_background_that_fails_makes_no_figure(tmp_path: Path) -> None:
             raise AssertionError("nothing can be produced")
 
 
-def test_burners_use_what_they_were_told_and_end() -> None:
+def test_burners_use_the_given_share_and_end() -> None:
     """A quarter of a core in bursts of 2 ms: a burst is used within two sleeps, so CPU time has grown after 50."""
     others = children(os.getpid())
     with burner.burning([Burn(0.25, 2.0), Burn(0.0, 2.0)]):
@@ -100,7 +100,7 @@ def test_burners_use_what_they_were_told_and_end() -> None:
     assert pid not in children(os.getpid())
 
 
-def test_what_a_process_used_becomes_a_share_and_bursts() -> None:
+def test_processor_use_becomes_a_share_and_bursts() -> None:
     before, after = Used(1.0, 100), Used(2.0, 600)
     assert Burn.between(before, after, 4.0) == Burn(0.25, 2.0)
     assert Burn.between(before, after, 4.0, less=0.1).share == pytest.approx(0.15)

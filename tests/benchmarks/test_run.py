@@ -35,7 +35,7 @@ def test_a_broker_that_does_not_show_a_figure_leaves_its_place_empty() -> None:
     assert [value for name, (_, _, value) in found if name == "rival"] == [None] * ROWS
 
 
-def test_rows_that_do_not_stand_side_by_side_are_not_compared() -> None:
+def test_different_rows_are_not_compared() -> None:
     with pytest.raises(LoadFailed, match="tidelog gave fewer figures"):
         list(row_by_row({"kafka": figures("kafka", []), "tidelog": figures("tidelog", [], ROWS - 1)}, 0))
     other = iter([("another row", "ms", 1.0)])

@@ -129,7 +129,7 @@ def test_consumers_go_on_after_a_restart_raised_the_epoch(changing: Node, java: 
 
 # --- recreated topics -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("client", ["confluent-kafka", "Java"])
-def test_a_topic_created_again_is_read_by_who_read_the_old_one(changing: Node, java: Talker, client: str) -> None:
+def test_readers_of_a_deleted_topic_read_its_successor(changing: Node, java: Talker, client: str) -> None:
     """A consumer's offset is past the new topic's end, so it resets to the beginning, as configured.
 
     kafka-python reads no further record, and none from Apache Kafka either.

@@ -23,7 +23,7 @@ def row(page: str, first: str, heading: str) -> list[str]:
     return [cell.strip() for cell in found[1].split("|")]
 
 
-def test_its_made_parts_are_as_made() -> None:
+def test_its_generated_parts_are_current() -> None:
     page = PAGE.read_text()
     assert filled(page) == page, "run `python -m tests.clients.generate_docs`"
 

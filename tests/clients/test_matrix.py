@@ -72,7 +72,7 @@ def seen_by(reader: str, found: dict[str, list[Record]]) -> dict[str, list[Recor
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_it_was_told_is_on_disk_in_the_codec_it_was_told(
+def test_records_are_on_disk_in_the_configured_codec(
     node: Node, told: dict[str, list[Record]], on_disk: dict[str, list[Record]], writer: str, codec: str
 ) -> None:
     topic = topic_of(writer, codec)
@@ -94,13 +94,17 @@ def test_a_topic_stores_lz4_whatever_its_producers_send(node: Node) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_reads_what_all_wrote(node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str) -> None:
+def test_reads_the_records_of_all_producers(
+    node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str
+) -> None:
     assert readers(java)[reader](node.kafka, dict.fromkeys(TOPICS, (0, COUNT))) == seen_by(reader, on_disk)
 
 
 @pytest.mark.usefixtures("evicted")
 @pytest.mark.parametrize("reader", READERS)
-def test_reads_it_from_the_bucket(node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str) -> None:
+def test_reads_the_segments_from_the_bucket(
+    node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str
+) -> None:
     assert readers(java)[reader](node.kafka, dict.fromkeys(TOPICS, (0, COUNT))) == seen_by(reader, on_disk)
 
 

@@ -67,7 +67,7 @@ def test_it_comes_from_the_bucket_too(node: Node, java: Talker, large_and_cold: 
 
 # --- timestamps -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("writer", WRITERS)
-def test_the_time_of_appending_takes_the_place_of_what_a_producer_says(
+def test_the_append_time_replaces_the_producers_timestamp(
     node: Node, java: Talker, javascript: Talker, writer: str
 ) -> None:
     topic = f"appended-{writer}"
@@ -84,7 +84,7 @@ def test_the_time_of_appending_takes_the_place_of_what_a_producer_says(
         assert times == [each.timestamp for each in on_disk], name
 
 
-def test_producers_are_told_the_time_of_appending(node: Node, java: Talker) -> None:
+def test_producers_get_the_append_time(node: Node, java: Talker) -> None:
     create(node, "stamped", 1, {**KEPT, "message.timestamp.type": "LogAppendTime"})
     configs: dict[str, object] = {}
     answers = java.ask(
@@ -130,7 +130,7 @@ def test_no_topic_is_made_where_the_node_forbids_it(
 
 
 # --- unserved requests ------------------------------------------------------------------------------------------------
-async def test_who_wants_a_group_is_told_that_there_are_none(node: Node, java: Talker) -> None:
+async def test_a_client_that_asks_for_a_group_learns_that_there_are_none(node: Node, java: Talker) -> None:
     from aiokafka import AIOKafkaConsumer
     from aiokafka.errors import IncompatibleBrokerVersion
     from kafka import KafkaConsumer
@@ -157,7 +157,7 @@ def test_librdkafka_misses_no_feature_that_a_producer_needs(node: Node) -> None:
     assert disabled.isdisjoint({"LZ4", "MsgVer2", "ZSTD", "IdempotentProducer", "OffsetTime"})
 
 
-def test_a_transactional_producer_is_told_at_once(node: Node) -> None:
+def test_a_transactional_producer_gets_its_error_at_once(node: Node) -> None:
     producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "t"})
     with pytest.raises(KafkaException, match="transactions are not served") as refused:
         producer.init_transactions(60)

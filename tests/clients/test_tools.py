@@ -26,7 +26,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_they_print_what_they_print_on_apache_kafka(plain: Node, java: Talker, tmp_path: Path) -> None:
+def test_they_print_the_same_as_on_apache_kafka(plain: Node, java: Talker, tmp_path: Path) -> None:
     expected = tools.APACHE_KAFKA.read_text()
     for difference in tools.DIFFERENCES:
         expected, times = re.subn(difference.kafkas, difference.instead, expected, flags=re.MULTILINE)
@@ -48,7 +48,7 @@ ATTEMPTS = 3
 
 
 @pytest.mark.differential
-def test_apache_kafka_still_prints_it(java: Talker, tmp_path: Path) -> None:
+def test_apache_kafka_still_prints_the_recorded_output(java: Talker, tmp_path: Path) -> None:
     """One success in ATTEMPTS is enough: Kafka acknowledges an alteration before applying it, and briefly shows half of it."""
     wanted = tools.APACHE_KAFKA.read_text()
     for attempt in range(ATTEMPTS):

@@ -84,7 +84,7 @@ class ObjectStoreConformance:
 
     # --- one object ---------------------------------------------------------------------------------------------------
     @pytest.mark.parametrize("content", [b"", b"x", bytes(range(256)) * 300], ids=["empty", "byte", "76800"])
-    async def test_what_is_put_is_read(self, store: ObjectStore, content: bytes) -> None:
+    async def test_objects_are_read_as_they_were_put(self, store: ObjectStore, content: bytes) -> None:
         put = await store.put("folder/object", content)
         read = await store.get("folder/object")
         head = await store.head("folder/object")
@@ -158,7 +158,7 @@ class ObjectStoreConformance:
             assert len(given) == count
         assert (await store.get("object", 0, 2)).data == b"\0\0"
 
-    async def test_missing_objects_are_said_to_be_missing(self, store: ObjectStore) -> None:
+    async def test_missing_objects_are_reported(self, store: ObjectStore) -> None:
         await store.put("folder/object", b"")
         for key in ("absent", "folder", "folder/absent"):
             with pytest.raises(TierObjectMissing):
@@ -178,7 +178,7 @@ class ObjectStoreConformance:
         read = await store.get("root")
         assert (read.data, read.etag) == (b"first", first.etag)
 
-    async def test_what_was_deleted_can_be_created_again(self, store: ObjectStore) -> None:
+    async def test_a_deleted_object_can_be_created_again(self, store: ObjectStore) -> None:
         await store.put("root", b"first", if_absent=True)
         await store.delete(["root"])
         await store.put("root", b"second", if_absent=True)
@@ -204,7 +204,7 @@ class ObjectStoreConformance:
         assert await listed(store) == []
 
     @pytest.mark.parametrize(("size", "rounds"), [(100, 5), (LARGE, 1)], ids=["small", "8MiB"])
-    async def test_of_racing_creations_exactly_one_wins(self, store: ObjectStore, size: int, rounds: int) -> None:
+    async def test_exactly_one_of_racing_creations_wins(self, store: ObjectStore, size: int, rounds: int) -> None:
         for round_number in range(rounds):
             key = f"race/{round_number}"
             bodies = [bytes([racer]) * size for racer in range(RACERS)]
@@ -212,7 +212,7 @@ class ObjectStoreConformance:
             assert (await store.get(key)).data == bodies[winner]
 
     @pytest.mark.parametrize(("size", "rounds"), [(100, 5), (LARGE, 1)], ids=["small", "8MiB"])
-    async def test_of_racing_updates_exactly_one_wins(self, store: ObjectStore, size: int, rounds: int) -> None:
+    async def test_exactly_one_of_racing_updates_wins(self, store: ObjectStore, size: int, rounds: int) -> None:
         etag = (await store.put("root", b"initial")).etag
         for round_number in range(rounds):
             bodies = [bytes([round_number * RACERS + racer]) * size for racer in range(RACERS)]
@@ -274,7 +274,7 @@ class ObjectStoreConformance:
                 key for key in ordered if key.startswith("a/") and key.encode() > start.encode()
             ], start
 
-    async def test_a_listing_tells_size_and_etag(self, store: ObjectStore) -> None:
+    async def test_a_listing_has_size_and_etag(self, store: ObjectStore) -> None:
         put = [await store.put(f"object-{size}", b"x" * size) for size in (0, 10, 1000)]
         found = [info async for info in store.list("object-")]
         assert [(info.key, info.size, info.etag) for info in found] == [(i.key, i.size, i.etag) for i in put]
@@ -345,7 +345,7 @@ class ObjectStoreConformance:
         assert await listed(store) == ["neighbour"]
 
     @pytest.mark.parametrize("key", ["", "x" * 1025, "nul\0", "\ud800"], ids=["empty", "long", "nul", "surrogate"])
-    async def test_what_is_no_key_is_refused(self, store: ObjectStore, key: str) -> None:
+    async def test_invalid_keys_are_refused(self, store: ObjectStore, key: str) -> None:
         with pytest.raises(StoreRefused):
             await store.put(key, b"")
         with pytest.raises(StoreRefused):

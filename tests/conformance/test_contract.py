@@ -94,7 +94,7 @@ async def test_an_empty_fetch_answers_when_its_time_is_up(any_core: Driven) -> N
     assert (answer.error, answer.size, answer.high_watermark) == (None, 0, 0)
 
 
-async def test_max_bytes_is_shared_but_one_batch_always_comes(any_core: Driven) -> None:
+async def test_max_bytes_is_shared_but_one_batch_is_always_returned(any_core: Driven) -> None:
     await any_core.create("t", 2)
     await any_core.append("t", b"a" * 500)
     await any_core.append("t", b"b" * 500, partition=1)
@@ -151,7 +151,7 @@ async def test_deleted_records_are_out_of_range(any_core: Driven) -> None:
     assert await any_core.log.delete_records(T0, -1) == 3
 
 
-async def test_where_an_epoch_ended(any_core: Driven) -> None:
+async def test_the_end_offset_of_an_epoch(any_core: Driven) -> None:
     await any_core.create("t")
     epoch = (await any_core.append("t", b"a")).leader_epoch
     assert await any_core.log.epoch_end_offset(T0, epoch) == (epoch, 1)
@@ -206,7 +206,7 @@ async def test_topics_and_partitions_are_described_as_they_are_now(any_core: Dri
     assert any_core.log.topic_name(found.topic_id) is None
 
 
-async def test_illegal_and_unknown_names_are_told_apart(any_core: Driven) -> None:
+async def test_illegal_and_unknown_names_are_distinguished(any_core: Driven) -> None:
     unknown, illegal, empty = any_core.core.topics.describe(["nothing", "a/b", ""])
     assert isinstance(unknown, UnknownTopicOrPartition)
     assert isinstance(illegal, InvalidTopic)
@@ -250,7 +250,7 @@ async def test_subscribers_hear_of_changes_until_they_leave(any_core: Driven) ->
     assert heard == before
 
 
-async def test_changes_of_configs_are_taken_whole_or_not_at_all(any_core: Driven) -> None:
+async def test_config_alterations_apply_all_or_none(any_core: Driven) -> None:
     await any_core.create("t", configs={"retention.ms": "1000"})
     resource = Resource(ResourceKind.TOPIC, "t")
 

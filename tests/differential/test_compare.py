@@ -53,7 +53,7 @@ def test_equal_answers_are_counted_leaf_by_leaf() -> None:
         (CLOSED, {"n": 1}, ("connection", "closed", "answered")),
     ],
 )
-def test_what_differs_is_reported_with_its_place(kafka: Any, tidelog: Any, expected: tuple[str, Any, Any]) -> None:
+def test_differences_are_reported_with_their_paths(kafka: Any, tidelog: Any, expected: tuple[str, Any, Any]) -> None:
     assert expected in found(judged(kafka, tidelog))
 
 
@@ -88,7 +88,7 @@ def test_a_positive_number_is_not_zero() -> None:
     assert found(judged({"n": 4}, {"n": 0}, rule)) == [("n", "<positive>", 0)]
 
 
-def test_names_have_to_be_used_alike_throughout() -> None:
+def test_inconsistent_names_are_a_difference() -> None:
     rule = (Normalised("api", "id", Kind.IDENTITY, "thing"),)
     same = [{"id": "x"}, {"id": "y"}, {"id": "x"}, {"id": None}]
     assert found(judged(same, [{"id": 7}, {"id": 8}, {"id": 7}, {"id": None}], rule, steps=4)) == []
@@ -109,7 +109,7 @@ def test_rows_in_any_order_are_matched_by_their_key() -> None:
     ]
 
 
-def test_a_difference_on_purpose_is_excused_where_it_was_meant() -> None:
+def test_an_intended_difference_is_excused_only_where_it_is_declared() -> None:
     row = OnPurpose("api", "n", 1, 2, "because", "s: step 0")
     outcome = judged([{"n": 1}, {"n": 1}], [{"n": 2}, {"n": 2}], rows=[row], steps=2)
     assert found(outcome) == [("n", 1, 2)]
@@ -150,7 +150,7 @@ def free(kafka: Any, tidelog: Any) -> Outcome:
     return judged(kafka, tidelog, rows=[row])
 
 
-def test_where_any_answer_is_on_purpose_ours_is_the_one_that_is_written_down() -> None:
+def test_for_any_intended_difference_our_answer_is_recorded() -> None:
     was = free({"n": 1, "m": 3}, {"n": {"topic": "s-v3-t", "code": "A"}, "m": 3})
     assert was.differences == []
     known = pinned.collected([("s", 3, was), ("s", 4, free({"n": 1}, {"n": {"topic": "s-v4-t", "code": "A"}}))])

@@ -67,7 +67,7 @@ def test_there_are_twenty_faults() -> None:
     assert len({fault.name for fault in FAULTS}) == 20
 
 
-def test_what_is_written_down_of_our_answers_is_met(judge: Judge, pytestconfig: pytest.Config) -> None:
+def test_our_answers_match_the_recorded_ones(judge: Judge, pytestconfig: pytest.Config) -> None:
     now = pinned.collected((session.name, session.version, judge.outcome(session)) for session in all_sessions())
     if pytestconfig.getoption("--write-counts", default=False):
         pinned.write(now)

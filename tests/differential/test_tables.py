@@ -9,7 +9,7 @@ from tests.differential.judge import all_sessions
 from tests.differential.rules import ON_PURPOSE, UNSUPPORTED_APIS
 
 
-def test_what_comes_later_is_not_served() -> None:
+def test_unsupported_apis_are_not_served() -> None:
     keys = [api.key for api in UNSUPPORTED_APIS]
     assert keys == sorted(set(keys))
     assert set(keys).isdisjoint(api.key for api in APIS if api.key not in LIBRDKAFKA_KEYS)

@@ -50,7 +50,7 @@ def test_a_record_is_the_row_keyed_by_carrier() -> None:
 
 
 @pytest.mark.parametrize("missing", ["", "NA"])
-def test_what_is_missing_is_null(missing: str) -> None:
+def test_missing_values_are_null(missing: str) -> None:
     row = {**next(data.rows()), "arr_delay": missing, "tailnum": missing}
     fields = json.loads(data.record(row).value)
     assert fields["arr_delay"] is None
@@ -63,7 +63,7 @@ def test_records_come_in_the_order_of_their_time(sample: list[Flight]) -> None:
     assert {f.key for f in sample} == {row["carrier"].encode() for row in data.rows(SAMPLE)}
 
 
-def test_progress_is_told_of_every_row() -> None:
+def test_progress_is_reported_for_every_row() -> None:
     told: list[int] = []
     data.flights(2345, told.append)
     assert sum(told) == 2345
@@ -105,7 +105,7 @@ def test_equal_means_hold() -> None:
         {**TABLE, "BB": Delay(0.0, 1, 0)},
     ],
 )
-def test_a_wrong_mean_or_count_is_told(wrong: dict[str, Delay]) -> None:
+def test_a_wrong_mean_or_count_is_reported(wrong: dict[str, Delay]) -> None:
     with pytest.raises(Disproved):
         compare(wrong, TABLE)
 
@@ -133,7 +133,7 @@ class Message:
 
 
 @pytest.mark.parametrize("offsets", [(0, 2), (0, 0), (1,)])
-def test_a_gap_or_a_repeat_is_told(offsets: tuple[int, ...]) -> None:
+def test_a_gap_or_a_repeat_is_reported(offsets: tuple[int, ...]) -> None:
     found = ReadBack()
     with pytest.raises(ReadBackFailed):
         for offset in offsets:
@@ -149,7 +149,7 @@ def test_a_seek_finds_the_first_at_or_after_by_offset() -> None:
     assert expected_at(flights, {b"A"}, 10, 2) == []
 
 
-def test_kcat_is_told_a_time_in_milliseconds() -> None:
+def test_kcat_gets_times_in_milliseconds() -> None:
     command = kcat_command("127.0.0.1:9092", "flights", 3, 1372953600000, 2)
     assert command[command.index("-o") + 1] == "s@1372953600000"
     assert command[command.index("-p") + 1] == "3"

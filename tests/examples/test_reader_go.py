@@ -151,7 +151,7 @@ def test_every_section_of_every_sidecar(stores: Stores) -> None:
         assert newest["manifest"]["end"] == manifest.end and newest["epochs"]
 
 
-def test_what_was_deleted_is_not_there(stores: Stores) -> None:
+def test_deleted_records_are_absent(stores: Stores) -> None:
     gone = stores.ran(0, "-topic", "gone")
     assert gone.returncode == 1 and "was deleted" in gone.stderr
     earlier = stores.ran(0, "-topic-id", str(ids_of(0).topic_id))

@@ -89,7 +89,7 @@ def test_the_examples_of_kafka_and_grpc_do_what_they_say(printed: tuple[Node, di
     assert outputs["gRPC"].splitlines() == ["0 3", "[b'tea', b'coffee', b'water', b'juice']"]
 
 
-def test_what_a_node_prints_at_its_start_can_be_copied(tmp_path: Path) -> None:
+def test_the_output_of_a_start_can_be_copied(tmp_path: Path) -> None:
     """Even if the node's virtual environment is not activated."""
     elsewhere = {"PATH": "/usr/bin:/bin"}
     with Node(tmp_path, environment=elsewhere) as node:

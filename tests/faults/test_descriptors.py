@@ -90,7 +90,7 @@ def test_strangers_take_no_descriptor_that_a_log_needs(node: Limited, server: st
     assert metric(node, "kafka_server_replicamanager_offlinereplicacount") == 0
 
 
-def test_the_limit_is_raised_and_the_need_is_said(tmp_path: Path) -> None:
+def test_the_descriptor_limit_is_raised_and_the_need_is_logged(tmp_path: Path) -> None:
     node = Limited(tmp_path, settings={"max.connections": 5000})
     node.soft, node.hard = 512, 2048
     with node:

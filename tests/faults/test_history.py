@@ -154,7 +154,7 @@ def test_a_gap_or_a_repeated_offset(offset: int) -> None:
     assert judge(history) == [f"pass 1, partition 0: offset {offset} where 5 was due"]
 
 
-def test_a_record_that_nobody_sent() -> None:
+def test_a_record_that_was_never_sent() -> None:
     history = sound()
     edit(history, lambda records: records.append(Seen(6, 1, content(b"from nowhere"))))
     assert judge(history) == ["pass 1, partition 0, offset 6: a record that nobody sent, key b'from nowhere'"]
@@ -166,7 +166,7 @@ def test_a_record_in_another_partition() -> None:
     assert judge(history) == ["pass 1, partition 0, offset 6: b'plain-3' was sent to partition 1"]
 
 
-def test_what_lies_below_log_start_may_be_gone() -> None:
+def test_records_below_log_start_may_be_gone() -> None:
     history = sound()
     history.log_starts[0] = 2
     edit(history, lambda records: records.__delitem__(slice(0, 2)))
@@ -174,7 +174,7 @@ def test_what_lies_below_log_start_may_be_gone() -> None:
     assert judge(history) == []
 
 
-def test_of_many_violations_a_few_are_told() -> None:
+def test_only_the_first_of_many_violations_are_listed() -> None:
     history = sound()
     history.passes = [Pass(len(history.acks), {0: [], 1: []})]
     told = judge(history)

@@ -24,7 +24,7 @@ def tier_processes(node: Node) -> list[int]:
     return [each for each in found if b"cold.process.main" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
-def test_a_look_up_by_time_fails_in_time_and_succeeds_when_asked_again(tmp_path: Path) -> None:
+def test_a_lookup_by_time_fails_at_its_deadline_and_succeeds_when_retried(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         create(node, "orders", 1, TIERED)
         produce(node, "orders", 2000)

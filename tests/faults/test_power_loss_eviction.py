@@ -139,7 +139,7 @@ def bases_above_zero(tree: Tree) -> bool:
     return bool(logs) and not any(path.endswith(f"/{0:020}.log") for path in logs)
 
 
-def test_the_run_meets_what_it_is_meant_to_meet(run: Run) -> None:
+def test_the_run_reaches_the_intended_situations(run: Run) -> None:
     held = [promise for _, promise, _ in cuts(run.files.operations, limit=1) if promise is not None]
     assert held[0].manifest_end() == 0
     assert held[-1].manifest_end() == len(run.values) == 60

@@ -189,7 +189,7 @@ def first_problem(run: Run, root: Path, *, limit: int, drop: Collection[str] = (
     return None
 
 
-def test_the_run_meets_what_it_is_meant_to_meet(run: Run) -> None:
+def test_the_run_reaches_the_intended_situations(run: Run) -> None:
     names = [site.split(":")[1] for site in sites(run.files.operations)]
     assert set(names) >= {
         "MetadataStore.open",

@@ -136,7 +136,7 @@ def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World
         assert any(first.key in finding for finding in bucket.findings(store))
 
 
-def test_what_is_offloaded_is_what_was_written(troubled: World) -> None:
+def test_offloaded_bytes_equal_the_written_ones(troubled: World) -> None:
     """The node notices bytes that change on their way to the store before a manifest names them."""
     attempts: list[str] = []
 

@@ -82,7 +82,7 @@ def test_a_lost_log_goes_on_at_the_end_of_the_manifest(
     world.sound()
 
 
-def test_what_was_sent_before_the_loss_is_known_after_it(world: World) -> None:
+def test_sequences_sent_before_the_loss_are_known_afterwards(world: World) -> None:
     """A producer that missed the last answer sends its batch again: it gets the same answer, and there is one copy. (As in
     Kafka, the snapshot shows of older batches only that they are not new.)"""
     node = world.node
@@ -137,7 +137,7 @@ def test_an_older_copy_of_the_directory_is_discarded(world: World, tmp_path: Pat
 @pytest.mark.parametrize(
     "loss", [whole_directory, *(pytest.param(loss, marks=pytest.mark.faults) for loss in LOSSES[1:])]
 )
-def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[[Path], None]) -> None:
+def test_a_lost_log_recovers_when_the_store_is_reachable(world: World, loss: Callable[[Path], None]) -> None:
     """It waits across restarts too; and the store's first answer may be an error."""
     world.write(FIRST)
     world.offload()

@@ -63,7 +63,7 @@ def test_the_second_topic_has_nothing_of_the_first(world: World) -> None:
     assert topic_file(world)["state"] == "live"
 
 
-def test_a_deletion_goes_on_after_a_death(world: World) -> None:
+def test_a_deletion_continues_after_a_death(world: World) -> None:
     world.write(300)
     world.offload()
     delete_topic(world.node, TOPIC)
@@ -78,7 +78,7 @@ def test_a_deletion_goes_on_after_a_death(world: World) -> None:
     assert states(world) == [State.DELETED, State.LIVE]
 
 
-def test_where_the_first_had_got_to_says_nothing_of_the_second(world: World) -> None:
+def test_positions_in_the_first_topic_do_not_apply_to_the_second(world: World) -> None:
     """The second topic inherits neither log start nor recovery point, which are in files of the whole data directory."""
     world.write(300)
     assert delete_records(world.node, TOPIC, 250) == 250

@@ -109,7 +109,7 @@ def test_once_the_copy_has_committed_the_original_cannot(node: Node, tmp_path: P
         assert served(copy) == keys
 
 
-def test_what_a_copy_takes_is_kept_and_the_original_stops_at_its_next_offload(node: Node, tmp_path: Path) -> None:
+def test_a_copy_keeps_its_appends_and_the_original_stops_at_its_next_offload(node: Node, tmp_path: Path) -> None:
     """The copy claims the manifest before it accepts a record, so that the original can no longer extend it."""
     create_topic(node, TOPIC, configs=BY_SEAL)
     keys = write(node, "before", 300)
@@ -123,7 +123,7 @@ def test_what_a_copy_takes_is_kept_and_the_original_stops_at_its_next_offload(no
         assert "log.discarded" not in copy.output()
 
 
-def test_what_the_original_offloads_before_the_copy_starts_is_the_copys_too(node: Node, tmp_path: Path) -> None:
+def test_the_copy_serves_segments_that_the_original_offloaded_before(node: Node, tmp_path: Path) -> None:
     create_topic(node, TOPIC, configs=BY_SEAL)
     keys = write(node, "before", 300)
     copy = copy_of(node, tmp_path / "copy")

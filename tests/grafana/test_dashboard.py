@@ -93,7 +93,7 @@ def test_panels_lie_side_by_side_in_their_rows(loaded: dict[str, Any]) -> None:
     assert [p["title"] for p in loaded["panels"] if p["type"] == "row"] == list(ROWS)
 
 
-def test_what_is_provisioned_is_there() -> None:
+def test_provisioned_files_exist() -> None:
     source = (ROOT / "provisioning" / "datasources" / "tidelog.yaml").read_text()
     assert "type: prometheus" in source and "isDefault: true" in source
     assert "path: $DASHBOARDS" in (ROOT / "provisioning" / "dashboards" / "tidelog.yaml").read_text()

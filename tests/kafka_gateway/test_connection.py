@@ -137,7 +137,7 @@ def test_a_client_of_large_frames_keeps_one_buffer_for_them() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 7, 1001, 2**31 - 1])
-def test_a_frame_of_a_size_that_is_not_taken_ends_the_connection(size: int) -> None:
+def test_a_frame_of_a_refused_size_closes_the_connection(size: int) -> None:
     connection = make(request_max_bytes=1000)
     with pytest.raises(InvalidFrame, match=str(size)):
         feed(connection, struct.pack(">ihhi", size, 0, 0, 0))
@@ -145,7 +145,7 @@ def test_a_frame_of_a_size_that_is_not_taken_ends_the_connection(size: int) -> N
         feed(make(request_max_bytes=1000), struct.pack(">i", size))
 
 
-def test_what_begins_a_cut_off_frame_is_known_early() -> None:
+def test_the_start_of_an_incomplete_frame_is_parsed_early() -> None:
     connection = make()
     feed(connection, frame(77, 5, b"x" * 100)[:9])
     assert connection.begun() == (77, 0)
@@ -184,7 +184,7 @@ def test_any_other_request_waits_for_all_before_it() -> None:
     assert take(connection) == [(METADATA, 2, b"")]
 
 
-def test_a_waiting_fetch_holds_up_all_behind_it() -> None:
+def test_a_delayed_fetch_delays_all_requests_behind_it() -> None:
     connection = make()
     feed(connection, frame(FETCH, 1))
     pending = connection.delay(FETCH)

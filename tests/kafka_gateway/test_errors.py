@@ -106,7 +106,7 @@ def test_the_numbers_are_kafkas() -> None:
     }.items()
 
 
-def test_what_is_no_log_error_is_an_unknown_server_error_and_says_nothing() -> None:
+def test_other_exceptions_become_unknown_server_errors_without_internals() -> None:
     error = ValueError("/secret/path")
     assert code_of(error) == ErrorCode.UNKNOWN_SERVER_ERROR
     assert "secret" not in message_of(error)

@@ -89,7 +89,7 @@ async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
     assert max(in_turns) == 1
 
 
-async def test_thousands_that_leave_at_once_hold_up_nobody_who_stays(
+async def test_thousands_of_leaving_clients_do_not_delay_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)

@@ -77,7 +77,7 @@ def test_a_larger_session_takes_the_place_of_the_smallest_old_one() -> None:
     assert use(cache, second, 2, now)
 
 
-def test_what_was_made_or_last_used_within_two_minutes_of_its_making_stays() -> None:
+def test_sessions_created_or_used_within_two_minutes_stay() -> None:
     cache = cache_of(1)
     only = create(cache, 1)
     assert use(cache, only, 1, EVICTION_MS)

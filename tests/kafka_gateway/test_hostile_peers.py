@@ -97,7 +97,7 @@ async def test_peers_that_close_their_half_get_their_answers(node: Node) -> None
     await is_served(node)
 
 
-async def test_peers_that_read_nothing_are_fed_no_more(node: Node) -> None:
+async def test_peers_that_read_nothing_get_no_more_data(node: Node) -> None:
     async with peers(node, 1) as (good,):
         await prepare(good)
         before = await ends(good)

@@ -122,7 +122,7 @@ def test_produce_of_every_version_is_read_as_kio_wrote_it(module: Any, version: 
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_what_may_not_be_appended_is_refused_in_its_place(module: Any, version: int) -> None:
+def test_refused_batches_are_answered_in_request_order(module: Any, version: int) -> None:
     rows = [(0, None), (1, BATCH), (2, b""), (1, OTHER)]
     frame = request_frame("produce", version, topic_data=[produce_topic(version, "known", KNOWN_ID, rows)])
     request = parse_produce(module, frame, version)
@@ -212,7 +212,7 @@ def test_fetch_of_every_version_is_read_as_kio_wrote_it(module: Any, version: in
 
 
 @pytest.mark.parametrize("version", [4, 14, 15, 18])
-def test_who_claims_to_be_a_replica_is_known(module: Any, version: int) -> None:
+def test_a_replica_id_in_a_request_is_noticed(module: Any, version: int) -> None:
     frame = request_frame("fetch", version, replica_id=5, replica_state={"replica_id": 5, "replica_epoch": 2})
     assert parse_fetch(module, frame, version).replica_id == 5
 
@@ -348,14 +348,14 @@ damage = st.lists(st.tuples(st.integers(BODY, 400), st.integers(0, 255)), min_si
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(version=st.sampled_from([3, 9, 13]), flips=damage)
-def test_damaged_produces_are_read_alike_or_malformed(version: int, flips: list[tuple[int, int]]) -> None:
+def test_damaged_produces_are_parsed_alike_or_malformed(version: int, flips: list[tuple[int, int]]) -> None:
     data = damaged(PRODUCE_FRAMES[version], flips)
     assert outcome(kafka_gateway.hot_parse, "produce", data, version) == outcome(PLAIN, "produce", data, version)
 
 
 @settings(max_examples=300)
 @given(version=st.sampled_from([4, 11, 12, 18]), flips=damage)
-def test_damaged_fetches_are_read_alike_or_malformed(version: int, flips: list[tuple[int, int]]) -> None:
+def test_damaged_fetches_are_parsed_alike_or_malformed(version: int, flips: list[tuple[int, int]]) -> None:
     data = damaged(FETCH_FRAMES[version], flips)
     assert outcome(kafka_gateway.hot_parse, "fetch", data, version) == outcome(PLAIN, "fetch", data, version)
 
@@ -399,7 +399,7 @@ def test_the_fast_answer_is_the_general_one_and_kio_reads_it(module: Any, versio
         assert rows[0].log_start_offset == 2**33
 
 
-def test_the_fast_answer_is_none_where_anything_failed(module: Any) -> None:
+def test_the_fast_answer_is_not_used_after_any_failure(module: Any) -> None:
     topics = [produce_topic(9, "known", KNOWN_ID, [(0, BATCH), (1, None)])]
     request = parse_produce(module, request_frame("produce", 9, topic_data=topics), 9)
     assert ANSWERS[module].produce_answer(request, [Appended(0, 0, -1, 0)], 9, 1, False) is None

@@ -26,7 +26,7 @@ def advertise(core: MemoryCore) -> None:
     core.further_endpoints = ADVERTISED
 
 
-async def test_a_client_is_told_the_address_of_the_listener_that_it_came_in_by(tmp_path: Path) -> None:
+async def test_a_client_gets_the_address_of_its_own_listener(tmp_path: Path) -> None:
     async with serving(tmp_path, listeners=(INSIDE, OUTSIDE)) as (core, server):
         advertise(core)
         for expected in ADVERTISED:
@@ -78,7 +78,7 @@ async def test_all_listeners_wait_while_the_node_is_full(tmp_path: Path) -> None
         waiting.writer.close()
 
 
-async def test_who_comes_by_a_socket_of_both_families_is_known_by_its_own_address(tmp_path: Path) -> None:
+async def test_ipv4_clients_of_a_dual_stack_socket_have_ipv4_addresses(tmp_path: Path) -> None:
     everywhere = Endpoint("EVERYWHERE", "", 0)
     limits = ConnectionLimits(overrides={"127.0.0.1": 1})
     async with serving(tmp_path, listeners=(INSIDE, everywhere), connections=limits) as (_, server):

@@ -237,7 +237,7 @@ async def test_a_large_produce_of_which_some_is_refused_says_so_of_each(tmp_path
         assert codes == [ErrorCode.CORRUPT_MESSAGE, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_work_ends_with_who_asked_for_it(
+async def test_work_ends_with_its_requester(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kafka_gateway.server")
@@ -374,7 +374,7 @@ async def test_a_session_has_a_bound(tmp_path: Path) -> None:
             assert bool(response("fetch", 12, body).session_id) == has_session
 
 
-async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
+async def test_the_memory_of_a_delayed_fetch_is_counted(tmp_path: Path) -> None:
     """It takes 160 KB for 400 partitions, and 20 MB for 50,000."""
     rows = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}] * 400
     frame = request_frame(

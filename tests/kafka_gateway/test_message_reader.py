@@ -67,7 +67,7 @@ def body_of(schema: str, version: int) -> bytes:
 
 
 @pytest.mark.parametrize(("schema", "version"), VERSIONS)
-def test_what_kio_writes_is_read_alike_and_every_truncation_is_malformed(schema: str, version: int) -> None:
+def test_messages_written_by_kio_are_read_and_every_truncation_is_malformed(schema: str, version: int) -> None:
     kind, body = message(schema, version, "request"), body_of(schema, version)
     messages = messages_of(schema, version)
     same(messages.read(body), entity_reader(kind)(body, 0)[0])
@@ -92,7 +92,7 @@ def same(read: Any, expected: Any) -> None:
 
 @settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(VERSIONS), st.integers(0, 1000), st.binary(min_size=1, max_size=8))
-def test_whatever_passes_is_read_or_malformed(version: tuple[str, int], place: int, damage: bytes) -> None:
+def test_any_bytes_are_read_or_malformed(version: tuple[str, int], place: int, damage: bytes) -> None:
     body = bytearray(body_of(*version))
     place %= len(body) + 1
     body[place : place + len(damage)] = damage
@@ -116,7 +116,7 @@ def test_a_count_that_lies_is_malformed(count: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 4, 6])
-def test_null_stands_only_where_it_may(version: int) -> None:
+def test_null_is_accepted_only_in_nullable_fields(version: int) -> None:
     flexible = version >= 4
     with pytest.raises(Malformed, match="a null array"):
         messages_of("delete_topics", version).read(b"\0\0\0\0\0\0" if flexible else b"\xff\xff\xff\xff\0\0\0\0")
@@ -153,7 +153,7 @@ def test_a_long_message_yields_while_it_is_read() -> None:
     assert (yields >= 50, len(request.topics), is_full) == (True, 1000, False)
 
 
-def test_of_too_many_rows_the_first_are_read_and_the_rest_is_not() -> None:
+def test_only_the_first_of_too_many_rows_are_read() -> None:
     count = ROWS_A_REQUEST + 1
     _, request, is_full = read_in_steps("delete_topics", 1, struct.pack(">i", count) + b"\0\1a" * count + b"\0\0\0\1")
     assert (len(request.topic_names), request.timeout, is_full) == (ROWS_A_REQUEST, None, True)
@@ -194,7 +194,7 @@ def test_an_entity_has_a_bounded_number_of_tagged_fields() -> None:
 
 
 @pytest.mark.parametrize("byte", [2, 0x7F, 0xFF])
-def test_whatever_is_not_0_is_true(byte: int) -> None:
+def test_every_byte_but_0_is_true(byte: int) -> None:
     asked = messages_of("metadata", 9).read(b"\x02\x02a\0" + bytes([byte, 0, byte]) + TOMORROW)
     assert asked == messages_of("metadata", 9).read(b"\x02\x02a\0" + b"\1\0\1\0")
     assert not messages_of("describe_configs", 1).read(struct.pack(">iB", 0, 0)).include_synonyms

@@ -151,7 +151,7 @@ class Kept(HotParser):
 
 
 @pytest.mark.parametrize("acks", [0, 1, 7])
-async def test_what_many_rows_became_is_freed_before_the_answer_leaves(core: MemoryCore, acks: int) -> None:
+async def test_objects_of_many_rows_are_freed_before_the_answer_is_sent(core: MemoryCore, acks: int) -> None:
     handler = ProduceHandler(core, Lane())
     parser = handler._parser = Kept(handler._parser)
     frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(AT_ONCE + 1)], acks=acks)
@@ -169,7 +169,7 @@ async def test_a_long_produce_that_is_malformed_at_its_end_ends_the_connection(t
         assert server.counters.failures == 0
 
 
-async def test_a_large_produce_that_wants_no_answer_hangs_up_where_one_is_refused(tmp_path: Path) -> None:
+async def test_a_refused_batch_of_a_large_produce_without_acks_closes_the_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server), connected(server) as client:
         client.send(frame_of(core, 9, [("topic", [(index, BATCH) for index in range(2 * AT_ONCE)])], acks=0))
         assert await client.receive() is None
@@ -276,7 +276,7 @@ async def test_a_produce_of_large_batches_is_appended_a_few_of_them_at_a_time(
     assert [len(some) for some in slices[4:-1]] == [2] * (len(slices) - 5)
 
 
-async def test_nothing_of_a_request_keeps_its_bytes_while_it_waits_for_commits(
+async def test_a_request_that_waits_for_commits_keeps_none_of_its_bytes(
     core: MemoryCore, never: asyncio.Future[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = ProduceHandler(core, Lane())

@@ -45,6 +45,6 @@ def test_only_produce_is_advertised_below_what_is_served() -> None:
     assert [(api.name, api.served_from) for api in APIS if api.served_from != api.lowest] == [("Produce", 3)]
 
 
-def test_a_key_that_stands_twice_is_refused() -> None:
+def test_a_duplicate_key_is_refused() -> None:
     with pytest.raises(ValueError, match="api key 3 is both Metadata and Second"):
         by_key((*APIS, dataclasses.replace(by_key()[3], name="Second")))

@@ -18,7 +18,7 @@ def test_a_bucket_holds_what_is_not_longer_than_its_bound(place: int) -> None:
     assert metrics.total_s == pytest.approx(TOTAL_BOUNDS_S[place] * 2.001)
 
 
-def test_what_takes_for_ever_is_in_the_last_bucket() -> None:
+def test_very_long_durations_count_in_the_last_bucket() -> None:
     metrics = RequestMetrics()
     metrics.answered(1e9)
     metrics.answered(0.0)

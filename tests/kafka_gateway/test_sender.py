@@ -139,7 +139,7 @@ async def test_the_head_of_a_file_takes_nothing_of_the_files_share(
     assert drained(sockets[1]) == b"head" + content + b"tail"
 
 
-async def test_a_socket_that_takes_no_more_is_blocked(sockets: tuple[socket.socket, socket.socket]) -> None:
+async def test_a_full_socket_counts_as_blocked(sockets: tuple[socket.socket, socket.socket]) -> None:
     sender = Sender(asyncio.get_running_loop())
     pieces = [os.urandom(1 << 20) for _ in range(40)]
     connection = answering(*pieces)
@@ -185,7 +185,7 @@ async def test_a_file_shorter_than_promised_is_an_error(sockets: tuple[socket.so
     connection.abandon()
 
 
-async def test_what_is_not_in_memory_is_read_in_a_thread_first(
+async def test_pages_outside_the_page_cache_are_read_in_a_thread_first(
     sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = os.urandom(LEAST_SHARE + 5)
@@ -218,7 +218,7 @@ async def test_what_is_not_in_memory_is_read_in_a_thread_first(
     sender.close()
 
 
-async def test_a_disk_that_fails_in_the_thread_is_told(
+async def test_a_disk_failure_in_the_thread_is_reported(
     sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = answering(FileSlice(shared_file(bytes(10)), 0, 10))
@@ -334,7 +334,9 @@ async def test_without_a_descriptor_to_spare_the_loop_sends(
     assert await finish(sender, *sockets, connection) == content
 
 
-async def test_a_file_that_ends_too_early_is_told_by_the_thread(sockets: tuple[socket.socket, socket.socket]) -> None:
+async def test_a_file_that_ends_too_early_is_reported_by_the_thread(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
     sender, (resumed, resume) = busy_sender(), told()
     connection = answering(FileSlice(shared_file(b"short"), 0, LEAST_IN_THREAD))
     assert sender.send(sockets[0], connection, None, resume) is Progress.THREAD

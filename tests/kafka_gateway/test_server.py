@@ -28,7 +28,7 @@ from tests.kafka_gateway.server_support import (
 )
 
 
-async def test_what_is_produced_is_fetched(tmp_path: Path) -> None:
+async def test_produced_records_are_fetched(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, server), connected(server) as client:
         client.send(produce(1), produce(2), fetch(3))
         assert [await client.correlation() for _ in range(2)] == [1, 2]
@@ -122,9 +122,7 @@ def raw(key: int, version: int, body: bytes = b"\0\4test") -> bytes:
     ],
     ids=lambda bad: bad[:12].hex(),
 )  # fmt: skip
-async def test_what_kafka_closes_the_connection_for_is_closed_after_the_answers_before_it(
-    tmp_path: Path, bad: bytes
-) -> None:
+async def test_errors_that_close_the_connection_do_so_after_earlier_answers(tmp_path: Path, bad: bytes) -> None:
     async with serving(tmp_path) as (core, server), connected(server) as client:
         client.send(produce(1), bad, produce(2))
         assert await client.correlation() == 1
@@ -158,7 +156,7 @@ async def test_trailing_bytes_are_ignored_as_kafka_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_garbage_harms_nobody(tmp_path: Path, seed: int) -> None:
+async def test_garbage_harms_no_other_client(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     async with serving(tmp_path) as (core, server), connected(server) as good:
         for _ in range(10):
@@ -187,7 +185,7 @@ async def test_a_request_that_the_core_gives_up_is_answered(tmp_path: Path) -> N
 
 
 # --- shutdown ----------------------------------------------------------------------------------------------------------
-async def test_stopping_finishes_what_is_worth_an_answer_and_closes(tmp_path: Path) -> None:
+async def test_stopping_answers_pending_requests_and_closes(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server), connected(server) as producer, connected(server) as consumer:
         committed = core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()
         producer.send(produce(1, acks=-1))
@@ -203,7 +201,7 @@ async def test_stopping_finishes_what_is_worth_an_answer_and_closes(tmp_path: Pa
             await asyncio.open_connection("127.0.0.1", server.port)
 
 
-async def test_stopping_does_not_wait_longer_than_it_may(tmp_path: Path) -> None:
+async def test_stopping_is_bounded_in_time(tmp_path: Path) -> None:
     async with serving(tmp_path, stop_timeout_ms=10) as (core, server), connected(server) as client:
         core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()
         client.send(produce(1, acks=-1))
@@ -240,7 +238,7 @@ async def test_limits_are_kafkas_defaults() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_clients_send_in_whatever_pieces_is_answered_in_order(tmp_path: Path, seed: int) -> None:
+async def test_requests_are_answered_in_order_for_any_split_into_pieces(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     limits = Limits(unsent_bytes=2000, requests_in_flight=3)
     async with serving(tmp_path, limits=limits) as (core, server):

@@ -68,7 +68,7 @@ async def test_requests_that_never_get_whole_lock_nobody_out(tmp_path: Path) -> 
                 assert await stalled.receive() is None
 
 
-async def test_the_buffer_of_a_quiet_client_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_buffer_of_an_idle_client_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_gateway.server.SWEEP_S", 0.02)
     batch = record_batch(bytes(200_000))
     async with serving(tmp_path) as (_, server), connected(server) as client:
@@ -147,7 +147,7 @@ async def test_a_client_that_goes_ends_its_waiting_fetch(tmp_path: Path) -> None
         assert all(waiter.done() for waiter in core.partitions[PARTITION].waiters)
 
 
-async def test_what_a_client_sent_before_it_went_is_taken(tmp_path: Path) -> None:
+async def test_requests_received_before_the_client_left_are_handled(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server):
         async with connected(server) as client:
             client.send(fetch(1, wait_ms=60_000), *(produce(place, acks=0) for place in range(2, 12)))

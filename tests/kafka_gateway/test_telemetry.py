@@ -126,7 +126,7 @@ def test_another_subscription_has_another_number(world: World) -> None:
     assert -(2**31) <= first < 2**31
 
 
-def test_who_asks_too_early_is_told_so_unless_there_is_something_new(world: World) -> None:
+def test_an_early_request_is_throttled_unless_the_subscription_changed(world: World) -> None:
     world.subscriptions = [Subscription(["a."], 500, [])]
     number = world.subscribed().subscription_id
     world.now_ms += 499
@@ -139,13 +139,13 @@ def test_who_asks_too_early_is_told_so_unless_there_is_something_new(world: Worl
 
 
 @pytest.mark.parametrize(("codec", "pack"), [(0, bytes), (1, cramjam.gzip.compress), (4, cramjam.zstd.compress)])
-def test_what_is_pushed_is_received(world: World, kept: Kept, codec: int, pack: object) -> None:
+def test_pushed_metrics_are_received(world: World, kept: Kept, codec: int, pack: object) -> None:
     data = bytes(pack(b"some metrics"))  # type: ignore[operator]
     assert world.push(world.subscribed().subscription_id, codec=codec, metrics=data) == 0
     assert kept.pushed == [PushedMetrics(ONE, "c", b"some metrics", False)]
 
 
-def test_what_may_not_be_pushed(world: World, kept: Kept) -> None:
+def test_pushes_that_are_refused(world: World, kept: Kept) -> None:
     world.subscriptions = [Subscription(["*"], 100, [])]
     number = world.subscribed().subscription_id
     for reserved in (bytes(16), bytes(15) + b"\1"):

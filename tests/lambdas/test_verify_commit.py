@@ -95,7 +95,7 @@ async def test_lost_and_reordered_hints_change_nothing(world: World) -> None:
     assert world.cursor() == 4
 
 
-async def test_what_left_the_manifest_for_a_page_is_found(world: World) -> None:
+async def test_segments_moved_from_the_manifest_to_a_page_are_found(world: World) -> None:
     for _ in range(200):
         await world.extend(1)
     assert stored_manifest(world.store).live_pages
@@ -265,7 +265,7 @@ async def test_a_deleted_partition_ends_at_its_last_commit(world: World) -> None
     assert (world.cursor(), world.verdicts()) == (world.commit(), [])
 
 
-async def test_out_of_time_the_message_stays_and_the_next_goes_on(world: World) -> None:
+async def test_a_message_out_of_time_stays_queued_and_the_next_continues(world: World) -> None:
     for _ in range(3):
         await world.extend()
     assert world.wake(context=Context([900_000, 900_000, 59_000])) == ["m0"]
@@ -279,7 +279,7 @@ async def test_out_of_time_the_message_stays_and_the_next_goes_on(world: World) 
     ["not json", "[]", '{"Records": [{}]}', notification("live/x", bucket="another"), "null"],
     ids=["text", "list", "no-s3", "other-bucket", "null"],
 )
-async def test_a_message_that_is_none_stays_for_the_dead_letters(world: World, body: str) -> None:
+async def test_an_invalid_message_goes_to_the_dead_letter_queue(world: World, body: str) -> None:
     await world.extend()
     assert world.wake(body, hint()) == ["m0"]
     assert world.cursor() == 1
@@ -296,7 +296,7 @@ async def test_a_message_that_is_none_stays_for_the_dead_letters(world: World, b
     ],
     ids=["test-event", "topic-file", "other-prefix", "foreign", "no-such-manifest"],
 )
-async def test_what_is_no_manifest_is_passed_over(world: World, body: str) -> None:
+async def test_objects_that_are_not_manifests_are_skipped(world: World, body: str) -> None:
     await world.extend()
     assert world.wake(body) == []
     assert world.cursor() is None
@@ -315,7 +315,7 @@ async def test_a_bad_cursor_is_refused_and_left_alone(world: World) -> None:
         assert world.store.get(key).data == damage
 
 
-def test_an_event_that_is_no_batch_names_the_mistake(world: World) -> None:
+def test_an_event_that_is_not_a_batch_names_the_fault(world: World) -> None:
     from lambdas.notifications import messages
 
     with pytest.raises(ValueError, match="connect the function to the queue"):

@@ -31,7 +31,7 @@ def node_settings(**other: str) -> NodeSettings:
     return load_settings({}, config_file=IMAGE_SETTINGS, environ=environment)
 
 
-def test_what_is_mounted_and_waited_for_is_there() -> None:
+def test_mounted_files_and_awaited_services_exist() -> None:
     for service in SERVICES.values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]

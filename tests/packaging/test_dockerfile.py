@@ -54,7 +54,7 @@ def test_its_command_is_the_servers_and_its_settings_are_copied() -> None:
     assert f"packaging/docker/node.toml {command[2]}" in rests("COPY")
 
 
-def test_what_is_built_is_let_in_and_nothing_else() -> None:
+def test_the_build_context_has_the_needed_files_and_no_others() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
         "\n"
     )

@@ -161,7 +161,7 @@ def command(recorder: Recorder, *words: str) -> str:
     return done.out
 
 
-def test_a_node_and_a_reader_may_do_what_they_do_and_nothing_more(
+def test_the_policies_of_node_and_reader_allow_their_requests_and_no_more(
     tmp_path: Path, recorder: Recorder, versitygw: s3_servers.S3Server
 ) -> None:
     with node_at(tmp_path / "first", recorder) as node:

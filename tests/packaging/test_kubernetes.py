@@ -127,7 +127,7 @@ def test_the_node_takes_its_settings_and_is_reached_where_services_lead() -> Non
     assert container["args"] == ["serve", "--config", f"{mounts['settings']}/node.toml"]
 
 
-def test_probes_ask_what_is_served() -> None:
+def test_probes_request_served_paths() -> None:
     (container,) = resource("StatefulSet")["spec"]["template"]["spec"]["containers"]
     paths = {kind: container[kind]["httpGet"]["path"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}

@@ -88,7 +88,7 @@ def test_every_name_that_programs_import_is_there() -> None:
         exec("from tidelog import Broker")
 
 
-def test_the_import_brings_nothing_but_what_is_asked_for() -> None:
+def test_the_import_loads_only_the_requested_modules() -> None:
     program = """
 import sys
 def brought(): return sorted({"grpc", "grpc_api", "storage_tiers", "pyspark_tidelog", "boto3", "pyarrow"} & set(sys.modules))

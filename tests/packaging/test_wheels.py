@@ -117,7 +117,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OWN = "import service, spark, contract, kafka_gateway, lambdas; assert service.OWN and spark.OWN and lambdas.OWN\n"
 
 
-def test_tidelog_alone_beside_a_users_files(embedded: Environment, user: Path) -> None:
+def test_tidelog_alone_installs_beside_a_users_files(embedded: Environment, user: Path) -> None:
     (user / "program.py").write_text(
         OWN
         + """
@@ -155,7 +155,9 @@ def node(whole: Environment, user: Path, tmp_path: Path) -> Iterator[InstalledNo
         yield node
 
 
-def test_both_beside_a_users_files(node: InstalledNode, embedded: Environment, whole: Environment, user: Path) -> None:
+def test_both_distributions_install_beside_a_users_files(
+    node: InstalledNode, embedded: Environment, whole: Environment, user: Path
+) -> None:
     """From a client's record to the bucket and back with the installed packages; the take-over makes its own check."""
     at = ["--bootstrap-server", node.kafka]
     path = {"PYTHONPATH": str(user)}

@@ -96,7 +96,9 @@ def test_two_address_families_may_share_a_port(listeners: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named(listeners: str, advertised: str | None, protocols: str | None, complaint: str) -> None:
+def test_wrong_listeners_are_named(
+    listeners: str, advertised: str | None, protocols: str | None, complaint: str
+) -> None:
     with pytest.raises(InvalidConfig, match=complaint):
         parse_listeners(listeners, advertised, protocols)
 
@@ -105,14 +107,14 @@ def test_what_is_wrong_is_named(listeners: str, advertised: str | None, protocol
     st.sampled_from(["", "h", "logs.example.com", "10.0.0.1", "::1", "fe80::1%eth0"]),
     st.integers(0, MAX_PORT),
 )
-def test_an_address_is_read_as_it_is_written(host: str, port: int) -> None:
+def test_addresses_are_parsed(host: str, port: int) -> None:
     assert host_and_port(text_of(host, port)) == (host, port)
     at = Endpoint("PLAINTEXT", host, port)
     assert parse_listeners(url_of(at)).bound == (at,)
 
 
 @pytest.mark.parametrize("text", ["", "h", "h:", "h:x", "h:65536", "h h:1", "http://h:1"])
-def test_text_that_is_no_address_is_refused(text: str) -> None:
+def test_text_that_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write HOST:PORT"):
         host_and_port(text)
 

@@ -81,7 +81,9 @@ def test_a_directory_is_restored_without_serving(node: Node) -> None:
     assert len(consume(node, "orders", 1, 100)) == 100
 
 
-async def test_a_check_runs_beside_a_file_of_a_packages_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_check_runs_in_a_directory_with_a_file_of_a_packages_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "service.py").write_text("raise AssertionError('the current directory was searched')\n")
     (tmp_path / "store").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -74,7 +74,7 @@ def service_links(service: str, port: str, url: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("service", ["TIDELOG", "TIDELOG_HTTP", "TIDELOG_GRPC", "TIDELOG_BROKER", "TIDELOG_BROKER__0"])
 @pytest.mark.parametrize("url", ["tcp://10.0.0.7:9092", "udp://10.0.0.7:53", "sctp://10.0.0.7:9092"])
-def test_what_kubernetes_says_of_services_is_no_setting(service: str, url: str) -> None:
+def test_kubernetes_service_variables_are_not_settings(service: str, url: str) -> None:
     links = service_links(service, "KAFKA_2", url)
     assert load_settings({}, environ=links) == NodeSettings()
     settings = load_settings({}, environ={**links, "TIDELOG_NODE_ID": "5", "TIDELOG_BROKER__NUM_PARTITIONS": "3"})
@@ -85,7 +85,7 @@ def test_no_setting_is_called_as_a_service_link_is() -> None:
     assert [name for name in NodeSettings.model_fields if is_service_link(f"TIDELOG_{name.upper()}", "1")] == []
 
 
-def test_variables_of_other_programs_of_ours_are_no_setting() -> None:
+def test_variables_of_our_other_programs_are_not_settings() -> None:
     others = {"TIDELOG_READER": "mine", "TIDELOG_FAULT_SEED": "7"}
     others |= {"TIDELOG_BOOTSTRAP_SERVER": "127.0.0.1:9092", "TIDELOG_PROFILE": "prod"}
     assert load_settings({}, environ=others) == NodeSettings()

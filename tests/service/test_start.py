@@ -52,7 +52,7 @@ def test_bad_settings_leave_no_directory(tmp_path: Path, settings: dict[str, obj
 
 
 @pytest.mark.parametrize("listener", ["listeners", "http_listener", "grpc_listener"])
-def test_a_port_that_is_taken_is_named(tmp_path: Path, taken: int, listener: str) -> None:
+def test_a_port_in_use_is_named(tmp_path: Path, taken: int, listener: str) -> None:
     address = FREE[listener].replace(":0", f":{taken}")
     wanted = NodeSettings(**{**FREE, listener: address, "data_dir": tmp_path / "data", "store": "none"})  # type: ignore[arg-type]
     flag = f"--{listener.replace('_', '-')}"

@@ -85,7 +85,7 @@ def told(found: Inventory) -> tuple[list[TopicId], list[TopicId]]:
         (gone(A), seen(B, manifests={A: [0], B: [0]}), [B], [A]),
     ],
 )
-def test_what_a_name_means(
+def test_the_meaning_of_a_key(
     snapshot: MetadataImage | None, topic: SeenTopic, live: list[TopicId], doomed: list[TopicId]
 ) -> None:
     assert told(inventory(snapshot, [topic])) == (live, doomed)
@@ -107,7 +107,7 @@ def test_what_a_name_means(
         (gone(A, live=B), seen(A, manifests={A: [0], B: [0]}), []),
     ],
 )
-def test_no_id_is_deleted_that_nothing_calls_deleted(
+def test_no_topic_id_is_deleted_without_evidence_of_its_deletion(
     snapshot: MetadataImage | None, topic: SeenTopic, unexplained: list[TopicId]
 ) -> None:
     found = inventory(snapshot, [topic])
@@ -115,7 +115,7 @@ def test_no_id_is_deleted_that_nothing_calls_deleted(
     assert set(found.unexplained) <= set(found.doomed)
 
 
-def test_what_was_deleted_stays_so_in_the_next_take_over_too() -> None:
+def test_deleted_topics_stay_deleted_in_the_next_take_over() -> None:
     before = gone(A)
     after = MetadataImage().apply_batch(records(before, inventory(before, [seen(A)]), {}, node_id=1))
     assert (after.gone, list(after.deleting)) == ((A,), [A])

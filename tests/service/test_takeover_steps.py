@@ -114,7 +114,7 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
     assert len(survived) <= 4, survived
 
 
-async def test_what_the_old_node_changes_until_the_incarnation_is_raised_counts(tmp_path: Path) -> None:
+async def test_changes_of_the_old_node_count_until_the_incarnation_is_raised(tmp_path: Path) -> None:
     """The old node still runs, and alters a topic's config after the take-over's first look at the bucket."""
     left, before = await left_behind(tmp_path / "lost")
     store, key = FaultyStore(left), keys.topic_file_key(before.cluster_id, "t")
@@ -161,7 +161,7 @@ async def test_a_take_over_does_not_go_on_where_another_start_came_in_between(tm
             await start.run()
 
 
-async def test_without_a_snapshot_manifests_and_topic_files_say_what_they_can(tmp_path: Path) -> None:
+async def test_without_a_snapshot_metadata_come_from_manifests_and_topic_files(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     await left.delete([info.key for info in left.blocking().list(keys.metadata_prefix(before.cluster_id))])
     async with taking(tmp_path / "new", left, before.cluster_id) as start:

@@ -66,7 +66,7 @@ def refusal(piece: ScanPiece, data: bytes) -> str:
     return str(refused.value)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_batches_are_named() -> None:
     without_first = DATA[BOUNDS[1] :]
     assert "offsets [100, 107) are missing" in refusal(piece_of(), without_first)
     without_third = DATA[: BOUNDS[2]] + DATA[BOUNDS[3] :]
@@ -76,7 +76,7 @@ def test_what_is_missing_is_named() -> None:
     assert "53 records are there, the manifest says 54" in refusal(piece_of(records=54), without_third)
 
 
-def test_what_does_not_belong_is_named() -> None:
+def test_foreign_batches_are_named() -> None:
     assert "its last 40 bytes are an incomplete batch" in refusal(piece_of(), DATA + DATA[:40])
     assert "a batch of offsets [100, 107) follows 160" in refusal(piece_of(records=59), DATA + DATA[: BOUNDS[1]])
     assert "a batch of offsets [156, 160) follows 156" in refusal(piece_of(stop=157), DATA)

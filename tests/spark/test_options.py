@@ -77,7 +77,7 @@ def test_unknown_options_are_named_with_the_known_ones() -> None:
     assert "with store" in refusal(**{"kafka.bootstrap.servers": "127.0.0.1:9092"})
 
 
-def test_a_path_is_told_where_it_belongs() -> None:
+def test_a_path_as_an_address_gets_a_hint_to_its_option() -> None:
     assert 'option("store"' in refusal(path="/bucket")
 
 

@@ -125,7 +125,7 @@ except ImportError as error:
     assert "pyspark" in done.stdout.splitlines()[2]
 
 
-def test_describe_tells_the_plan(tmp_path: Path, bucket: Bucket) -> None:
+def test_describe_shows_the_plan(tmp_path: Path, bucket: Bucket) -> None:
     bucket.publish("a", 1)
     bucket.extend("a", numbered(0, 10))
     (plan,) = describe(**options(tmp_path / "store", "a"))

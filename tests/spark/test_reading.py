@@ -124,7 +124,7 @@ def test_several_topics_and_partitions(bucket: Bucket, store: Path) -> None:
 
 
 # --- offsets -----------------------------------------------------------------------------------------------------------
-def test_nothing_there_is_no_row(bucket: Bucket, store: Path) -> None:
+def test_an_empty_range_gives_no_rows(bucket: Bucket, store: Path) -> None:
     reader = DefaultSource(options(store, "a")).reader(ONLY_OFFSETS)
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == []  # Spark's task for an empty plan
@@ -407,7 +407,7 @@ def test_offsets_that_are_not_offloaded_yet_are_read_once_they_are(bucket: Bucke
     assert read_offsets(store, endingOffsets='{"a": {"0": 80}}') == list(range(80))
 
 
-def test_who_starts_below_the_log_starts_there(bucket: Bucket, store: Path) -> None:
+def test_a_start_below_log_start_reads_from_log_start(bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 50))
     bucket.extend("a", numbered(50, 50))
     bucket.expire("a", 60)

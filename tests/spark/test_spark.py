@@ -121,7 +121,7 @@ def test_ranges_by_offset_and_time_in_small_splits(spark: SparkSession, bucket: 
     assert load(spark, store, endingTimestamp=moment).count() == 2000
 
 
-def test_an_empty_topic_is_no_row(spark: SparkSession, store: Path) -> None:
+def test_an_empty_topic_gives_no_rows(spark: SparkSession, store: Path) -> None:
     assert load(spark, store, "empty").count() == 0
     assert load(spark, store, "a,empty").collect() == []
 
@@ -149,7 +149,7 @@ def test_refusals_come_with_load(spark: SparkSession, store: Path) -> None:
         spark.read.format("tidelog").option("topics", "a").load(str(store))
 
 
-def test_what_is_not_there_is_one_sentence(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_missing_things_are_one_sentence(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     assert "there is no topic 'b' in cluster" in planning_refused(load(spark, store, "b"))
     assert "there is no directory" in planning_refused(load(spark, tmp_path / "absent"))
     assert "snapshotCommit 7 means one partition's manifest" in planning_refused(load(spark, store, snapshotCommit="7"))
@@ -226,7 +226,7 @@ def test_time_travel(spark: SparkSession, bucket: Bucket, store: Path) -> None:
     )
 
 
-def test_what_was_swept_since_the_plan_is_an_error_never_fewer_rows(
+def test_segments_swept_since_the_plan_are_an_error_and_never_fewer_rows(
     spark: SparkSession, bucket: Bucket, store: Path
 ) -> None:
     from pyspark.errors import PySparkException
@@ -252,7 +252,7 @@ def test_changed_bytes_are_an_error(spark: SparkSession, bucket: Bucket, store: 
     assert "its bytes were changed in the bucket" in task_failed(load(spark, store))
 
 
-def test_explain_says_what_is_read_and_as_of_when(
+def test_explain_shows_what_is_read_and_as_of_when(
     spark: SparkSession, bucket: Bucket, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bucket.extend("a", numbered(0, 100))

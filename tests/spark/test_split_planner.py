@@ -129,7 +129,7 @@ def test_a_range_below_an_segments_first_batch_reads_the_first_interval() -> Non
     assert [split.bytes for split in splits] == [1000]
 
 
-def test_nothing_to_read_is_no_split() -> None:
+def test_an_empty_plan_has_no_splits() -> None:
     segment = segment_of(IDS, 0, 1000, 1)
     assert splits_of(manifest_of([segment]), no_page, no_index, 500, 500, 1) == ()
     assert splits_of(first_manifest(IDS), no_page, no_index, 0, 0, 1) == ()

@@ -114,7 +114,7 @@ def test_a_topic_as_of_a_commit_while_its_objects_live(bucket: Bucket, tmp_path:
         rows_at(store, 99)
 
 
-def test_what_is_deleted_from_a_range_that_lives_stays_hidden(bucket: Bucket, tmp_path: Path) -> None:
+def test_deleted_records_of_a_live_segment_stay_hidden(bucket: Bucket, tmp_path: Path) -> None:
     bucket.publish("t", 1)
     bucket.extend("t", numbered(0, 10))
     bucket.extend("t", numbered(10, 10))

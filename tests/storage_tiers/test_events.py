@@ -86,7 +86,7 @@ def test_a_defect_has_its_traceback() -> None:
     assert lines.getvalue().count("\n") == 1 and "a bug" in json.loads(lines.getvalue())["traceback"]
 
 
-def test_what_a_library_writes_is_an_event_named_message() -> None:
+def test_messages_of_libraries_are_events_named_message() -> None:
     stream = said("json")
     log.error("%s happened\nhere", "it")
     told = json.loads(stream.getvalue())
@@ -120,7 +120,7 @@ def test_the_next_event_carries_the_number_omitted() -> None:
     assert seldom.allows("a", 2) == 0, "a clock that was set back holds nothing up"
 
 
-def test_a_trouble_is_news_when_it_begins_changes_and_ends() -> None:
+def test_a_trouble_is_logged_when_it_begins_changes_and_ends() -> None:
     troubles = events.Troubles(most=2)
     assert [troubles.begins("p", TierUnavailable(str(n))) for n in range(3)] == [True, False, False]
     assert troubles.begins("p", StorageError("full"))

@@ -122,7 +122,7 @@ async def test_a_turn_that_is_left_twice_makes_room_once() -> None:
     await asyncio.wait({late})
 
 
-async def test_work_that_nobody_wants_ends_at_its_next_rest() -> None:
+async def test_abandoned_work_ends_at_its_next_rest() -> None:
     wanted = True
     lane = Lane()
     turn = lane.turn(lambda: wanted)

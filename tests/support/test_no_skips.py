@@ -33,7 +33,7 @@ def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("words", [("-p", "no:xdist"), ("-n", "1")], ids=["one process", "workers"])
-def test_what_is_left_out_fails_the_run(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_skipped_test_fails_the_run(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "test_sound.py").write_text("def test_sound(): pass\n")
     assert run(tmp_path, *words).returncode == 0
     for number, (text, _) in enumerate(WAYS):

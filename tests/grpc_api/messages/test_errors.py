@@ -14,7 +14,7 @@ from storage_tiers.errors import Advice, LogError
 ALL_ERRORS = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, LogError)]
 
 
-def test_every_error_stands_in_the_table_under_the_name_that_the_gateway_gives_it() -> None:
+def test_every_error_is_in_the_table_under_the_gateways_name() -> None:
     assert {kind: meaning.kafka for kind, meaning in TABLE.items()} == {kind: CODES[kind].name for kind in ALL_ERRORS}
 
 

@@ -75,7 +75,7 @@ async def test_a_flush_waits_for_no_linger(held: Accumulator) -> None:
     assert len(held.take_due(0.0)) == 1
 
 
-async def test_what_comes_again_comes_at_its_moment_as_it_was(held: Accumulator) -> None:
+async def test_a_retried_batch_is_sent_unchanged_at_its_time(held: Accumulator) -> None:
     add(held, 3)
     ((lane, batch),) = held.take_due(0.0)
     batch.encoded = b"bytes"
@@ -86,7 +86,7 @@ async def test_what_comes_again_comes_at_its_moment_as_it_was(held: Accumulator)
     assert batch.encoded == b"bytes"
 
 
-async def test_room_is_given_back_whichever_way_a_batch_ends(held: Accumulator) -> None:
+async def test_memory_is_returned_however_a_batch_ends(held: Accumulator) -> None:
     add(held, 9)
     assert held.has_room(SIZE)
     add(held, 1)
@@ -124,7 +124,7 @@ async def test_halves_keep_records_order_and_waiters(held: Accumulator) -> None:
     assert (before, held.held_bytes) == (3 * SIZE, 0)
 
 
-async def test_unknown_offsets_are_minus_one_and_a_cancelled_waiter_is_nobody(held: Accumulator) -> None:
+async def test_unknown_offsets_are_minus_one_and_cancelled_waiters_are_ignored(held: Accumulator) -> None:
     gone, there = add(held, 2)
     gone.cancel()
     held.flushing += 1
@@ -147,7 +147,7 @@ async def test_a_flush_knows_when_all_that_was_held_is_over(held: Accumulator) -
     assert all(batch.is_over for batch in last)
 
 
-async def test_what_was_halved_is_over_with_its_second_half(held: Accumulator) -> None:
+async def test_a_split_batch_is_complete_with_its_second_half(held: Accumulator) -> None:
     add(held, 3)
     (last,) = held.last_batches()
     ((lane, _),) = held.take_due(0.0)

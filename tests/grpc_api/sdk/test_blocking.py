@@ -54,7 +54,7 @@ def client(address: str) -> Iterator[BlockingClient]:
         yield connected
 
 
-def test_what_is_sent_is_read(client: BlockingClient) -> None:
+def test_sent_records_are_read(client: BlockingClient) -> None:
     client.create_topic("t", partitions=2)
     with client.producer(ProducerOptions(compression="lz4")) as producer:
         sent = [producer.send("t", b"%d" % number, key=b"%d" % (number % 5)) for number in range(2000)]
@@ -124,7 +124,7 @@ def test_errors_come_through_futures_and_calls(client: BlockingClient) -> None:
         next(reader)
 
 
-def test_mistakes_come_through_futures_and_the_producer_goes_on(client: BlockingClient) -> None:
+def test_errors_arrive_through_futures_and_the_producer_continues(client: BlockingClient) -> None:
     client.create_topic("t")
     with client.producer() as producer:
         mistakes: list[dict[str, Any]] = [{"value": "text"}, {"value": 5}, {"headers": {"a": b""}}, {"timestamp": -1}]
@@ -167,7 +167,7 @@ def test_clients_come_and_go_in_one_thread(address: str) -> None:
     assert [thread.name for thread in threading.enumerate()].count("tidelog-client") == 1
 
 
-def test_a_program_whose_last_client_has_gone_says_nothing(address: str) -> None:
+def test_a_program_prints_nothing_after_its_last_client_is_closed(address: str) -> None:
     """Runs in a process of its own: in this one the node's channels and server keep gRPC's poller alive."""
     program = (
         "import sys\n"
@@ -183,7 +183,7 @@ def test_a_program_whose_last_client_has_gone_says_nothing(address: str) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_node_is_said_in_time() -> None:
+def test_a_missing_node_is_reported_in_time() -> None:
     with (
         pytest.raises(LeaderNotAvailable, match=r"no node answers at 127\.0\.0\.1:1 \(.*: start one, or name"),
         BlockingClient.connect("127.0.0.1:1", timeout_s=0.2),

@@ -85,7 +85,7 @@ async def test_everything_is_read_in_offset_order_partition_by_partition(left: L
     ("start", "first"),
     [("earliest", 1), ({1: 40}, 81), (moment(100), 101), (moment(0), 1), (moment(-5), 1)],
 )
-async def test_reading_begins_where_it_is_told(left: Left, start: object, first: int) -> None:
+async def test_reading_begins_at_the_given_position(left: Left, start: object, first: int) -> None:
     assert left.values(partitions=[1], start=start) == list(range(first, COUNT, 2))
 
 
@@ -116,7 +116,7 @@ async def test_log_start_hides_what_was_deleted(tmp_path: Path) -> None:
             next(bucket.read("t", partitions=[0], start={0: 36}))
 
 
-async def test_of_several_clusters_the_one_that_has_the_topic_is_read(tmp_path: Path) -> None:
+async def test_among_several_clusters_the_one_with_the_topic_is_read(tmp_path: Path) -> None:
     memory = MemoryStore(SystemClock())
     for cluster in ("one", "two"):
         holder = Holder(1, "d", "s")
@@ -135,7 +135,7 @@ async def test_of_several_clusters_the_one_that_has_the_topic_is_read(tmp_path: 
     assert ColdBucket(memory.blocking(), "two").topics() == ["both", "t"]
 
 
-async def test_what_is_not_there_is_named(left: Left) -> None:
+async def test_missing_things_are_named(left: Left) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="nothing"):
         next(left.bucket.read("nothing"))
     with pytest.raises(InvalidPartitions, match="0 to 1"):

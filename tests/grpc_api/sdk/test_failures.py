@@ -59,7 +59,7 @@ class Answers:
         monkeypatch.setattr(type(node.node.log), "append", append)
 
 
-async def test_a_lost_answer_is_asked_for_again_and_the_record_is_there_once(
+async def test_after_a_lost_answer_the_retry_leaves_one_record(
     node: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_topic("t")
@@ -208,7 +208,7 @@ async def test_acknowledged_by_the_leader_does_not_wait_for_the_commit(
         assert (await (await producer.send("t", b"x"))).offset == 0
 
 
-async def test_a_closed_producer_takes_nothing(client: Client) -> None:
+async def test_a_closed_producer_refuses_records(client: Client) -> None:
     await client.create_topic("t")
     async with client.producer() as producer:
         await producer.send("t", b"x")
@@ -247,7 +247,7 @@ async def _later(node: Served) -> None:
     await node.come_back()
 
 
-async def test_a_reader_gives_a_node_up_after_its_time(node: Served, client: Client) -> None:
+async def test_a_reader_fails_when_the_node_is_away_too_long(node: Served, client: Client) -> None:
     await client.create_topic("t")
     reader = client.reader("t", options=ReaderOptions(retry_s=0.2))
     await node.hang_up()

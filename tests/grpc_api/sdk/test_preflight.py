@@ -46,7 +46,9 @@ async def listener() -> AsyncIterator[Callable[[bytes | None], object]]:
         (b"220 mail ready\r\n", "answers b'220 mail "),
     ],
 )
-async def test_what_speaks_no_grpc_is_named(listener: Callable[..., object], answer: bytes, sentence: str) -> None:
+async def test_servers_that_do_not_speak_grpc_are_named(
+    listener: Callable[..., object], answer: bytes, sentence: str
+) -> None:
     address = await listener(answer)  # type: ignore[misc]
     with pytest.raises(InvalidRequest, match=f"{address} is not a gRPC listener: .*{sentence}.*; name a node's gRPC"):
         async with Client.connect(address):

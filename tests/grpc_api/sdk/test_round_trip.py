@@ -163,7 +163,7 @@ async def test_wrong_topics_partitions_and_times_are_refused_with_reasons(client
         await anext(client.reader("t", start=datetime(2024, 1, 1)))
 
 
-async def test_a_position_that_is_gone_fails_or_moves_as_told(client: Client) -> None:
+async def test_a_position_out_of_range_fails_or_moves_as_configured(client: Client) -> None:
     await client.create_topic("t")
     async with client.producer() as producer:
         for number in range(10):
@@ -208,6 +208,6 @@ async def test_a_batch_that_is_refused_leaves_no_hole_in_the_sequence(client: Cl
         {"delivery_timeout_s": 0.001},
     ],
 )
-def test_options_that_cannot_work_are_refused_where_they_are_given(wrong: dict[str, object]) -> None:
+def test_impossible_options_are_refused_when_given(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         ProducerOptions(**wrong)  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ async def read(client: Client, **fields: Any) -> list[Message]:
 
 
 @pytest.mark.parametrize(("wrong", "reason"), NO_RECORDS, ids=[reason for _, reason in NO_RECORDS])
-async def test_what_is_no_record_is_refused_and_its_neighbours_arrive(
+async def test_invalid_records_are_refused_and_their_neighbours_arrive(
     client: Client, wrong: dict[str, Any], reason: str
 ) -> None:
     await client.create_topic("t")
@@ -55,7 +55,7 @@ async def test_what_is_no_record_is_refused_and_its_neighbours_arrive(
     assert [message.value for message in await read(client)] == [b"before", b"after"]
 
 
-async def test_what_a_program_does_to_its_buffer_later_is_not_sent(client: Client) -> None:
+async def test_later_changes_to_a_programs_buffer_are_not_sent(client: Client) -> None:
     await client.create_topic("t")
     buffer = bytearray(b"sent")
     async with client.producer(ProducerOptions(linger_s=1.0)) as producer:
@@ -94,7 +94,7 @@ async def test_places_that_are_none_are_refused(client: Client) -> None:
 @pytest.mark.parametrize(
     "address", ["", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "http://127.0.0.1:9093", ":9093"]
 )
-async def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+async def test_an_invalid_address_is_refused_at_once(address: str) -> None:
     with pytest.raises(InvalidRequest, match="HOST:PORT"):
         async with Client.connect(address):
             raise AssertionError("there is no such node")
@@ -107,7 +107,7 @@ async def test_a_partition_named_twice_is_read_once(client: Client) -> None:
     assert len(await read(client, partitions=[0, 0])) == 1
 
 
-async def test_a_start_behind_the_end_is_out_of_range_or_moved_as_told(client: Client) -> None:
+async def test_a_start_beyond_the_end_fails_or_moves_as_configured(client: Client) -> None:
     await client.create_topic("t")
     async with client.producer() as producer:
         await producer.send("t", b"x")

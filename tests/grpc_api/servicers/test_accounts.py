@@ -19,7 +19,7 @@ def test_one_connection_gets_half_and_the_next_half_of_the_rest() -> None:
         assert accounts.fits("somebody", 64)
 
 
-def test_what_is_larger_than_the_bound_waits_until_nobody_holds_anything() -> None:
+def test_a_request_above_the_bound_waits_until_the_pool_is_empty() -> None:
     accounts = Accounts(100)
     accounts.take("a", 1, 0.0)
     assert not accounts.fits("b", 200)
@@ -27,7 +27,7 @@ def test_what_is_larger_than_the_bound_waits_until_nobody_holds_anything() -> No
     assert accounts.fits("b", 200)
 
 
-def test_of_those_who_stand_still_the_one_that_holds_most_has_to_go() -> None:
+def test_the_stalled_connection_with_most_memory_is_closed() -> None:
     accounts = Accounts(100)
     accounts.take("large but moving", 50, 0.0)
     accounts.take("small", 1, 0.0)

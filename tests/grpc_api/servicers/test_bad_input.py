@@ -190,7 +190,7 @@ async def test_a_message_beyond_the_bound_is_refused_with_both_sizes(node: Serve
     assert answer.results[0].base_offset == 0
 
 
-async def test_bytes_that_are_no_message_are_refused(node: Served, channel: Any) -> None:
+async def test_bytes_that_are_not_a_message_are_refused(node: Served, channel: Any) -> None:
     for method in ("Log/Produce", "Topics/Create", "Cold/Manifests"):
         call = channel.unary_unary(f"/tidelog.v1.{method}", request_serializer=None, response_deserializer=None)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -259,9 +259,7 @@ async def test_a_negative_deadline_does_nothing(node: Served, channel: Any) -> N
     assert await topic_names(channel) == ["t"]
 
 
-async def test_a_call_whose_deadline_passes_before_the_node_comes_to_it_does_nothing(
-    node: Served, channel: Any
-) -> None:
+async def test_a_call_past_its_deadline_before_its_turn_does_nothing(node: Served, channel: Any) -> None:
     ended: list[grpc.StatusCode] = []
 
     def call_from_a_thread() -> None:

@@ -96,7 +96,7 @@ async def test_an_answer_is_counted_until_its_caller_has_read_it(node: Served, c
     assert node.server.bounds.followed == 0
 
 
-async def test_a_caller_that_stands_still_holds_half_at_most_and_others_are_served(node: Served, channel: Any) -> None:
+async def test_a_stalled_caller_holds_at_most_half_and_others_are_served(node: Served, channel: Any) -> None:
     await fill(node, 40)
     shrink(node, 16 * MIB)
     answers = node.server.bounds.answers
@@ -109,7 +109,7 @@ async def test_a_caller_that_stands_still_holds_half_at_most_and_others_are_serv
         assert answers._accounts.largest_stalled(0.0) is None
 
 
-async def test_callers_who_stand_still_are_closed_when_others_need_what_they_hold(
+async def test_stalled_callers_are_closed_when_others_need_their_memory(
     node: Served, channel: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(node, 40)
@@ -184,7 +184,9 @@ async def test_a_batch_that_no_message_holds_is_an_error_in_its_place(
 
 
 @pytest.mark.parametrize(("kind", "count"), [("fetch", 100), ("stream", 500)])
-async def test_a_nodes_memory_stays_bounded_whoever_does_not_read(tmp_path: Path, kind: str, count: int) -> None:
+async def test_a_nodes_memory_stays_bounded_with_clients_that_do_not_read(
+    tmp_path: Path, kind: str, count: int
+) -> None:
     with Node(tmp_path) as node:
         async with open_channel(node.grpc) as channel:
             await TopicsStub(channel).Create(topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="t")]))
@@ -218,7 +220,7 @@ async def test_a_request_is_counted_from_before_it_is_read(node: Served, channel
     await until(lambda: requests.held_bytes == 0)
 
 
-async def test_what_is_appended_is_not_held_until_it_is_committed(
+async def test_appended_records_do_not_occupy_memory_until_the_commit(
     node: Served, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = node.node.log.append
@@ -437,7 +439,7 @@ async def test_refusals_leave_nothing_for_the_collector(node: Served, channel: A
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5, 20])
-async def test_calls_that_are_given_up_leave_no_word_in_the_log(
+async def test_cancelled_calls_leave_nothing_in_the_log(
     node: Served, channel: Any, caplog: pytest.LogCaptureFixture, turns: int
 ) -> None:
     await fill(node, 10)

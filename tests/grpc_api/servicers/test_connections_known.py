@@ -59,7 +59,7 @@ def known(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> Connections:
     return made
 
 
-async def test_a_look_whose_caller_has_left_is_not_taken_for_a_new_one(known: Connections, callers: Callers) -> None:
+async def test_a_check_of_a_cancelled_caller_does_not_count_as_a_new_one(known: Connections, callers: Callers) -> None:
     first, second = callers.connect(), callers.connect()
     await known.admit(first)
     leaving = asyncio.ensure_future(known.admit(second))
@@ -73,7 +73,7 @@ async def test_a_look_whose_caller_has_left_is_not_taken_for_a_new_one(known: Co
     assert known.admitted == {second}
 
 
-async def test_nobody_has_gone_where_no_descriptor_is_left_to_look(known: Connections, callers: Callers) -> None:
+async def test_without_descriptors_no_client_counts_as_gone(known: Connections, callers: Callers) -> None:
     first, second = callers.connect(), callers.connect()
     await known.admit(first)
     with no_descriptors(), pytest.raises(Busy):

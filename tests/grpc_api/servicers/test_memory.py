@@ -11,7 +11,7 @@ def nobody_closed(limit_bytes: int) -> CallerMemory:
     return CallerMemory(limit_bytes, lambda _: None)
 
 
-async def test_who_is_let_in_and_gives_up_in_the_same_turn_keeps_nothing() -> None:
+async def test_a_waiter_cancelled_in_the_turn_of_its_grant_keeps_nothing() -> None:
     memory = nobody_closed(100)
 
     async def take() -> None:
@@ -29,7 +29,7 @@ async def test_who_is_let_in_and_gives_up_in_the_same_turn_keeps_nothing() -> No
     assert waiting.cancelled() and memory.held_bytes == 0
 
 
-async def test_who_gives_up_while_it_waits_lets_others_pass() -> None:
+async def test_a_cancelled_waiter_lets_others_pass() -> None:
     memory = nobody_closed(100)
     first = memory.try_hold("a", 60)
     assert first is not None
@@ -49,7 +49,7 @@ async def test_who_gives_up_while_it_waits_lets_others_pass() -> None:
     assert memory.held_bytes == 0
 
 
-async def test_who_waits_for_others_is_served_before_all_behind_it() -> None:
+async def test_waiters_are_served_in_order() -> None:
     memory, served = nobody_closed(100), list[str]()
     first = memory.try_hold("a", 100)
     assert first is not None

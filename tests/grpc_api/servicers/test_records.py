@@ -54,7 +54,7 @@ def to_send(*values: bytes, **fields: Any) -> list[pb.RecordToSend]:
     return [pb.RecordToSend(value=value, **fields) for value in values]
 
 
-async def test_what_is_sent_is_read_with_all_that_a_record_has(client: Client, stub: Any) -> None:
+async def test_sent_records_are_read_with_all_their_fields(client: Client, stub: Any) -> None:
     await client.create_topic("t", partitions=3)
     headers = [pb.RecordHeader(name="shop", value=b"12"), pb.RecordHeader(name="none"), pb.RecordHeader(value=b"")]
     records = [
@@ -159,7 +159,7 @@ async def test_many_partitions_are_read_in_several_calls(client: Client, stub: A
     assert [each.value for each in await read_all(stub, partitions=[limits.MAX_FETCH_PARTITIONS])] == [b"x"]
 
 
-async def test_a_read_begins_where_it_is_told(client: Client, stub: Any) -> None:
+async def test_a_read_begins_at_the_given_position(client: Client, stub: Any) -> None:
     await client.create_topic("t", partitions=2)
     for number in range(10):
         records = to_send(b"%d" % number, partition=number % 2, timestamp_ms=1000 + number)

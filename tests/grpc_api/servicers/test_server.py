@@ -123,7 +123,7 @@ async def test_a_defect_is_internal_and_shows_nothing_of_its_insides(core: Seali
     assert "secret" not in (failed.value.details() or "")
 
 
-async def test_the_callers_deadline_gives_the_wait_up(core: SealingCore, channel: Any) -> None:
+async def test_the_callers_deadline_ends_the_wait(core: SealingCore, channel: Any) -> None:
     core.answer_at_once = False
 
     with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -184,7 +184,7 @@ async def test_after_stop_the_port_is_free(core: SealingCore) -> None:
     assert second.port == first.port
 
 
-async def test_a_connection_beyond_the_bound_is_told_so_until_another_has_gone(core: SealingCore) -> None:
+async def test_connections_beyond_the_bound_get_an_error_until_another_closes(core: SealingCore) -> None:
     server = await serve_grpc(core, "127.0.0.1", 0, connections=2)
     # Otherwise the channels of one process share a connection.
     apart = (("grpc.use_local_subchannel_pool", 1),)

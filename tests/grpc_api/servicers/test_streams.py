@@ -98,7 +98,7 @@ async def test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there
     assert log_end(node) == 2
 
 
-async def test_the_leaders_acknowledgement_comes_first_and_the_commit_later(node: Served, stub: Any) -> None:
+async def test_the_leader_acknowledges_before_the_commit(node: Served, stub: Any) -> None:
     await node.node.create("f", configs={"flush.messages": "1"})
     call = stub.ProduceStream()
     await call.write(opening())
@@ -138,7 +138,7 @@ async def test_a_wrong_sequence_ends_the_stream_and_appends_nothing(node: Served
     assert log_end(node) == 0
 
 
-async def test_what_came_before_the_error_is_answered_before_it(node: Served, stub: Any) -> None:
+async def test_requests_before_the_error_are_answered_first(node: Served, stub: Any) -> None:
     call = stub.ProduceStream()
     await call.write(opening())
     await call.read()
@@ -257,7 +257,7 @@ async def test_a_stream_gives_whole_batches_each_once(node: Served, stub: Any) -
     await until(lambda: not node.node.node.broker.partitions.get(("t", 0)).waiters)  # type: ignore[arg-type]
 
 
-async def test_the_first_message_says_where_each_partition_stands_and_silence_is_broken(stub: Any) -> None:
+async def test_the_first_message_has_each_position_and_empty_messages_follow(stub: Any) -> None:
     call = stub.FetchStream(fetch(max_wait_ms=100))
     (part,) = (await call.read()).partitions
     assert (part.index, part.high_watermark, part.records) == (0, 0, b"")
@@ -371,7 +371,7 @@ async def test_one_partitions_error_comes_after_the_others_records(node: Served,
         ),
     ],
 )
-async def test_what_cannot_be_read_is_refused_with_its_reason(
+async def test_unreadable_requests_are_refused_with_the_reason(
     stub: Any, request_: pb.FetchRequest, name: str, words: str
 ) -> None:
     _, found, sentence = await failure_of(stub.FetchStream(request_))
@@ -379,7 +379,7 @@ async def test_what_cannot_be_read_is_refused_with_its_reason(
     assert words in sentence
 
 
-async def test_no_message_is_asked_to_hold_more_than_it_may(node: Served, stub: Any) -> None:
+async def test_no_message_exceeds_its_bound(node: Served, stub: Any) -> None:
     await node.node.append("t", b"x")
     answer = await stub.Fetch(fetch(max_bytes=(1 << 31) - 1))
     assert len(answer.partitions[0].records) < MAX_FETCH_BYTES

@@ -38,7 +38,7 @@ async def test_topics_are_created(handlers: HandlerClient, core: MemoryCore, ver
         assert answer.topics[0].topic_id.bytes == core.ids["new"]
 
 
-async def test_a_name_that_stands_twice_creates_nothing(handlers: HandlerClient, core: MemoryCore) -> None:
+async def test_a_duplicate_name_creates_nothing(handlers: HandlerClient, core: MemoryCore) -> None:
     new = {"name": "new", "num_partitions": 1, "replication_factor": 1}
     answer = await handlers.ask("create_topics", 7, topics=[new, {**new, "name": "other"}, new])
     assert {row.name: (int(row.error_code), row.error_message) for row in answer.topics} == {
@@ -146,7 +146,7 @@ async def test_offsets_by_time(handlers: HandlerClient, core: MemoryCore, versio
         assert [row.leader_epoch for row in answer.topics[0].partitions] == [0, -1, -1, -1]
 
 
-async def test_a_partition_asked_for_twice_is_refused(handlers: HandlerClient) -> None:
+async def test_a_partition_requested_twice_is_refused(handlers: HandlerClient) -> None:
     rows = [{"partition_index": 0, "timestamp": -1}, {"partition_index": 0, "timestamp": -2}]
     answer = await handlers.ask("list_offsets", 6, replica_id=-1, topics=[{"name": "first", "partitions": rows}])
     assert offsets_of(answer) == [(0, 42, -1, -1)]
@@ -171,7 +171,7 @@ async def test_an_unknown_isolation_level_is_refused(handlers: HandlerClient) ->
     assert offsets_of(answer) == [(0, 42, -1, -1)]
 
 
-async def test_a_look_up_that_takes_too_long_is_timed_out(
+async def test_a_slow_lookup_times_out(
     handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def slow(queries: list[OffsetQuery]) -> None:
@@ -220,7 +220,7 @@ async def test_half_a_producer_is_refused(handlers: HandlerClient, values: dict[
 
 # --- OffsetForLeaderEpoch ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_where_an_epoch_ended(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_the_end_offset_of_an_epoch(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 0, 1000)
     rows = [{"partition": p, "leader_epoch": e, "current_leader_epoch": -1} for p, e in ((0, 0), (0, -1), (9, 0))]
     answer = await handlers.ask("offset_for_leader_epoch", version, topics=[{"topic": "first", "partitions": rows}])

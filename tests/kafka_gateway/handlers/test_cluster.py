@@ -38,7 +38,7 @@ async def test_the_cluster_is_described(handlers: HandlerClient, version: int, a
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-async def test_who_asks_for_controllers_asked_the_wrong_one(
+async def test_a_request_for_controllers_is_refused_by_a_broker(
     handlers: HandlerClient, version: int, endpoint: int, code: int, message: str
 ) -> None:
     answer = await handlers.ask("describe_cluster", version, endpoint_type=endpoint)
@@ -72,7 +72,7 @@ async def test_the_data_directory_is_described(handlers: HandlerClient, core: Me
         ([{"topic": "first", "partitions": [0, 9]}, {"topic": "first", "partitions": [2]}], [("first", [0, 2])]),
     ],
 )
-async def test_only_what_was_asked_of_a_directory_is_told(handlers: HandlerClient, topics: Any, rows: Any) -> None:
+async def test_only_the_requested_directory_is_described(handlers: HandlerClient, topics: Any, rows: Any) -> None:
     answer = await handlers.ask("describe_log_dirs", 4, topics=topics)
     assert (int(answer.error_code), directory_rows(answer)) == (0, rows)
 
@@ -161,7 +161,7 @@ async def test_an_unknown_kind_of_election_is_refused(handlers: HandlerClient, v
 
 # --- AlterPartitionReassignments, ListPartitionReassignments ----------------------------------------------------------
 @pytest.mark.parametrize("version", [0, 1])
-async def test_reassignments_to_what_stands_are_taken(handlers: HandlerClient, version: int) -> None:
+async def test_reassignments_to_the_current_replicas_are_accepted(handlers: HandlerClient, version: int) -> None:
     includes = "The manual partition assignment includes"
     wanted = [
         (0, [1], 0, None),
@@ -257,7 +257,7 @@ def feature(name: str, level: int, kind: int = 1) -> dict[str, Any]:
 
 @pytest.mark.parametrize("updates", [[], [feature("metadata.version", 29)], [feature("group.version", 0, 2)] * 2])
 @pytest.mark.parametrize("version", range(3))
-async def test_a_feature_can_be_set_to_what_it_is(handlers: HandlerClient, version: int, updates: Any) -> None:
+async def test_a_feature_can_be_set_to_its_current_level(handlers: HandlerClient, version: int, updates: Any) -> None:
     answer = await handlers.ask("update_features", version, timeout=WAIT, feature_updates=updates)
     assert (int(answer.error_code), answer.error_message) == (0, None)
     if version < 2:
@@ -276,7 +276,7 @@ async def test_a_feature_can_be_set_to_what_it_is(handlers: HandlerClient, versi
     ],
 )
 @pytest.mark.parametrize("version", range(3))
-async def test_a_feature_cannot_be_what_is_not_there(
+async def test_an_unsupported_feature_level_is_refused(
     handlers: HandlerClient, version: int, update: Any, problem: str
 ) -> None:
     updates = [feature("metadata.version", 29), update]

@@ -18,7 +18,7 @@ def wanted(kind: int, name: str, **values: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_what_is_not_named_goes_back_to_its_default(
+async def test_unnamed_configs_return_to_their_defaults(
     handlers: HandlerClient, core: MemoryCore, version: int
 ) -> None:
     for resource in (wanted(TOPIC, "first", retention_ms="5"), wanted(TOPIC, "first", cleanup_policy="compact")):

@@ -64,7 +64,7 @@ async def test_topics_come_once_in_order_of_their_names(handlers: HandlerClient,
     ],
 )
 @pytest.mark.parametrize("names", [["first", "second"], []])
-async def test_an_answer_is_bounded_and_says_where_to_go_on(
+async def test_an_answer_is_bounded_and_has_a_cursor_for_the_next(
     handlers: HandlerClient, names: list[str], limit: int, pages: Any, cursor: tuple[str, int] | None
 ) -> None:
     answer = await ask(handlers, names, limit)

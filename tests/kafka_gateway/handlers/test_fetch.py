@@ -53,7 +53,7 @@ def rows_of(answer: Any) -> list[tuple[int, int, int, int]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_records_come_as_they_lie_in_the_log(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_records_are_returned_as_stored(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     append(core, "first", 1)
     append(core, "first", 1)
     append(core, "second", 0)
@@ -68,7 +68,9 @@ async def test_records_come_as_they_lie_in_the_log(handlers: HandlerClient, core
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_errors_stand_by_their_partition(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_errors_are_returned_with_their_partition(
+    handlers: HandlerClient, core: MemoryCore, version: int
+) -> None:
     unknown = 100 if version >= 13 else 3
     wanted = topics(core, [(0, 5)]) + topics(core, [(0, 0)], "none")
     answer = await handlers.ask("fetch", version, **request(core, [], topics=wanted))
@@ -88,14 +90,14 @@ async def test_a_fetch_of_nothing_is_answered_at_once(handlers: HandlerClient, c
     assert rows_of(answer) == []
 
 
-async def test_of_a_partition_that_stands_twice_the_last_counts_at_the_place_of_the_first(
+async def test_a_partition_named_twice_keeps_its_first_position_and_last_values(
     handlers: HandlerClient, core: MemoryCore
 ) -> None:
     answer = await handlers.ask("fetch", 12, **request(core, [(1, 0), (0, 0), (1, 9)]))
     assert rows_of(answer) == [(1, 1, -1, 0), (0, 0, 0, 0)]
 
 
-async def test_who_asks_for_no_session_gets_none(handlers: HandlerClient, core: MemoryCore) -> None:
+async def test_a_fetch_without_a_session_creates_none(handlers: HandlerClient, core: MemoryCore) -> None:
     for session_id in (0, 5):
         answer = await handlers.ask("fetch", 12, **request(core, [(0, 0)], session_id=session_id, session_epoch=-1))
         assert (int(answer.error_code), answer.session_id) == (0, 0)
@@ -113,7 +115,7 @@ async def test_a_session_that_does_not_exist_is_not_found(
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-async def test_a_session_tells_what_is_new(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
+async def test_a_session_returns_changes_only(handlers: HandlerClient, core: MemoryCore, version: int) -> None:
     other = 13 if version < 13 else 12
     unknown = 100 if version >= 13 else 3
     wanted = topics(core, [(0, 0), (1, 0)]) + topics(core, [(0, 0)], "none") + topics(core, [(0, 0)], "second")
@@ -178,7 +180,7 @@ async def test_partitions_with_records_go_to_the_end_of_a_session(handlers: Hand
     assert order == [[0], [], [1, 2, 0]]
 
 
-async def test_an_answer_that_waited_too_long_for_its_session_is_none(
+async def test_a_delayed_answer_for_an_older_session_epoch_is_an_error(
     handlers: HandlerClient, core: MemoryCore
 ) -> None:
     full = await handlers.ask("fetch", 12, **request(core, [(0, 0)], session_epoch=0))
@@ -222,7 +224,7 @@ async def test_below_version_13_a_failed_request_fails_for_every_partition_too(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_who_has_an_old_epoch_is_told_who_leads(
+async def test_a_client_with_an_old_epoch_learns_the_current_leader(
     handlers: HandlerClient, core: MemoryCore, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core.port = 9092
@@ -244,7 +246,7 @@ async def test_a_replica_has_no_business_here(handlers: HandlerClient, core: Mem
 
 
 @pytest.mark.parametrize("version", [4, 6])
-async def test_below_version_7_a_failure_stands_by_every_partition(
+async def test_below_version_7_a_failure_is_repeated_for_every_partition(
     handlers: HandlerClient, core: MemoryCore, version: int
 ) -> None:
     reply = handlers.begin("fetch", version, **request(core, [(0, 0), (1, 0)], max_wait=milliseconds(60_000)))

@@ -59,7 +59,7 @@ async def test_unknown_names_are_created_unless_the_request_forbids_it(handlers:
     assert rows_of(allowed) == [("first", 0, 3), ("new", 0, 1), ("not a name", 17, 0)]
 
 
-async def test_what_the_node_does_not_create_stays_unknown(handlers: HandlerClient, core: MemoryCore) -> None:
+async def test_topics_that_are_not_auto_created_stay_unknown(handlers: HandlerClient, core: MemoryCore) -> None:
     core.auto_create_allowed = False
     assert rows_of(await handlers.ask("metadata", 9, topics=[{"name": "new"}])) == [("new", 3, 0)]
 
@@ -88,9 +88,7 @@ async def test_a_topic_without_a_name_or_with_an_id_too_early_is_refused(
 
 
 @pytest.mark.parametrize("version", [8, 10, 13])
-async def test_authorized_operations_are_those_of_everybody_when_asked_for(
-    handlers: HandlerClient, version: int
-) -> None:
+async def test_authorized_operations_are_returned_on_request(handlers: HandlerClient, version: int) -> None:
     wanted: dict[str, Any] = {"topics": [{"name": "first"}]}
     plain = await handlers.ask("metadata", version, **wanted)
     asked = await handlers.ask(
@@ -108,7 +106,7 @@ async def test_authorized_operations_are_those_of_everybody_when_asked_for(
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_api_versions_tells_the_table(handlers: HandlerClient, version: int) -> None:
+async def test_api_versions_returns_the_table(handlers: HandlerClient, version: int) -> None:
     values = {"client_software_name": "apache-kafka-java", "client_software_version": "4.2.1"}
     answer = await handlers.ask("api_versions", version, **values)
     assert int(answer.error_code) == 0
@@ -120,7 +118,7 @@ async def test_api_versions_tells_the_table(handlers: HandlerClient, version: in
 
 
 @pytest.mark.parametrize("software", [("librdkafka", "2.0.2"), ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")])
-async def test_librdkafka_is_told_of_find_coordinator_since_it_tells_lz4_by_it(
+async def test_find_coordinator_is_advertised_because_librdkafka_infers_lz4_from_it(
     handlers: HandlerClient, software: tuple[str, str]
 ) -> None:
     named = dict(zip(("client_software_name", "client_software_version"), software, strict=True))

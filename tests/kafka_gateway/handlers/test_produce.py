@@ -106,7 +106,7 @@ async def test_acks_1_does_not_wait_for_the_commit(handlers: HandlerClient, core
     assert rows_of(answer) == [(0, 0, 0)]
 
 
-async def test_what_is_not_committed_in_time_is_timed_out_and_stays(handlers: HandlerClient, core: MemoryCore) -> None:
+async def test_an_uncommitted_batch_times_out_and_stays_in_the_log(handlers: HandlerClient, core: MemoryCore) -> None:
     core.partitions[TopicPartition("first", 0)].committed = asyncio.get_running_loop().create_future()
     wanted = topics(core, 9, [(0, BATCH), (1, BATCH)])
     answer = await handlers.ask("produce", 9, acks=-1, timeout=milliseconds(1), topic_data=wanted)

@@ -116,7 +116,7 @@ async def test_a_request_is_answered_whole_and_each_partition_for_itself(node: R
     ]
 
 
-async def test_a_client_that_leaves_takes_no_other_batch_along(node: Running, gate: Gate) -> None:
+async def test_a_client_that_leaves_cancels_no_other_batch(node: Running, gate: Gate) -> None:
     first, second = send(node, b"1"), send(node, b"2", b"3")
     await until(lambda: gate.waiting == 1)
     first.cancel()
@@ -125,7 +125,7 @@ async def test_a_client_that_leaves_takes_no_other_batch_along(node: Running, ga
     assert await values(node) == [b"1", b"2", b"3"]
 
 
-async def test_what_waits_does_not_change_when_its_buffer_is_used_again(node: Running, gate: Gate) -> None:
+async def test_queued_batches_do_not_change_when_their_buffer_is_reused(node: Running, gate: Gate) -> None:
     """A connection receives its next request into the same buffer."""
     sent = bytearray(batch(b"1"))
     waiting = node.log.append([Append(T0, memoryview(sent))])
@@ -137,7 +137,7 @@ async def test_what_waits_does_not_change_when_its_buffer_is_used_again(node: Ru
     assert await values(node) == [b"1"]
 
 
-async def test_what_waits_is_bounded(node: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_is_bounded(node: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(batch(b"1"))
     monkeypatch.setattr("service.broker.api.append_queues.MAX_HELD_BYTES", one)
     first = send(node, b"1")
@@ -178,7 +178,7 @@ async def test_a_refusal_is_a_result_with_the_log_start(node: Running) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-async def test_a_batch_that_inflates_to_much_is_examined_beside_the_loop(node: Running, codec: Codec) -> None:
+async def test_a_batch_that_inflates_to_much_is_validated_in_a_thread(node: Running, codec: Codec) -> None:
     """Such a batch of 2 kB can take the loop for 60 ms, and a request may hold a thousand of them."""
     plain = TopicPartition("plain", 0)
     large = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=codec)
@@ -192,7 +192,7 @@ async def test_a_batch_that_inflates_to_much_is_examined_beside_the_loop(node: R
     assert type(node.log.append([Append(plain, memoryview(small))])) is list
 
 
-async def test_records_at_fault_are_looked_for_beside_the_loop_and_few_are_named(node: Running) -> None:
+async def test_faulty_records_are_searched_in_a_thread_and_few_are_named(node: Running) -> None:
     """Naming every record in the answer to a 12 MB request would make that answer 200 MB long."""
     late = [NewRecord(b"k", b"v", (), 1 << 50)] * (MAX_NAMED + 50)
     refusing = node.log.append([Append(TopicPartition("plain", 0), memoryview(build_batch(late)))])
@@ -316,7 +316,7 @@ async def test_a_batch_that_is_sent_twice_is_written_once(node: Running, slow: N
 
 
 @pytest.mark.parametrize("change", ["a seal", "a deleted topic", "a failed disk"])
-async def test_what_happens_to_the_partition_meanwhile(node: Running, held: Gate, change: str) -> None:
+async def test_the_partition_changes_while_a_batch_is_queued(node: Running, held: Gate, change: str) -> None:
     waiting, behind = send(node, LARGER, topic="plain"), send(node, b"2", topic="plain")
     partition = node.node.broker.partitions.get(PLAIN)
     await until(lambda: held.waiting == 1)
@@ -352,7 +352,7 @@ async def test_a_disk_that_refuses_a_thread_refuses_the_batch_alone(
     assert await plain_values(node) == [LARGER]
 
 
-async def test_beyond_a_bound_the_loop_writes_by_itself(
+async def test_beyond_a_bound_the_loop_writes_itself(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer that keeps sending without awaiting answers is slowed, not refused."""

@@ -93,7 +93,7 @@ async def offsets(sent: list[asyncio.Future[list[Appended | LogError]]]) -> list
     return [each.base_offset if isinstance(each, Appended) else type(each) for each in answers]
 
 
-async def test_what_waits_behind_a_batch_that_is_examined_is_bounded(
+async def test_the_queue_behind_a_batch_under_validation_is_bounded(
     node: Running, validating: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = batch(b"small")
@@ -106,7 +106,7 @@ async def test_what_waits_behind_a_batch_that_is_examined_is_bounded(
     assert (await node.append("plain", b"again")).base_offset == 2
 
 
-async def test_what_waits_behind_a_large_batch_leaves_it_to_its_thread(
+async def test_batches_behind_a_large_one_wait_for_its_thread(
     node: Running, writing: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE + "WRITING_BYTES", 0)
@@ -121,7 +121,7 @@ async def test_what_waits_behind_a_large_batch_leaves_it_to_its_thread(
     assert writing.waiting == 1
 
 
-async def test_what_waited_is_appended_in_turns_of_the_loop(
+async def test_queued_batches_are_appended_in_turns_of_the_loop(
     node: Running, validating: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE + "SLICE_S", 0.0)
@@ -151,7 +151,7 @@ async def test_the_loop_writes_nothing_for_a_partition_that_has_failed(
 
 
 @pytest.mark.parametrize("make", [lambda: batch(LARGE), lambda: batch(LARGE)[:-1] + b"?"], ids=["good", "damaged"])
-async def test_what_was_appended_leaves_nothing_for_the_collector(node: Running, make: Callable[[], bytes]) -> None:
+async def test_appended_batches_leave_nothing_for_the_collector(node: Running, make: Callable[[], bytes]) -> None:
     gc.disable()
     try:
         sent = memoryview(make())
@@ -165,7 +165,7 @@ async def test_what_was_appended_leaves_nothing_for_the_collector(node: Running,
         gc.enable()
 
 
-async def test_what_batches_grow_to_before_their_turn_is_bounded(
+async def test_the_growth_of_queued_batches_is_bounded(
     node: Running, writing: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of 2 kB may be repacked to as much as max.message.bytes, faster than the disk writes it."""

@@ -51,7 +51,7 @@ def queues_of(node: Running) -> AppendQueues:
     return node.node.broker.append_queues
 
 
-async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
+async def test_a_batch_joins_the_log_only_when_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
     """Two batches are validated before the loop looks: the news that the second one is valid does not mean it is written."""
     ready = queues_of(node)._ready
     first, second = send(node, b"1", b"2"), send(node, LARGER)
@@ -68,7 +68,7 @@ async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running,
 
 
 @pytest.mark.parametrize("why", [StorageError("fsync failed"), LeaderNotAvailable("not compared yet")])
-async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_either(
+async def test_a_partition_that_refuses_appends_queues_none_beyond_the_bound(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch, why: LogError
 ) -> None:
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
@@ -90,7 +90,7 @@ async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_eit
     assert queues_of(node).held_bytes == queues_of(node).writing_bytes == 0
 
 
-async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
+async def test_a_batch_refused_by_the_full_queue_is_not_written_by_the_loop(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop cannot write the refused batch directly: it would overtake the others."""
@@ -120,7 +120,7 @@ FAILING: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("where", FAILING)
-async def test_a_defect_refuses_its_batch_and_holds_nobody_up(
+async def test_a_defect_refuses_its_batch_and_delays_no_other(
     node: Running, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """There are as many defects as threads, so that none would be left if a defect ended its thread."""

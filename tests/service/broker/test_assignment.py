@@ -129,7 +129,7 @@ async def test_a_node_that_cannot_apply_its_metadata_stops(tmp_path: Path) -> No
         assert node.node.ground.ending.stop.is_set()
 
 
-async def test_what_an_earlier_topic_had_reached_is_forgotten_before_another_takes_its_name(tmp_path: Path) -> None:
+async def test_checkpoints_of_a_deleted_topic_are_dropped_before_its_name_is_reused(tmp_path: Path) -> None:
     """This holds even if the disk first refuses to forget it: a log start that came back would hide new records."""
     in_the_way = tmp_path / "data" / (LOG_STARTS + ".tmp")
     async with running(tmp_path / "data") as node:
@@ -215,7 +215,9 @@ async def test_a_wide_topic_is_deleted_a_few_directories_a_turn(tmp_path: Path) 
         assert (await node.append("t", b"a", partition=99)).base_offset == 0
 
 
-async def test_a_partition_whose_saved_manifest_cannot_be_read_takes_nothing_until_it_can(tmp_path: Path) -> None:
+async def test_a_partition_with_an_unreadable_saved_manifest_refuses_appends_until_it_is_readable(
+    tmp_path: Path,
+) -> None:
     """Its log is already open, but what the bucket holds of it is unknown."""
     saved = tmp_path / "data" / "t-0" / SAVED_MANIFEST
     async with running(tmp_path / "data") as node:
@@ -237,9 +239,7 @@ async def test_a_partition_whose_saved_manifest_cannot_be_read_takes_nothing_unt
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_nothing_is_left_of_a_topic_that_is_deleted_while_one_of_its_partitions_is_tried_again(
-    tmp_path: Path, fails: bool
-) -> None:
+async def test_a_topic_deleted_during_a_retry_of_its_partition_leaves_nothing(tmp_path: Path, fails: bool) -> None:
     in_the_way, files = tmp_path / "data" / "t-1", SlowFiles()
     async with running(tmp_path / "data", files=files) as node:
         in_the_way.write_text("no directory")
@@ -257,7 +257,7 @@ async def test_nothing_is_left_of_a_topic_that_is_deleted_while_one_of_its_parti
         await until(lambda: not list((tmp_path / "data").glob("t-*")))
 
 
-async def test_what_cannot_be_removed_of_a_deleted_topic_is_said(
+async def test_files_of_a_deleted_topic_that_cannot_be_removed_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path / "data") as node:
@@ -268,9 +268,7 @@ async def test_what_cannot_be_removed_of_a_deleted_topic_is_said(
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_topic_is_deleted_whose_partition_was_opened_and_could_not_be_taken_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_topic_with_a_failed_partition_can_be_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     saved = tmp_path / "data" / "t-0" / SAVED_MANIFEST
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=TIERED)

@@ -16,7 +16,7 @@ def watch() -> ClockWatch:
     return ClockWatch(T0, T0, tolerance_ms=MINUTE, settle_ms=DAY)
 
 
-def test_while_nobody_sets_the_clock_expiry_is_by_the_wall_clock() -> None:
+def test_without_clock_steps_expiry_follows_the_wall_clock() -> None:
     seen = watch()
     for second in range(1, 3600):
         now = T0 + second * 1000
@@ -24,7 +24,7 @@ def test_while_nobody_sets_the_clock_expiry_is_by_the_wall_clock() -> None:
         assert seen.expiry_ms(now, now) == now
 
 
-def test_a_step_ahead_lets_nothing_expire() -> None:
+def test_a_clock_step_ahead_expires_nothing() -> None:
     seen = watch()
     assert seen.look(T0 + YEAR + 1000, T0 + 1000) == Stepped(YEAR)
     assert seen.step_ms == YEAR
@@ -71,7 +71,7 @@ def test_a_step_back_that_the_store_denies_stays_one() -> None:
     assert seen.step_ms == -HOUR
 
 
-def test_a_step_that_stands_for_long_is_the_truth() -> None:
+def test_a_lasting_step_is_trusted() -> None:
     seen = watch()
     seen.look(T0 + YEAR, T0)
     assert seen.look(T0 + YEAR + DAY - 1, T0 + DAY - 1) is None

@@ -33,7 +33,7 @@ def batch_of_now(clock: SystemClock, *values: bytes, timestamp: int | None = Non
     return build_batch([NewRecord(b"k", value, timestamp=stamp) for value in values])
 
 
-async def test_what_is_offloaded_by_age_is_offloaded_when_the_clock_goes_back(tmp_path: Path) -> None:
+async def test_offloading_by_age_continues_when_the_clock_goes_back(tmp_path: Path) -> None:
     clock = SetClock()
     async with running(tmp_path / "data", clock=clock) as node:
         await node.create("t", configs={"tidelog.tier.max.lag.ms": "300"})
@@ -44,7 +44,7 @@ async def test_what_is_offloaded_by_age_is_offloaded_when_the_clock_goes_back(tm
         await until(lambda: led.log.tiered_end == 1)
 
 
-async def test_what_is_flushed_by_age_is_flushed_when_the_clock_goes_back(tmp_path: Path) -> None:
+async def test_flushing_by_age_continues_when_the_clock_goes_back(tmp_path: Path) -> None:
     clock = SetClock()
     async with running(tmp_path / "data", clock=clock) as node:
         await node.create("t", configs={"flush.ms": "300"})
@@ -86,7 +86,7 @@ async def test_nothing_is_evicted_by_age_when_the_clock_jumps_ahead(tmp_path: Pa
         assert led.log.hot.local_start_offset == 0
 
 
-async def test_a_step_that_stands_is_taken_over(tmp_path: Path) -> None:
+async def test_a_lasting_step_is_adopted(tmp_path: Path) -> None:
     clock = SetClock()
     broker = {"log.retention.check.interval.ms": "50", "tidelog.clock.step.settle.ms": "1500"}
     async with running(tmp_path / "data", FaultyStore(MemoryStore(clock)), broker=broker, clock=clock) as node:
@@ -167,7 +167,7 @@ async def test_a_store_on_this_machine_confirms_nothing(tmp_path: Path) -> None:
         assert node.node.work.expiry.step_ms > 0
 
 
-async def test_a_store_that_does_not_say_its_time_says_nothing_of_the_clock() -> None:
+async def test_a_store_without_a_clock_confirms_no_step() -> None:
     async def no_date() -> int:
         return 0
 

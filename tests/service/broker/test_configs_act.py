@@ -240,7 +240,7 @@ async def test_a_partition_remembers_so_many_producers(node: Running, caplog: py
 # --- brokers' configs at start ----------------------------------------------------------------------------------------
 
 
-async def test_topics_are_made_as_the_broker_was_told(tmp_path: Path) -> None:
+async def test_topics_are_created_with_the_brokers_defaults(tmp_path: Path) -> None:
     told = {"num.partitions": "3", "auto.create.topics.enable": "false", "delete.topic.enable": "false"}
     async with running(tmp_path / "data", broker=told) as node:
         (made,) = await node.core.topics.create([NewTopic("t")])
@@ -274,7 +274,7 @@ async def test_connections_are_bounded_as_the_brokers_are_told_live(node: Runnin
         await alter(node, None, max_connections_per_ip_overrides="x:3")
 
 
-async def test_rounds_come_as_often_as_the_broker_was_told(tmp_path: Path) -> None:
+async def test_rounds_follow_the_configured_interval(tmp_path: Path) -> None:
     told = {
         "log.retention.check.interval.ms": "7000",
         "log.flush.offset.checkpoint.interval.ms": "9000",

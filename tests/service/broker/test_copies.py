@@ -55,7 +55,7 @@ async def in_the_bucket(copy: Running, *values: bytes) -> None:
     assert [record.value for record in await copy.read_all("t")] == list(values)
 
 
-async def test_what_is_not_tiered_when_a_copy_begins_is_claimed_as_well(tmp_path: Path) -> None:
+async def test_a_copy_also_claims_partitions_without_tiered_data(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await begun(node)
         await set_tiered(node, "false")
@@ -75,7 +75,7 @@ async def test_what_is_not_tiered_when_a_copy_begins_is_claimed_as_well(tmp_path
             await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
 
 
-async def test_a_copy_is_at_home_once_what_it_could_not_open_is_claimed_as_well(tmp_path: Path) -> None:
+async def test_a_copy_is_at_home_after_claiming_partitions_that_failed_to_open(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await begun(node)
         await node.create("other", configs=KEPT)
@@ -246,7 +246,7 @@ async def keys_of(node: Running) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("ended", ["stopped", "killed"])
-async def test_an_older_metadata_log_put_back_in_its_place_is_told_from_the_one_that_was_there(
+async def test_a_restored_older_metadata_log_is_recognised(
     tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is restored in place, as the damage report says and as `cp` does: its inode stays the same."""
@@ -292,7 +292,7 @@ async def test_an_older_partition_that_was_led_without_the_store_is_compared_wit
         assert (await node.append("t", b"later")).base_offset == 3
 
 
-async def test_what_an_older_metadata_log_does_not_know_stays_for_who_takes_the_cluster_over_instead(
+async def test_objects_unknown_to_an_older_metadata_log_stay_for_a_take_over(
     tmp_path: Path,
 ) -> None:
     """Its damage report names both ways out: trying the first one must not leave less for the second."""

@@ -43,7 +43,7 @@ async def test_a_damaged_topic_id_is_known_from_the_saved_manifest(tmp_path: Pat
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_damaged_topic_id_that_nothing_tells_holds_that_partition_back_alone(
+async def test_an_unrecoverable_topic_id_holds_back_only_its_partition(
     tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = await two_topics(tmp_path / "data", LOCAL)
@@ -117,7 +117,7 @@ async def test_an_emptied_metadata_log_sets_no_partition_aside(tmp_path: Path, w
         assert [record.value for record in await node.read_all("u")] == [b"other"]
 
 
-async def test_a_topic_of_which_no_partition_can_be_opened_is_not_said_to_be_made_well(tmp_path: Path) -> None:
+async def test_creating_a_topic_whose_partitions_cannot_open_fails(tmp_path: Path) -> None:
     class Full(OsFiles):
         full = False
 

@@ -130,7 +130,7 @@ async def test_records_stay_where_the_epoch_history_is_lost(
 
 
 @pytest.mark.parametrize("store_answers", [True, False])
-async def test_a_history_that_is_cut_waits_for_the_sidecar(tmp_path: Path, store_answers: bool) -> None:
+async def test_a_cut_epoch_history_waits_for_the_sidecar(tmp_path: Path, store_answers: bool) -> None:
     """An unknown epoch is no divergence: before the sidecar answers, the node discards nothing and does not lead."""
     node = await thirty_of_which_twenty_are_in_the_bucket(tmp_path / "data", True)
     damaged(tmp_path / "data" / "t-0" / EPOCHS_FILE)

@@ -112,7 +112,7 @@ async def test_a_cold_range_is_answered_without_waiting_for_min_bytes(node: Runn
     answer.release_all()
 
 
-async def test_a_last_fetched_epoch_tells_where_histories_part(tmp_path: Path) -> None:
+async def test_the_last_fetched_epoch_shows_where_histories_diverge(tmp_path: Path) -> None:
     """KIP-595. As in Kafka, an unknown epoch is an offset out of range."""
     async with running(tmp_path / "data") as node:
         await node.create("t")
@@ -149,7 +149,7 @@ async def test_an_epoch_that_was_never_written_in_diverges(tmp_path: Path) -> No
     assert [(answer.error, answer.size) for (answer,) in answers] == [(None, 0)] * 3
 
 
-async def test_nobody_waits_for_more_than_an_answer_may_hold(tmp_path: Path) -> None:
+async def test_a_fetch_never_waits_for_more_bytes_than_an_answer_may_have(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker={"fetch.max.bytes": "1024"}) as node:
         await node.create("t")
         for _ in range(10):
@@ -189,7 +189,7 @@ async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Pa
             gc.enable()
 
 
-async def test_of_many_cold_partitions_the_first_are_brought_first(
+async def test_the_first_of_many_cold_partitions_are_hydrated_first(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only as many as fit in memory are hydrated at once, so that later ones do not evict them before they are answered."""

@@ -171,7 +171,7 @@ async def test_a_running_node_notices_that_its_cluster_file_went_backwards(
         await node.seal("t")
 
 
-async def test_a_running_node_stops_when_another_start_has_taken_its_cluster(tmp_path: Path) -> None:
+async def test_a_running_node_stops_when_another_start_has_claimed_its_cluster(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as stopped:
         async with asyncio.timeout(20), running(tmp_path, broker=AT_ONCE) as node:
             access = access_of(node)
@@ -237,7 +237,7 @@ async def test_a_revision_that_the_disk_refused_is_saved_by_a_later_round(tmp_pa
     await metadata.close()
 
 
-async def test_nothing_stays_of_a_topic_that_there_is_not(tmp_path: Path) -> None:
+async def test_nothing_is_kept_for_an_unknown_topic(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await until(lambda: access_of(node).writer is not None)
         await filled(node, 2)

@@ -123,7 +123,9 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
         assert led.log.hot.recovery_point == 5
 
 
-async def test_what_passes_refuses_no_write_until_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_transient_error_does_not_refuse_writes_until_the_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A brief lack of file descriptors: the flush fails, is logged once and retried, and then acknowledges the append."""
     files = FailingFiles()
     caplog.set_level(logging.INFO)

@@ -126,7 +126,7 @@ async def test_a_partition_without_a_leader_is_followed_too(node: Running) -> No
         await node.append("t", b"a")
 
 
-async def test_another_leader_after_another_is_no_second_loss(node: Running) -> None:
+async def test_a_second_change_of_leader_is_not_a_second_loss(node: Running) -> None:
     await node.create("t")
     listener = listening(node)
     await elect(node, "t", OTHER)
@@ -206,7 +206,7 @@ async def test_a_wide_waiting_fetch_ends_at_once(node: Running) -> None:
     assert all(answer.error is None for answer in others)
 
 
-async def test_what_is_to_end_with_the_leadership_is_called_once_with_the_error(
+async def test_callbacks_for_the_end_of_leadership_are_called_once_with_the_error(
     node: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     await node.create("t")
@@ -290,7 +290,7 @@ async def test_a_leader_answers_the_epoch_first_too(node: Running) -> None:
     led.reconciled()
 
 
-async def test_a_partition_of_which_this_node_is_no_replica_any_more_is_closed(node: Running, tmp_path: Path) -> None:
+async def test_a_partition_is_closed_when_the_node_is_no_longer_its_replica(node: Running, tmp_path: Path) -> None:
     await node.create("t", configs=UNTIERED)
     await node.append("t", b"a")
     listener, led = listening(node), partition(node)
@@ -328,7 +328,7 @@ async def test_a_leader_behind_its_epoch_does_not_tell_an_end_that_may_be_too_lo
     assert await list_offset(node, OffsetSpec.LATEST) == TimestampOffset(-1, 1, 3)
 
 
-async def test_what_threads_still_work_on_when_another_node_leads_is_refused(
+async def test_batches_still_in_threads_when_leadership_ends_are_refused(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packing, pack = threading.Event(), recompress
@@ -352,7 +352,7 @@ async def test_what_threads_still_work_on_when_another_node_leads_is_refused(
 # --- listeners --------------------------------------------------------------------------------------------------------
 
 
-async def test_of_one_image_every_loss_comes_before_the_first_gain(node: Running) -> None:
+async def test_all_lost_leaderships_of_an_image_precede_the_gained_ones(node: Running) -> None:
     await node.create("t")
     await node.create("u")
     await elect(node, "t", OTHER)
@@ -429,7 +429,7 @@ async def test_a_follower_commits_no_manifest_and_compares_when_it_leads_again(n
     assert len(await node.read_all("t")) == 12
 
 
-async def test_whoever_waits_for_the_bucket_learns_that_another_node_leads(node: Running) -> None:
+async def test_waiters_for_the_bucket_learn_that_another_node_leads(node: Running) -> None:
     await filled(node, 5)
     node.store.down = True
     sealing = asyncio.ensure_future(node.log.seal("t", wait=True, timeout_ms=20_000))
@@ -457,7 +457,7 @@ async def test_a_failed_partition_that_leads_again_is_still_failed(node: Running
 # --- starting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_start_leads_and_tells_nobody_of_what_it_lost_before(tmp_path: Path) -> None:
+async def test_a_start_leads_again_and_reports_no_earlier_loss(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t")
         await elect(node, "t", OTHER)

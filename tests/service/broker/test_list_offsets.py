@@ -27,7 +27,7 @@ def at(timestamp: int) -> bytes:
     return build_batch([NewRecord(b"k", b"v" * 200, timestamp=timestamp)])
 
 
-async def test_what_is_evicted_during_a_look_up_is_still_found(node: Running) -> None:
+async def test_records_evicted_during_a_lookup_are_still_found(node: Running) -> None:
     await node.create("t", configs=TIERED)
     # The first segment's index names a late timestamp that the log start hides: the lookup must read it, and finds nothing.
     for timestamp in (9000, *range(1001, 1010)):

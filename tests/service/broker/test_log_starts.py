@@ -69,7 +69,7 @@ async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_asked
     assert checkpointed(node) == 3
 
 
-async def test_who_deletes_records_of_many_partitions_waits_for_few_writes(tmp_path: Path) -> None:
+async def test_deleting_records_of_many_partitions_takes_few_writes(tmp_path: Path) -> None:
     """Nobody else waits meanwhile: the disk may be slow."""
     files = HeldFiles()
     async with running(tmp_path / "data", files=files) as node:

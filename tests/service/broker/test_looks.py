@@ -49,7 +49,7 @@ async def test_a_look_is_made_at_once_while_its_turn_has_time() -> None:
     assert looking.made[-1] == "4" and not looking.looks.waiting
 
 
-async def test_whoever_is_woken_while_others_wait_has_its_place_behind_them() -> None:
+async def test_a_woken_waiter_queues_behind_earlier_ones() -> None:
     looking = Looking()
     for number in range(5):
         looking.looks.add(looking.look(str(number), SLICE_S), 1)

@@ -29,7 +29,7 @@ def fetch(node: Running, wanted: Fetch) -> asyncio.Future[list[Fetched]]:
     return ready  # type: ignore[return-value]
 
 
-async def test_what_is_there_is_answered_at_once(tmp_path: Path) -> None:
+async def test_existing_records_are_answered_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t", COUNT - 1)
         await node.append("t", b"one", partition=MANY + 7)
@@ -70,7 +70,7 @@ async def test_one_object_waits_in_all_partitions_of_a_fetch(tmp_path: Path, cou
             await waiting
 
 
-async def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
+async def test_a_cancelled_fetch_is_forgotten(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t", COUNT)
         waiting = fetch(node, asked(60_000))
@@ -104,7 +104,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], 
     return at_each
 
 
-async def test_what_comes_where_it_has_looked_already_is_not_missed(
+async def test_records_that_arrive_in_a_checked_partition_are_not_missed(
     tmp_path: Path, looks: Callable[[Callable[[int], None]], None]
 ) -> None:
     async with running(tmp_path) as node:
@@ -125,7 +125,7 @@ async def test_what_comes_where_it_has_looked_already_is_not_missed(
 
 
 @pytest.mark.parametrize("while_it", ["looks", "waits"])
-async def test_who_leaves_holds_no_file(
+async def test_a_cancelled_fetch_holds_no_file(
     tmp_path: Path, looks: Callable[[Callable[[int], None]], None], while_it: str
 ) -> None:
     async with running(tmp_path) as node:

@@ -70,7 +70,7 @@ async def written_anew(node: Running, ticks: int = 3) -> None:
         await snapshots.tick()
 
 
-async def test_what_has_not_changed_is_not_sent_again_and_nothing_stays_on_the_disk(
+async def test_unchanged_metadata_are_not_written_again_and_leave_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:
@@ -111,7 +111,7 @@ async def test_nothing_is_written_to_a_store_that_went_backwards(
         assert asked.count == before + 1
 
 
-async def test_a_node_that_must_stop_is_told_by_its_snapshot_too(
+async def test_a_fenced_node_also_stops_when_it_writes_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:

@@ -95,7 +95,7 @@ async def test_one_that_lacks_nothing_goes_on(tmp_path: Path) -> None:
         assert (await node.append("t", b"next")).base_offset == 10
 
 
-async def test_where_all_were_is_unknown_all_are_compared(tmp_path: Path) -> None:
+async def test_with_unknown_earlier_states_all_partitions_are_compared(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=TIERED)
         await node.append("t", b"a")
@@ -108,7 +108,7 @@ async def test_where_all_were_is_unknown_all_are_compared(tmp_path: Path) -> Non
         await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
 
 
-async def test_without_a_store_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_store_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
     async def node() -> Node:
         settings = NodeSettings(data_dir=tmp_path / "data", store="none")

@@ -41,7 +41,7 @@ async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running)
     assert frames(led.write_error) < 5
 
 
-async def test_what_fails_after_its_deletion_stays_deleted(node: Running) -> None:
+async def test_a_failure_after_the_deletion_leaves_the_partition_deleted(node: Running) -> None:
     """A flush under way fails because the files are gone: callers still learn that the topic was deleted."""
     await node.create("t")
     led = node.node.broker.partitions.get(T0)

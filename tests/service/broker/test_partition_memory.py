@@ -59,7 +59,7 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
         assert held[1] < 256, "a newer manifest takes the place of the older"
 
 
-async def test_who_reads_cold_loads_the_segments_and_a_bounded_number_stays(tmp_path: Path) -> None:
+async def test_cold_reads_load_segments_and_keep_a_bounded_number(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await filled(node)
         await node.seal("t")
@@ -82,7 +82,7 @@ async def test_who_reads_cold_loads_the_segments_and_a_bounded_number_stays(tmp_
 
 
 @pytest.mark.parametrize("damage", ["lost", "flipped", "older"])
-async def test_where_the_saved_copy_is_not_the_current_manifest_the_store_is_asked_and_it_is_made_again(
+async def test_an_out_of_date_saved_manifest_is_loaded_from_the_store_and_saved_again(
     tmp_path: Path, damage: str
 ) -> None:
     async with running(tmp_path / "data") as node:

@@ -144,7 +144,7 @@ def facts_after(facts: Facts, event: PartitionEvent) -> Facts | None:
 
 
 @pytest.mark.parametrize(("phase", "event"), [pair for pair in PAIRS if pair[0] in FACTS], ids=lambda each: each.value)
-def test_an_event_changes_what_it_says_and_nothing_else(phase: Phase, event: PartitionEvent) -> None:
+def test_an_event_changes_only_its_own_fields(phase: Phase, event: PartitionEvent) -> None:
     phases = {facts: phase for phase, facts in FACTS.items()}
     then = facts_after(FACTS[phase], event)
     wanted = Phase.DELETED if event is PartitionEvent.DELETE else None if then is None else phases[then]
@@ -152,7 +152,7 @@ def test_an_event_changes_what_it_says_and_nothing_else(phase: Phase, event: Par
 
 
 @pytest.mark.parametrize("phase", FACTS)
-def test_callers_are_refused_for_what_is_true_of_it(phase: Phase) -> None:
+def test_callers_get_the_error_of_the_phase(phase: Phase) -> None:
     log, failed, _, follows = FACTS[phase]
     disk = Cause.FAILURE if failed else None
     if follows:
@@ -164,7 +164,7 @@ def test_callers_are_refused_for_what_is_true_of_it(phase: Phase) -> None:
     assert ANSWERS[phase] == Answers(disk or asked, read, asked, disk, log != "known", failed, True)
 
 
-def test_whoever_waits_is_told_what_ends_its_wait() -> None:
+def test_waiters_get_the_error_that_ends_their_wait() -> None:
     """An acknowledgement ends when it will never come; a fetch wakes when it can be answered, with records or an error."""
     ended = {PartitionEvent.RESIGN, PartitionEvent.FAIL, PartitionEvent.DELETE}
     ends = {event for event, effect in EFFECTS.items() if effect.ends_acknowledgements}
@@ -182,11 +182,11 @@ def test_what_is_registered_ends_with_the_leadership_and_with_the_log() -> None:
                 assert event in ends or event is PartitionEvent.FAIL
 
 
-def test_records_are_taken_while_it_leads_and_in_no_other_phase() -> None:
+def test_records_are_appended_only_in_the_leading_phase() -> None:
     assert [phase for phase, answers in ANSWERS.items() if answers.write is None] == [Phase.LEADING]
 
 
-def test_nothing_but_a_restart_ends_a_failure_and_nothing_a_deletion() -> None:
+def test_only_a_restart_ends_a_failure_and_nothing_ends_a_deletion() -> None:
     for phase, row in TRANSITIONS.items():
         then = {after for after in row.values() if after is not None}
         if ANSWERS[phase].is_failed:
@@ -194,7 +194,7 @@ def test_nothing_but_a_restart_ends_a_failure_and_nothing_a_deletion() -> None:
     assert set(TRANSITIONS[Phase.DELETED].values()) == {Phase.DELETED, None}
 
 
-def test_whatever_led_to_a_phase_the_errors_of_its_answers_are_known_and_no_others() -> None:
+def test_each_phase_answers_with_its_known_errors_only() -> None:
     seen: set[tuple[Phase, frozenset[Cause]]] = set()
     lives = [Life.begin(KEY)]
     while lives:
@@ -212,7 +212,7 @@ def test_whatever_led_to_a_phase_the_errors_of_its_answers_are_known_and_no_othe
     assert {phase for phase, _ in seen} == set(Phase)
 
 
-def test_callers_are_told_the_last_reason_of_each_cause() -> None:
+def test_callers_get_the_latest_reason_of_each_cause() -> None:
     life = after(after(Life.begin(KEY), PartitionEvent.RECOVER, "first"), PartitionEvent.FAIL, "the disk")
     life = after(life, PartitionEvent.RECOVER, "second")
     assert [str(life.refusal(use)) for use in (Use.WRITE, Use.READ, Use.ADMIN, Use.FLUSH)] == [

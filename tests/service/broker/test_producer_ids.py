@@ -33,7 +33,7 @@ async def test_a_block_is_given_to_its_end_and_no_further() -> None:
     assert given == blocks.ids == [0, 1, 2, 100, 101, 102, 200, 201, 202]
 
 
-async def test_who_asks_at_once_shares_the_blocks() -> None:
+async def test_concurrent_requests_share_the_blocks_of_ids() -> None:
     blocks = Blocks()
     ids = ProducerIds(blocks.reserve)
     given = await asyncio.gather(*(ids.next() for _ in range(4 * COUNT)))

@@ -75,7 +75,7 @@ async def test_every_codec_is_stored_as_the_topic_says(node: Running, wanted: st
     ]
 
 
-async def test_what_has_the_codec_already_and_what_is_left_to_producers_stays_as_sent(node: Running) -> None:
+async def test_batches_stay_as_sent_if_they_have_the_codec_or_the_producer_chooses_it(node: Running) -> None:
     await node.create("t")
     batches = [sent(NewRecord(b"k", TEXT, (), now_ms()), codec=codec) for codec in CODECS.values()]
     for batch in batches:
@@ -121,7 +121,7 @@ async def test_the_size_that_counts_is_also_the_stored_one(node: Running) -> Non
     await node.append_batch("t", batch)
 
 
-async def test_brokers_give_topics_what_they_do_not_say_themselves(node: Running) -> None:
+async def test_topics_inherit_unset_configs_from_the_broker(node: Running) -> None:
     await node.create("own", configs={"compression.type": "snappy", "message.timestamp.type": "CreateTime"})
     await node.create("t")
     values = {

@@ -43,7 +43,7 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
     assert struck > len(CUTS) / 2, "others ask the store meanwhile, and may meet the cut"
 
 
-async def test_after_a_repair_a_manifest_that_does_not_contain_the_one_seen_is_none(tmp_path: Path) -> None:
+async def test_after_a_repair_a_manifest_without_the_one_seen_is_ignored(tmp_path: Path) -> None:
     """The history that a repair starts is accepted once; after that it is compared as any other."""
     async with grown(tmp_path) as (node, _):
         await put_back(node, led(node).ids.manifest_key, None)

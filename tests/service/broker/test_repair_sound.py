@@ -18,7 +18,7 @@ from tests.service.broker.support import batch, filled, running, until
 from tests.service.broker.test_store_lineage import T0, configure, grown, led, manifest_bytes, manifest_of, put_back
 
 
-async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) -> None:
+async def test_a_lost_segment_is_offloaded_again_from_the_local_log(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, _):
         manifest, end = manifest_of(node), led(node).log.hot.end_offset
         for segment in manifest.segments[-2:]:
@@ -35,7 +35,7 @@ async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) ->
         assert [record.offset for record in await node.read_all("t")] == list(range(end))
 
 
-async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) -> None:
+async def test_segments_needed_by_a_repair_are_not_evicted_during_it(tmp_path: Path) -> None:
     """The bucket held it a moment ago, but the repair is about to drop it there."""
     async with grown(tmp_path) as (node, _):
         manifest, end = manifest_of(node), led(node).log.hot.end_offset
@@ -59,7 +59,7 @@ async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("damage", ["evicted", "a manifest that cannot be read"])
-async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage: str) -> None:
+async def test_commits_known_to_the_disk_are_requested(tmp_path: Path, damage: str) -> None:
     """The manifest and every object are gone, and the saved manifest is gone or unreadable."""
     async with grown(tmp_path) as (node, _):
         key, store = led(node).ids.manifest_key, node.store
@@ -84,7 +84,7 @@ async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage
             assert "newest version" in answer.refused and "manifest back" in answer.refused
 
 
-async def test_of_partitions_without_commits_nothing_is_missed(tmp_path: Path) -> None:
+async def test_partitions_without_commits_miss_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 3, {"remote.log.copy.disable": "true"})
         await node.create("empty")
@@ -96,7 +96,7 @@ async def test_of_partitions_without_commits_nothing_is_missed(tmp_path: Path) -
                 assert (found.refused, found.summary) == ("", "")
 
 
-async def test_what_is_not_committed_yet_is_no_evidence(tmp_path: Path) -> None:
+async def test_uncommitted_segments_are_no_evidence(tmp_path: Path) -> None:
     """An uncommitted record may be taken back: a repair that used it for a lost segment could promise a record nobody has."""
     async with grown(tmp_path) as (node, _):
         hot = led(node).log.hot

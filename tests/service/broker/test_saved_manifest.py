@@ -89,7 +89,7 @@ def saved(node: Running, led: Partition) -> int:
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
-async def test_of_two_manifests_at_once_the_newer_one_stays(
+async def test_the_newer_of_two_concurrently_saved_manifests_stays(
     node: Running, files: HeldFiles, first: int, second: int
 ) -> None:
     led, manifest = await offloaded(node)
@@ -115,9 +115,7 @@ async def test_a_manifest_counts_only_once_it_is_saved(node: Running, files: Hel
     assert led.log.tier.commit == manifest.commit + 1
 
 
-async def test_a_manifest_whose_saving_nobody_waits_for_is_saved_before_the_node_ends(
-    node: Running, files: HeldFiles
-) -> None:
+async def test_a_pending_save_of_a_manifest_completes_before_the_node_ends(node: Running, files: HeldFiles) -> None:
     """If it were saved later, it would replace what the next start on the directory has saved."""
     led, manifest = await offloaded(node)
     files.armed = True
@@ -132,9 +130,7 @@ async def test_a_manifest_whose_saving_nobody_waits_for_is_saved_before_the_node
     assert saved(node, led) == manifest.commit + 1
 
 
-async def test_a_caller_that_leaves_does_not_let_an_older_manifest_be_saved_last(
-    node: Running, files: HeldFiles
-) -> None:
+async def test_a_cancelled_save_does_not_leave_an_older_manifest(node: Running, files: HeldFiles) -> None:
     led, manifest = await offloaded(node)
     files.armed = files.early = True
     leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
@@ -149,7 +145,7 @@ async def test_a_caller_that_leaves_does_not_let_an_older_manifest_be_saved_last
     assert led.log.tier.commit == saved(node, led) == manifest.commit + 2
 
 
-async def test_what_was_saved_counts_also_when_its_caller_has_left(node: Running, files: HeldFiles) -> None:
+async def test_a_manifest_is_saved_even_if_its_caller_was_cancelled(node: Running, files: HeldFiles) -> None:
     led, manifest = await offloaded(node)
     files.armed = True
     leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))

@@ -78,7 +78,7 @@ async def test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_bac
         (None, b"", StoreBehind),
     ],
 )
-def test_what_cluster_json_may_show(number: int | None, start: bytes, error: type[LogError] | None) -> None:
+def test_the_states_that_cluster_json_may_show(number: int | None, start: bytes, error: type[LogError] | None) -> None:
     image = MetadataImage(
         cluster_id="c",
         incarnation=3,

@@ -176,7 +176,7 @@ async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, ver
 
 @pytest.mark.parametrize("damage", ["cut", "another partition's"])
 @pytest.mark.parametrize("restarted", [True, False], ids=["between two starts", "while it runs"])
-async def test_a_manifest_that_is_not_this_partitions_is_none(tmp_path: Path, damage: str, restarted: bool) -> None:
+async def test_a_manifest_of_another_partition_is_ignored(tmp_path: Path, damage: str, restarted: bool) -> None:
     async with grown(tmp_path) as (node, versions):
         ids, end = led(node).ids, manifest_of(node).end
         key = ids.manifest_key
@@ -238,7 +238,7 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
         assert [record.offset for record in await node.read_all("t", start=planned[0])] == list(range(planned[0], end))
 
 
-async def test_who_seals_what_is_behind_is_told_why_nothing_is_offloaded(tmp_path: Path) -> None:
+async def test_a_seal_of_a_topic_behind_says_why_nothing_is_offloaded(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")

@@ -69,7 +69,7 @@ async def test_an_idle_cluster_costs_one_listing_and_nothing_between(tmp_path: P
         assert requests(node) == []
 
 
-async def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
+async def test_only_orphans_are_swept(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=GRACE) as node:
         (led,) = await tiered(node, "a")
         key = orphan(node, led)
@@ -85,7 +85,7 @@ async def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
         assert led.counts.deletes == 1
 
 
-async def test_what_is_too_young_is_judged_in_a_later_round(tmp_path: Path) -> None:
+async def test_young_objects_are_checked_in_a_later_round(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, CALM) as node:
         (led,) = await tiered(node, "a")
@@ -146,7 +146,7 @@ async def test_a_listing_that_was_cut_short_goes_on_where_it_was(
         assert sorted(set(asked)) == asked[:3] + asked[4:], "each stretch once"
 
 
-async def test_what_is_written_behind_a_listing_is_looked_at_by_the_next(
+async def test_objects_written_behind_a_listing_are_checked_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The listing has already passed the key, and ends with a newer object."""
@@ -176,7 +176,7 @@ async def test_what_is_written_behind_a_listing_is_looked_at_by_the_next(
         assert not is_there(node, key)()
 
 
-async def test_a_manifest_that_is_gone_is_said_at_the_next_listing(
+async def test_a_lost_manifest_is_reported_at_the_next_listing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path / "data", broker=CALM) as node:

@@ -54,7 +54,7 @@ async def test_a_wide_topic_costs_one_listing(tmp_path: Path) -> None:
         assert not node.node.ground.metadata.image.deleting
 
 
-async def test_what_is_not_of_the_topics_partitions_stays(tmp_path: Path) -> None:
+async def test_keys_outside_the_topics_partitions_stay(tmp_path: Path) -> None:
     """The objects of another topic id of that name, the topic's file, and unknown keys stay."""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, CALM) as node:

@@ -75,7 +75,7 @@ async def test_below_log_start_the_disk_is_freed_while_the_store_is_away(tmp_pat
         assert [record.offset for record in await node.read_all("t", start=30)] == list(range(30, 40))
 
 
-async def test_nothing_goes_on_the_word_of_a_manifest_that_was_not_compared(tmp_path: Path) -> None:
+async def test_nothing_is_evicted_because_of_an_uncompared_manifest(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await filled(node, KEPT)
         await node.seal("t")
@@ -109,7 +109,7 @@ async def test_deleting_records_before_the_store_was_asked_may_be_repeated(tmp_p
         assert log_start_in_the_bucket(led) == 17
 
 
-async def test_below_log_start_the_disk_is_freed_while_offloads_stand_still(node: Running) -> None:
+async def test_below_log_start_the_disk_is_freed_while_offloads_are_paused(node: Running) -> None:
     gates = [node.store.hold(number, "put", "segments/") for number in range(1, 5)]
     for number in range(5):
         await node.create(f"t{number}", configs=TIERED)
@@ -125,7 +125,7 @@ async def test_below_log_start_the_disk_is_freed_while_offloads_stand_still(node
 
 
 # --- blocked commits --------------------------------------------------------------------------------------------------
-async def test_what_is_deleted_while_it_is_offloaded_is_hidden_in_the_bucket_too(node: Running) -> None:
+async def test_records_deleted_during_their_offload_are_hidden_in_the_bucket_too(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/")
     led = await filled(node)
     await gate.reached.wait()
@@ -140,7 +140,7 @@ async def test_what_is_deleted_while_it_is_offloaded_is_hidden_in_the_bucket_too
     await until(lambda: log_start_in_the_bucket(led) == 17)
 
 
-async def test_what_may_have_been_offloaded_is_not_called_deleted(node: Running) -> None:
+async def test_segments_that_may_be_offloaded_are_not_called_deleted(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/", after=True)
     node.store.lose_answer(1, "put", "manifests/")
     led = await filled(node)
@@ -272,7 +272,7 @@ async def test_a_partition_whose_manifest_was_lost_waits_for_the_bucket(tmp_path
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "zeroed"])
-async def test_what_a_local_segment_lost_is_served_from_the_bucket(tmp_path: Path, damage: str) -> None:
+async def test_records_lost_in_a_local_segment_are_served_from_the_bucket(tmp_path: Path, damage: str) -> None:
     async with running(tmp_path / "data") as node:
         await filled(node, KEPT)
         await node.seal("t")
@@ -362,7 +362,7 @@ class DiskAskingStore(FaultyStore):
         return await super().put(key, body, if_absent=if_absent, if_match=if_match)
 
 
-async def test_what_is_offloaded_is_on_disk_first(tmp_path: Path) -> None:
+async def test_segments_are_flushed_before_they_are_offloaded(tmp_path: Path) -> None:
     """Otherwise a power loss could take back records that the bucket holds, and their offsets would be assigned again."""
     files = SlowlySyncedFiles()
     store = DiskAskingStore(files)
@@ -373,7 +373,7 @@ async def test_what_is_offloaded_is_on_disk_first(tmp_path: Path) -> None:
     assert [offload for offload in store.offloads if offload[0] < offload[1]] == []
 
 
-async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> None:
+async def test_removing_segments_does_not_block_the_loop(tmp_path: Path) -> None:
     files = SlowFiles()
     async with running(tmp_path / "data", files=files) as node:
         led = await filled(node, {**TIERED, "remote.storage.enable": "false"})
@@ -391,7 +391,7 @@ async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> No
 
 
 # --- damaged on the disk ----------------------------------------------------------------------------------------------
-async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
+async def test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Segments before the damaged one are offloaded and evicted; the error advises to delete its records, which unblocks it."""

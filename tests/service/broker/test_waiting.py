@@ -73,9 +73,7 @@ async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(no
 
 
 @pytest.mark.parametrize("meanwhile", ["a truncation", "an eviction"])
-async def test_an_append_is_acknowledged_whatever_becomes_of_the_flush_that_it_waits_for(
-    node: Running, meanwhile: str
-) -> None:
+async def test_an_append_is_acknowledged_even_if_its_flush_is_superseded(node: Running, meanwhile: str) -> None:
     """A truncation settles the flush under way: one that had no thread yet must start again."""
     kept = {"remote.storage.enable": "false", "retention.ms": "-1"}
     await node.create("t", configs={"internal.segment.bytes": "2000", "flush.messages": "1", **kept})
@@ -123,7 +121,7 @@ async def test_an_append_whose_topic_is_deleted_is_refused(node: Running) -> Non
 
 
 @pytest.mark.parametrize("created_again", [False, True])
-async def test_a_cold_read_of_a_topic_that_goes_meanwhile_says_so(node: Running, created_again: bool) -> None:
+async def test_a_cold_read_of_a_topic_deleted_meanwhile_reports_it(node: Running, created_again: bool) -> None:
     """The read hydrates to the end by the old topic's manifest, and takes nothing of the new topic's for its own."""
     await node.create("t", configs=TIERED)
     for i in range(40):

@@ -91,7 +91,7 @@ def test_a_manifest_that_was_lost_is_committed_again(node: Node, tmp_path: Path,
     ]
 
 
-def test_what_is_lost_for_good_is_named_and_nothing_changes(node: Node) -> None:
+def test_lost_segments_are_named_and_nothing_changes(node: Node) -> None:
     assert at(node, "topic", "create", "t").code == 0
     offload(node, "t", 0)
     (manifest,) = manifests(node, "t")
@@ -108,7 +108,7 @@ def test_what_is_lost_for_good_is_named_and_nothing_changes(node: Node) -> None:
     assert consumed(node, "t") == lines(0, RECORDS).splitlines(keepends=True)
 
 
-def test_what_is_lost_for_good_is_given_up_by_name(node: Node) -> None:
+def test_lost_segments_are_given_up_by_name(node: Node) -> None:
     """The operator follows the message: the words that it names are accepted, and no others."""
     assert at(node, "topic", "create", "t").code == 0
     offload(node, "t", 0)
@@ -263,7 +263,7 @@ def test_a_stopped_node_is_repaired_by_its_directory(node: Node) -> None:
     ("words", "why"),
     [(["typo"], "has no topic typo"), (["t", "--accept-loss", "9:0-10"], "--accept-loss names partition 9")],
 )
-def test_what_a_stopped_node_does_not_have_is_refused_before_anything_is_written(
+def test_a_partition_absent_on_a_stopped_node_is_refused_before_any_write(
     node: Node, words: list[str], why: str
 ) -> None:
     assert at(node, "topic", "create", "t").code == 0

@@ -60,7 +60,7 @@ def test_topics(node: Node, line: str) -> None:
     assert offered(line.format(kafka=node.kafka)) == ["flights", "flowers"]
 
 
-def test_the_node_is_found_as_commands_find_it(node: Node, alone: Path) -> None:
+def test_the_node_is_found_as_by_other_commands(node: Node, alone: Path) -> None:
     assert offered("tidelog consume o", TIDELOG_BOOTSTRAP_SERVER=node.kafka) == ["orders"]
     alone.parent.mkdir()
     alone.write_text(f'[near]\nbootstrap-server = "{node.kafka}"\n')
@@ -84,7 +84,7 @@ def test_names_of_configs_and_commands_need_no_node(line: str, names: list[str])
     assert offered(line) == names
 
 
-def test_where_nobody_answers_nothing_is_offered_and_nothing_said(alone: Path) -> None:
+def test_without_an_answer_nothing_is_completed_or_printed(alone: Path) -> None:
     assert offered(f"tidelog consume -b 127.0.0.1:{free_port()} f") == []
     with create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, but nothing answers
         assert offered(f"tidelog consume -b 127.0.0.1:{silent.getsockname()[1]} f") == []

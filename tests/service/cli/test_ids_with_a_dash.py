@@ -39,7 +39,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "store")
 
 
-def test_commands_take_it(store: str, tmp_path: Path) -> None:
+def test_commands_accept_it(store: str, tmp_path: Path) -> None:
     for words in (["--cluster-id", ID], [f"--cluster-id={ID}"]):
         listed = tidelog("cold", "ls", "--store", store, *words)
         assert listed.code == 0 and f"cluster {ID}: 1 partition" in listed.out, listed.err

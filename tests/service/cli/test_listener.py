@@ -65,7 +65,7 @@ def answering(answer: bytes | None) -> Iterator[str]:
         (b"SSH-2.0-OpenSSH", "it speaks another protocol, and answers b'SSH-2.0-OpenSSH'"),
     ],
 )
-def test_protocols_are_told_by_their_first_bytes(first: bytes | None, protocol: str | None) -> None:
+def test_protocols_are_recognised_by_their_first_bytes(first: bytes | None, protocol: str | None) -> None:
     assert other_protocol(first) == protocol
 
 
@@ -85,7 +85,7 @@ def test_a_nodes_other_listeners_are_named(node: Node, words: tuple[str, ...]) -
         assert tidelog("topic", "list", "-b", node.kafka).code == 0, "as the line says"
 
 
-def test_of_several_addresses_the_first_of_a_node_is_taken(node: Node) -> None:
+def test_the_first_reachable_of_several_addresses_is_used(node: Node) -> None:
     assert require_reachable(f"127.0.0.1:{free_port()},{node.http},{node.kafka}") == node.kafka
     with pytest.raises(
         NodeUnreachable, match=r"cannot reach a node at .* \(Connection refused\), .* \(it speaks HTTP\)"
@@ -93,7 +93,7 @@ def test_of_several_addresses_the_first_of_a_node_is_taken(node: Node) -> None:
         require_reachable(f"127.0.0.1:{free_port()},{node.http}")
 
 
-def test_asking_leaves_nothing_in_the_nodes_log(node: Node) -> None:
+def test_probing_a_listener_leaves_nothing_in_the_nodes_log(node: Node) -> None:
     before = node.output().count("client=")
     for _ in range(20):
         require_reachable(node.kafka)
@@ -102,7 +102,7 @@ def test_asking_leaves_nothing_in_the_nodes_log(node: Node) -> None:
     assert node.output().count("client=") == before
 
 
-def test_a_server_of_lines_takes_the_request_for_a_whole_one() -> None:
+def test_a_line_based_server_treats_the_request_as_complete() -> None:
     port = free_port()
     words = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
     server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -113,7 +113,7 @@ def test_a_server_of_lines_takes_the_request_for_a_whole_one() -> None:
         server.wait()
 
 
-def test_a_listener_of_tls_is_taken_for_one(tmp_path: Path) -> None:
+def test_a_tls_listener_is_recognised(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
     subprocess.run([*words, "-keyout", key, "-out", certificate], check=True, capture_output=True)
@@ -133,14 +133,14 @@ def test_a_listener_of_tls_is_taken_for_one(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_who_says_nothing_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_not_classified(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that hangs may still answer later."""
     monkeypatch.setattr("service.cli.listener.PATIENCE_S", 0.2)
     with answering(None) as address:
         assert require_reachable(address) == address
 
 
-def test_a_connection_that_is_ended_is_said() -> None:
+def test_a_closed_connection_is_logged() -> None:
     with answering(b"") as address, pytest.raises(NodeUnreachable, match="closes the connection without an answer"):
         require_reachable(address)
 

@@ -36,14 +36,14 @@ def test_help_names_every_command() -> None:
         assert f" {command} " in ran.out
 
 
-def test_without_the_server_the_command_says_what_it_needs() -> None:
+def test_without_the_server_distribution_the_command_names_it() -> None:
     program = "import sys; sys.modules['typer'] = None; import service.cli.main"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr == "tidelog: this command needs typer; in a clone: pip install -e packaging/server\n"
 
 
-def test_help_swallows_nothing() -> None:
+def test_help_prints_every_word() -> None:
     """Text in brackets could pass for markup and vanish."""
     ran = tidelog_process("serve", "--help")
     said = " ".join(ran.out.replace("│", " ").split())

@@ -42,7 +42,7 @@ def reaches(ran: Ran) -> bool:
     return ran.code == 0 and "TOPIC ID" in ran.out
 
 
-def test_what_is_typed_goes_first_then_the_environment_then_the_default(
+def test_the_command_line_precedes_the_environment_and_the_default(
     node: Node, profiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, nowhere = f'bootstrap-server = "{node.kafka}"\n', f'bootstrap-server = "{nobody()}"\n'
@@ -134,7 +134,7 @@ def test_a_profile_that_cannot_be_used_is_one_line(
     assert said.format(path=profiles) in ran.err
 
 
-def test_a_file_that_cannot_be_read_is_said(profiles: Path) -> None:
+def test_an_unreadable_file_is_reported(profiles: Path) -> None:
     profiles.mkdir()
     ran = tidelog("topic", "list")
     assert (ran.code, ran.err) == (2, f"tidelog: cannot read {profiles}: Is a directory\n")
@@ -153,7 +153,9 @@ def test_a_wrong_profile_stops_no_command_that_uses_another(node: Node, profiles
     assert reaches(tidelog("topic", "list", "--profile", "right"))
 
 
-def test_the_variable_is_named_when_its_address_is_none(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> None:
+def test_an_invalid_address_in_the_environment_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, profiles: Path
+) -> None:
     monkeypatch.setenv("TIDELOG_BOOTSTRAP_SERVER", "nonsense")
     ran = tidelog("topic", "list")
     assert ran.code == 2

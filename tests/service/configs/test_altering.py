@@ -76,7 +76,7 @@ def test_a_broker_of_thousands_of_digits_is_another_one(kind: ResourceKind) -> N
             Loggers(1).describe(digits)
 
 
-def test_what_is_unset_or_unknown_may_be_deleted() -> None:
+def test_unset_and_unknown_keys_may_be_deleted() -> None:
     assert NODE.alter(EMPTY, Z, [ConfigAlteration("retention.ms", DELETE, "5")]) == ()
     assert NODE.alter(EMPTY, Z, [ConfigAlteration("nope", DELETE, None)]) == ()
 

@@ -181,7 +181,7 @@ def test_keys_of_earlier_kafkas_name_what_there_is_instead(registry: Registry, n
         registry.get(name)
 
 
-def test_no_secret_is_told_when_it_is_refused() -> None:
+def test_refusals_show_no_secret() -> None:
     secrets = [key for key in BROKER_KEYS if key.sensitive]
     assert len(secrets) == 10
     for key in secrets:

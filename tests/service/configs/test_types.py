@@ -70,7 +70,7 @@ def test_a_list_has_no_empty_items(text: str) -> None:
 
 
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
-def test_what_is_shown_of_a_double_is_read_back_as_it_was(value: float) -> None:
+def test_printed_doubles_are_read_back_exactly(value: float) -> None:
     shown = format_value(value)
     assert shown is not None
     assert parse("key", ConfigKind.DOUBLE, shown) == value

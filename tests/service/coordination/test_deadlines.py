@@ -84,7 +84,7 @@ def test_a_timer_that_is_set_while_others_are_due_is_due_too() -> None:
         max_size=60,
     )
 )
-def test_what_is_due_is_what_a_scan_of_all_timers_finds(steps: list[tuple[str, int, int]]) -> None:
+def test_due_timers_are_those_that_a_full_scan_finds(steps: list[tuple[str, int, int]]) -> None:
     deadlines, timers, expected, now = Deadlines(), [Timer(index) for index in range(5)], {}, 0
     for step, index, amount in steps:
         if step == "set":

@@ -176,7 +176,7 @@ DECODERS: tuple[Callable[[bytes], object], ...] = (
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @given(st.one_of(st.binary(max_size=60), st.tuples(st.integers(0, 4), st.binary(max_size=60))))
-def test_bytes_that_nobody_wrote_are_values_or_corrupt(
+def test_arbitrary_bytes_are_values_or_corrupt(
     decoder: Callable[[bytes], object], data: bytes | tuple[int, bytes]
 ) -> None:
     if isinstance(data, tuple):

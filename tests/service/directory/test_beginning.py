@@ -93,7 +93,7 @@ def test_an_empty_directory_waits_for_a_store_that_is_away(tmp_path: Path, versi
             node.kill()
 
 
-async def test_what_a_store_holds_is_found() -> None:
+async def test_the_clusters_of_a_store_are_found() -> None:
     store = MemoryStore(SystemClock())
     assert await find_clusters(store) == ()
     for key in ("a/cluster.json", "a/topics/t/topic.json", "b/topics/u/topic.json", "not ours/x", "c/other", "file"):
@@ -166,7 +166,7 @@ def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Nod
     assert clusters(node) == [cluster]
 
 
-def test_a_first_start_that_was_cut_off_is_made_again(node: Node) -> None:
+def test_an_interrupted_first_start_is_repeated(node: Node) -> None:
     """It died after it wrote its identity, before its metadata log's first entry and before it claimed the store."""
     node.stop()
     shutil.rmtree(node.store_path)

@@ -233,7 +233,7 @@ def test_an_identity_without_birth_time_is_device_and_inode(tmp_path: Path, monk
     assert file_identity(str(tmp_path)) == (status.st_dev, status.st_ino, None)
 
 
-def test_a_birth_time_belongs_to_the_file_and_stays(tmp_path: Path) -> None:
+def test_the_birth_time_of_a_file_does_not_change(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"")
     first = file_identity(str(path))

@@ -75,7 +75,7 @@ def test_a_manifest_that_is_missing(store: BlockingMemoryStore, quick: bool) -> 
     assert found(store, quick=quick) == {(FindingKind.NO_MANIFEST, MANIFEST)}
 
 
-def test_a_first_offload_on_its_way_is_no_damage(store: BlockingMemoryStore) -> None:
+def test_a_first_offload_in_progress_is_not_damage(store: BlockingMemoryStore) -> None:
     store.put(ids_of(0).segment_key(0, 1, "1" * 32), b"offloaded, not yet committed")
     assert found(store) == set()
     old = check_bucket(store, FsckScope(), now_ms=NOW_MS + 2 * DAY)
@@ -164,7 +164,7 @@ def test_a_pinned_segments_object_is_flipped(store: BlockingMemoryStore) -> None
         assert (kind, key) in found(store)
 
 
-def test_what_no_pin_holds_may_be_gone(store: BlockingMemoryStore) -> None:
+def test_removed_segments_without_a_pin_may_be_gone(store: BlockingMemoryStore) -> None:
     segment = segments(store)[10]
     store.delete([ids_of(1).prefix + segment["key"]])
     assert found(store) == set()
@@ -280,7 +280,7 @@ def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> N
     assert found(store) == {(FindingKind.ABOVE_OWNER, key)}
 
 
-def test_what_a_reader_wrote_is_damaged(store: BlockingMemoryStore) -> None:
+def test_damaged_files_of_a_commit_reader_are_found(store: BlockingMemoryStore) -> None:
     for info in list(store.list(f"{CLUSTER}/readers/")):
         data = store.get(info.key).data
         for wrong in (
@@ -308,7 +308,7 @@ def test_a_snapshot_of_the_metadata_is_damaged(store: BlockingMemoryStore) -> No
     assert found(store, quick=True) == {(FindingKind.ABOVE_OWNER, above)}
 
 
-def test_the_page_says_of_every_finding_what_to_do() -> None:
+def test_the_page_has_a_remedy_for_every_finding() -> None:
     text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     assert [kind.name.lower() for kind in FindingKind if f"| `{kind.name.lower()}` |" not in text] == []
 
@@ -327,9 +327,7 @@ def test_a_topic_that_does_not_exist(store: BlockingMemoryStore, tmp_path: Path)
     assert ran.exit_code == 0, ran.output
 
 
-def test_a_node_that_goes_on_meanwhile_is_no_damage(
-    full: FullStore, store: BlockingMemoryStore, tmp_path: Path
-) -> None:
+def test_changes_of_a_running_node_are_not_damage(full: FullStore, store: BlockingMemoryStore, tmp_path: Path) -> None:
     """The node offloads and commits between fsck's listing and its reading of the manifests."""
     ids = ids_of(0)
     tier, local = tier_of(full.memory, full.clock, ids=ids, incarnation=5), Local(tmp_path, snapshot=no_producers)

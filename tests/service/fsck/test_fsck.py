@@ -139,7 +139,7 @@ def rewritten(store: BlockingMemoryStore, change: Callable[[Manifest], Manifest]
     store.put(IDS.manifest_key, encode(change(manifest_of(store))))
 
 
-def test_what_a_reader_keeps_is_no_orphan(store: BlockingMemoryStore) -> None:
+def test_files_of_commit_readers_are_not_orphans(store: BlockingMemoryStore) -> None:
     verifier = Verifier(store, "verify-commit", EagerClock(NOW_MS), SeededRng(1), lambda: 900_000)
     verifier.catch_up(IDS)
     assert len(list(store.list(f"{IDS.cluster_id}/readers/"))) == 4
@@ -175,7 +175,7 @@ def test_an_unparsable_topic_file(store: BlockingMemoryStore) -> None:
     assert (finding.kind, finding.key) == (FindingKind.BAD_FILE, key)
 
 
-def test_an_unknown_cluster_is_no_damage_but_an_error(store: BlockingMemoryStore) -> None:
+def test_an_unknown_cluster_is_an_error_and_not_damage(store: BlockingMemoryStore) -> None:
     with pytest.raises(InvalidConfig, match="holds no cluster nowhere; it holds " + IDS.cluster_id):
         check_bucket(store, FsckScope(cluster_id="nowhere"), now_ms=NOW_MS)
 

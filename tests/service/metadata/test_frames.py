@@ -47,7 +47,7 @@ def test_a_flipped_byte_is_damage_before_the_last_frame_and_a_torn_end_in_it(pos
 
 
 @given(tail=st.binary(max_size=300))
-def test_whatever_a_power_loss_leaves_after_the_end_is_cut(tail: bytes) -> None:
+def test_bytes_after_the_last_frame_are_cut_after_a_power_loss(tail: bytes) -> None:
     assert scan(LOG + tail, 7, "log") == (FRAMES, len(LOG))
 
 

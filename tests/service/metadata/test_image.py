@@ -41,7 +41,7 @@ def test_a_topic_is_found_by_name_and_by_id() -> None:
     assert image.topic("trains") is None
 
 
-def test_an_older_image_stays_as_it_was_and_shares_what_did_not_change() -> None:
+def test_an_older_image_is_unchanged_and_shares_unchanged_parts() -> None:
     old = image_of(*new_topic("a", 1, 3), *new_topic("b", 2), configured("a", "retention.ms", "5"))
     new = old.apply(elected(1, 1, 4))
     assert [p.leader for p in old.topics[topic_id(1)].partitions] == [1, 1, 1]
@@ -255,7 +255,7 @@ def test_a_snapshot_makes_the_same_image(steps: list[tuple[int, int, int]]) -> N
     assert MetadataImage().apply_batch(pb.MetadataBatch.FromString(encoded).records) == image
 
 
-def test_an_image_says_what_its_batch_touched() -> None:
+def test_an_image_lists_what_its_batch_touched() -> None:
     image = image_of(*new_topic("a", 1), *new_topic("b", 2), configured("b", "retention.ms", "5"))
     assert image.changes.topics == (topic_id(1), topic_id(2))
     assert image.changes.configs == (Resource(ResourceKind.TOPIC, "b"),)

@@ -102,7 +102,7 @@ async def test_listeners_see_each_image_before_the_proposer_resumes(tmp_path: Pa
         assert seen == [log.image]
 
 
-async def test_listeners_are_told_all_that_changed_since_they_were_called_last(tmp_path: Path) -> None:
+async def test_listeners_get_all_changes_since_their_last_call(tmp_path: Path) -> None:
     """Concurrent proposals share one fsync, and each listener gets one call for them."""
     told: list[tuple[MetadataImage, Changes]] = []
     async with opened(tmp_path) as log:
@@ -205,7 +205,7 @@ async def test_bounds_are_answered_without_a_trace(tmp_path: Path, monkeypatch: 
         assert await log.propose([configured("a", "k", "v")]) == 1
 
 
-async def test_a_closed_log_takes_no_proposal(tmp_path: Path) -> None:
+async def test_a_closed_log_refuses_proposals(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         last = log.propose(new_topic("a", 1))
     assert await last == 1

@@ -70,7 +70,7 @@ def test_names_that_metrics_could_not_tell_apart_collide() -> None:
     refused(InvalidTopic, "Topic 'a_b' collides with existing topic: a.b", NewTopic("a_b", 1, 1))
 
 
-def test_a_name_in_use_comes_before_every_other_mistake() -> None:
+def test_an_existing_name_is_reported_before_any_other_error() -> None:
     refused(TopicExists, "Topic 'a.b' already exists.", NewTopic("a.b", 0, 0, {"nope": "1"}))
 
 

@@ -50,7 +50,7 @@ def test_gauges_and_sums_are_read() -> None:
 
 
 @pytest.mark.parametrize("size", range(1, len(data_of(GAUGE))))
-def test_what_is_cut_off_is_refused_or_shorter(size: int) -> None:
+def test_truncated_metrics_are_refused_or_shorter(size: int) -> None:
     try:
         values, _ = metrics_of(data_of(GAUGE)[:size])
     except InvalidRecord as error:
@@ -60,7 +60,7 @@ def test_what_is_cut_off_is_refused_or_shorter(size: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0b", b"\x0a\x7f", b"\xff" * 11])
-def test_what_is_no_metrics_data_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_metrics_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidRecord):
         metrics_of(data)
 
@@ -68,7 +68,7 @@ def test_what_is_no_metrics_data_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("reporters", "enabled"), [((), False), (("a.B",), False), ((NAME,), True), (("a.B", NAME), True)]
 )
-def test_only_who_is_named_reports(reporters: tuple[str, ...], enabled: bool) -> None:
+def test_only_named_followers_count(reporters: tuple[str, ...], enabled: bool) -> None:
     assert ClientTelemetryLog(lambda: reporters).enabled is enabled
 
 

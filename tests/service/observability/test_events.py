@@ -121,7 +121,7 @@ def test_changes_by_an_administrator(node: Node, log: Log, admin: AdminClient) -
     assert log.wait("topic.refused", topic="not a name")["asked"] == "create"
 
 
-def test_a_password_is_never_said(node: Node, log: Log, admin: AdminClient) -> None:
+def test_a_password_is_never_printed(node: Node, log: Log, admin: AdminClient) -> None:
     with pytest.raises(KafkaException):
         alter(admin, ResourceType.BROKER, "1", "ssl.keystore.password", "hunter2")
     assert "[hidden]" in log.wait("config.refused", resource="BROKER")["error"]
@@ -141,7 +141,7 @@ def test_a_level_changed_live(node: Node, log: Log, admin: AdminClient) -> None:
     assert not log.of("topic.created", topic="quiet")
 
 
-def test_a_frame_that_is_none(node: Node, log: Log) -> None:
+def test_an_invalid_frame(node: Node, log: Log) -> None:
     with connect(node) as sock:
         sock.sendall(struct.pack(">i", -5))
         assert sock.recv(1) == b""
@@ -181,7 +181,7 @@ def test_a_start_that_fails_is_an_event_too(tmp_path: Path) -> None:
     assert "choose another address in --listeners" in Log(failing).of("node.not_started")[0]["error"]
 
 
-async def test_a_store_that_is_away_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_store_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with running(tmp_path) as node:
         await until(lambda: "store.opened" in said(caplog))

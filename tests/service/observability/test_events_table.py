@@ -19,7 +19,7 @@ def documented() -> dict[str, tuple[set[str], set[str]]]:
     return {row[1]: (set(row[2].split(", ")), set(re.findall(r"`(\w+)`", row[3]))) for row in rows}
 
 
-def test_every_event_stands_in_the_table_and_no_other() -> None:
+def test_the_table_lists_every_event_and_no_other() -> None:
     said: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     for call in event_calls():
         said[call.name][0].update(call.levels)

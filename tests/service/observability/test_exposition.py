@@ -72,7 +72,7 @@ def test_nothing_is_served_that_is_not_in_the_table() -> None:
         ("application/openmetrics-text;q=nonsense", False),
     ],
 )
-def test_openmetrics_is_given_to_who_prefers_it(accept: str, wanted: bool) -> None:
+def test_openmetrics_is_served_if_accept_prefers_it(accept: str, wanted: bool) -> None:
     assert prefers_open_metrics(accept) is wanted
 
 

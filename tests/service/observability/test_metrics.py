@@ -30,7 +30,7 @@ _SUFFIXES = ("_count", "_sum", "_bucket")
 
 
 @pytest.mark.parametrize("name", WORKS)
-async def test_work_changes_metrics_by_what_is_known(name: str, tmp_path: Path) -> None:
+async def test_known_work_changes_metrics_by_known_amounts(name: str, tmp_path: Path) -> None:
     declared = WORKS[name]
     async with observed(tmp_path / "data", declared.broker) as world:
         steps = declared.act(world)
@@ -49,7 +49,7 @@ async def test_work_changes_metrics_by_what_is_known(name: str, tmp_path: Path) 
     _check_counters(before, after)
 
 
-async def test_what_is_shown_is_what_it_is_called(tmp_path: Path) -> None:
+async def test_metrics_have_the_values_that_their_names_say(tmp_path: Path) -> None:
     """Compares numbers that are usually equal, in a case where they differ."""
     async with observed(tmp_path / "data", {}) as world:
         await world.create("t", 3)

@@ -41,7 +41,7 @@ def test_nothing_is_unsupported_that_kafka_does_not_have() -> None:
             assert any(fnmatchcase(mbean, pattern) for mbean in KAFKA), pattern
 
 
-def test_what_is_served_is_kafkas() -> None:
+def test_served_metrics_have_kafkas_names() -> None:
     kinds = set(KAFKA)
     for metric in METRICS.values():
         if metric.mbean and "socket-server-metrics" not in metric.mbean:

@@ -58,7 +58,7 @@ def test_a_tls_hello_is_called_one(node: Node) -> None:
     assert error in waits_for(node, "connection.closed", client=client)["reason"]
 
 
-def test_a_client_of_kafka_that_wants_tls_is_told_apart(node: Node) -> None:
+def test_a_kafka_client_with_tls_is_recognised(node: Node) -> None:
     admin = AdminClient({"bootstrap.servers": node.kafka, "security.protocol": "ssl", "log_level": 0})
     before = len(said(node, "request.refused"))
     until(lambda: admin.poll(0.05) >= 0 and len(said(node, "request.refused")) > before, "it tried")
@@ -75,7 +75,7 @@ def test_http_and_grpc_are_called_what_they_are(node: Node) -> None:
 
 
 # --- groups ------------------------------------------------------------------------------------------------------------
-def test_who_asks_for_a_group_is_said_once(node: Node) -> None:
+def test_the_notice_about_groups_is_logged_once_per_client(node: Node) -> None:
     create(node, "grouped", 1, {})
     for group in ("orders-app", "orders-app", "other-app"):
         names = {"group.id": group, "client.id": "mine"}
@@ -90,7 +90,7 @@ def test_who_asks_for_a_group_is_said_once(node: Node) -> None:
     assert lines[0]["error"] == "consumer groups are not served; name partitions with assign()"
 
 
-def test_what_the_line_advises_works(node: Node) -> None:
+def test_the_advice_of_the_notice_works(node: Node) -> None:
     assert tidelog("topic", "create", "assigned", "-b", node.kafka).code == 0
     assert tidelog("produce", "assigned", "-b", node.kafka, stdin="one\n").code == 0
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "orders-app", "enable.auto.commit": False})

@@ -54,7 +54,7 @@ def test_one_that_ends_early_is_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_than_was_asked_for_is_refused(tmp_path: Path) -> None:
+def test_an_answer_longer_than_requested_is_refused(tmp_path: Path) -> None:
     file = begun(tmp_path, crcs=None)
     file.write(CONTENT)
     with pytest.raises(TierCorrupt, match=f"more than the {len(CONTENT)} bytes"):
@@ -62,7 +62,7 @@ def test_more_than_was_asked_for_is_refused(tmp_path: Path) -> None:
     file.discard()
 
 
-def test_what_came_before_a_restart_is_forgotten(tmp_path: Path) -> None:
+def test_chunks_from_before_a_restart_are_forgotten(tmp_path: Path) -> None:
     file = begun(tmp_path)
     file.write(b"x" * (MIB // 2))
     file.restart()

@@ -53,7 +53,7 @@ class TestIncarnation:
             assert await open_cluster(store, CLUSTER, holder(f"start {number}"), number) == number + 1
         await check_incarnation(store, CLUSTER, 3, holder("start 2"))
 
-    async def test_of_two_copies_one_stops(self, store: FaultyStore) -> None:
+    async def test_one_of_two_copies_stops(self, store: FaultyStore) -> None:
         await open_cluster(store, CLUSTER, holder("first"), 0)
         await open_cluster(store, CLUSTER, holder("the original"), 1)
         with pytest.raises(FencedWriter, match=r"at incarnation 2 .* at 1: a copy of its directory has run"):
@@ -61,7 +61,7 @@ class TestIncarnation:
         with pytest.raises(FencedWriter):
             await check_incarnation(store, CLUSTER, 1, holder("first"))
 
-    async def test_of_racing_starts_exactly_one_wins(self, store: FaultyStore) -> None:
+    async def test_exactly_one_of_racing_starts_wins(self, store: FaultyStore) -> None:
         starts = [open_cluster(store, CLUSTER, holder(f"start {n}"), 0) for n in range(8)]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         assert outcomes.count(1) == 1
@@ -94,7 +94,7 @@ class TestIncarnation:
         with pytest.raises(StoreBehind):
             await open_cluster(store, CLUSTER, holder("next"), 2 * TAKE_OVER_GAP + 1)
 
-    async def test_a_store_that_is_away_leaves_it_open(self, store: FaultyStore) -> None:
+    async def test_an_unreachable_store_leaves_the_outcome_open(self, store: FaultyStore) -> None:
         store.down = True
         with pytest.raises(TierUnavailable):
             await open_cluster(store, CLUSTER, holder("mine"), 0)
@@ -121,7 +121,7 @@ def topic(number: int, **fields: object) -> TopicState:
 
 
 class TestTopicFile:
-    async def test_who_was_replaced_brings_no_new_topic(self, store: FaultyStore) -> None:
+    async def test_a_fenced_node_creates_no_topic(self, store: FaultyStore) -> None:
         await open_cluster(store, CLUSTER, holder("old"), 0)
         await publish_topic(store, topic(1))
         await open_cluster(store, CLUSTER, holder("new"), 1)

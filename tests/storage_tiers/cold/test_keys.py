@@ -53,7 +53,7 @@ def test_every_key_is_read_back(parsed: keys.Key) -> None:
 
 
 @given(ANY_KEY, st.data())
-def test_what_is_read_is_written_to_the_same_characters(parsed: keys.Key, data: st.DataObject) -> None:
+def test_parsed_keys_are_written_back_unchanged(parsed: keys.Key, data: st.DataObject) -> None:
     text = keys.key(parsed)
     at = data.draw(st.integers(0, len(text)))
     changed = text[:at] + data.draw(st.sampled_from(["", "/", "0", "-", ".", "a", "\n"])) + text[at + 1 :]
@@ -97,6 +97,6 @@ def test_names_that_kafka_refuses_make_no_keys(name: str) -> None:
         f"c/topics/t/AAAAAAAAAAAAAAAAAAAAAA/pages/00007/9-8-{'f' * 32}.json.gz",
     ],
 )
-def test_what_is_no_key_of_ours_is_refused(text: str) -> None:
+def test_keys_outside_the_layout_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         keys.key(keys.parse(text))

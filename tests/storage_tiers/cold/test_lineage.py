@@ -80,7 +80,7 @@ async def test_nothing_is_swept_by_an_older_manifest(store: MemoryStore, clock: 
     assert (await tier.extend(local.job(20, 10))).end == 30
 
 
-async def test_a_successor_that_claimed_an_older_manifest_fences_who_has_seen_the_newer_one(
+async def test_a_successor_that_claimed_an_older_manifest_fences_the_writer_of_the_newer_one(
     store: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     """The bucket was restored to yesterday's state and the cluster taken over there: the newest version will never return."""

@@ -137,7 +137,7 @@ def test_every_missing_or_mistyped_field_is_named() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"null", b"\xff", b'{"format": 1}', b"[" * 100_000], ids=lambda data: repr(data[:8])
 )
-def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_manifest_are_refused(data: bytes) -> None:
     with pytest.raises(TierCorrupt):
         decode(data, IDS)
 

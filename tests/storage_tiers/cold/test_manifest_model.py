@@ -406,7 +406,7 @@ def test_ten_million_segments_stay_within_bounds() -> None:
     assert [segment.base for segment in lookup.live_segments(manifest, load)] == [n * 8192 * 10 for n in range(1250)]
 
 
-def test_what_was_folded_is_expired_and_forgotten() -> None:
+def test_folded_segments_are_expired_and_swept() -> None:
     manifest = first_manifest(IDS)
     known: dict[str, ManifestPage] = {}
     names = author(1).new_uuid

@@ -75,12 +75,12 @@ def test_a_scan_at_full_speed_is_halved_when_somebody_produces() -> None:
     assert 0.5 * 400e6 <= machine.pace.rate < 0.7 * 400e6
 
 
-def test_it_can_be_told_to_slow_nothing() -> None:
+def test_slowing_can_be_disabled() -> None:
     machine = Machine(room=1.0, most_waiting=1.0)
     assert machine.run(5) == pytest.approx(400e6)
 
 
-def test_what_somebody_waits_for_is_not_held_back_and_is_made_up_for() -> None:
+def test_awaited_fetches_are_not_delayed_but_are_charged() -> None:
     machine = Machine(room=1.0)
     machine.run(20)
     pace, now = machine.pace, machine.now

@@ -192,7 +192,7 @@ async def test_a_large_segment_goes_up_in_parts(
     assert len(side.mib_crcs) == 18 and len(side.index) == 17
 
 
-async def test_what_cannot_be_a_range_is_refused(store: FaultyStore, clock: EagerClock, local: Local) -> None:
+async def test_impossible_segments_are_refused(store: FaultyStore, clock: EagerClock, local: Local) -> None:
     tier = tier_of(store, clock)
     job = local.job(0, 10)
     with pytest.raises(CorruptRecord):
@@ -221,7 +221,7 @@ async def test_deletion_is_terminal(store: FaultyStore, memory: MemoryStore, clo
     assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key], "the zombie's objects are gone too"
 
 
-async def test_deletion_creates_a_manifest_where_there_is_none(
+async def test_a_deletion_creates_a_missing_manifest(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     late = tier_of(store, clock, seed=2)

@@ -85,7 +85,7 @@ def planned(found: RepairPlan | Refused) -> RepairPlan:
     return found
 
 
-async def test_where_the_store_shows_what_was_seen_nothing_is_repaired(world: World) -> None:
+async def test_a_store_that_shows_the_last_seen_state_is_not_repaired(world: World) -> None:
     older, newer = await world.extend(), await world.extend()
     assert basis(newer, older, None, UP_TO_DATE) is None
     assert basis(newer, newer, None, UP_TO_DATE) is None
@@ -164,7 +164,7 @@ async def test_pins_of_both_manifests_are_kept_as_far_as_the_repair_reaches(worl
     assert broken(manifest) is None
 
 
-async def test_what_is_missing_at_the_end_is_offloaded_again_from_the_local_log(world: World) -> None:
+async def test_missing_segments_at_the_end_are_offloaded_again_from_the_local_log(world: World) -> None:
     saved = await world.extend(4)
     lost = saved.segments[2]
     repair = planned(plan(saved, None, evidence(lost.sidecar_key, local=OffsetRange(20, 60), of=saved)))
@@ -189,7 +189,7 @@ async def test_what_is_missing_at_the_end_is_offloaded_again_from_the_local_log(
     assert transitions.broken_step(manifest, again) is None
 
 
-async def test_where_everything_is_missing_and_held_locally_the_manifest_begins_anew(world: World) -> None:
+async def test_if_all_is_missing_but_local_the_manifest_starts_over(world: World) -> None:
     saved = await world.extend(2)
     manifest = repaired(planned(plan(saved, None, evidence(saved.segments[0].key, of=saved))), None, world.author())
     assert (manifest.end, manifest.segments, manifest.sidecar, manifest.last_record_epoch) == (0, (), None, -1)
@@ -197,7 +197,7 @@ async def test_where_everything_is_missing_and_held_locally_the_manifest_begins_
 
 
 @pytest.mark.parametrize("local", [OffsetRange(25, 60), OffsetRange(0, 39)])
-async def test_what_is_missing_and_not_held_locally_is_asked_for(world: World, local: OffsetRange) -> None:
+async def test_missing_segments_that_are_not_local_are_requested(world: World, local: OffsetRange) -> None:
     saved = await world.extend(4)
     refused = plan(saved, None, evidence(saved.segments[2].key, local=local, of=saved))
     assert isinstance(refused, Refused)
@@ -221,7 +221,7 @@ async def test_a_pinned_segment_is_not_given_up(world: World) -> None:
     assert "audit" in refused.why
 
 
-async def test_what_a_page_names_cannot_be_cut(world: World) -> None:
+async def test_segments_in_a_page_cannot_be_cut(world: World) -> None:
     saved = await world.extend(80)
     page = saved.live_pages[0]
     first = next(iter(lookup.live_segments(saved, page_loader(world.store.blocking()))))
@@ -252,7 +252,7 @@ async def test_a_deletion_is_the_last_state(world: World) -> None:
     assert "delete the topic and create it anew" in refused.why
 
 
-async def test_without_a_manifest_ever_seen_nothing_is_made(world: World) -> None:
+async def test_without_a_manifest_ever_seen_none_is_created(world: World) -> None:
     refused = basis(None, None, None, UP_TO_DATE)
     assert isinstance(refused, Refused)
     assert "Put the newest version of its manifest back" in refused.why
@@ -274,7 +274,7 @@ async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path
     assert "another history" in refused.why
 
 
-async def test_what_was_removed_since_makes_no_second_history_of_an_older_manifest(world: World) -> None:
+async def test_later_removals_do_not_make_an_older_manifest_a_second_history(world: World) -> None:
     """A writer has claimed the older manifest without adding a segment to it."""
     older = await world.extend(4)
     saved = await world.tier.expire(20)
@@ -284,14 +284,14 @@ async def test_what_was_removed_since_makes_no_second_history_of_an_older_manife
     assert basis(claimed, saved, None, UP_TO_DATE) == saved
 
 
-async def test_somebody_elses_repair_that_lacks_nothing_is_taken_over(world: World) -> None:
+async def test_a_complete_repair_by_another_node_is_accepted(world: World) -> None:
     saved = await world.extend(2)
     shown = repaired(planned(plan(saved, None, evidence())), None, world.author())
     assert basis(shown, saved, None, UP_TO_DATE) == shown
     assert basis(shown, saved, "a segment is lost", UP_TO_DATE) == saved
 
 
-async def test_what_was_removed_stays_removed(world: World) -> None:
+async def test_removed_segments_stay_removed(world: World) -> None:
     await world.extend(4)
     before = world.manifests[-1]
     saved = await world.tier.expire(20)
@@ -373,7 +373,7 @@ async def test_a_repair_shows_everything_again_and_the_partition_goes_on(world: 
 @pytest.mark.parametrize(
     "damage", ["segment gone", "segment flipped", "sidecar gone", "sidecar flipped", "another sidecar"]
 )
-async def test_what_is_not_what_was_offloaded_counts_as_missing(world: World, damage: str) -> None:
+async def test_objects_that_differ_from_the_offloaded_ones_count_as_missing(world: World, damage: str) -> None:
     saved = await world.extend(3)
     restore(world, None)
     blocking, segment = world.store.blocking(), saved.segments[1]
@@ -394,7 +394,7 @@ async def test_what_is_not_what_was_offloaded_counts_as_missing(world: World, da
     assert (await world.extend(2)).end == 30
 
 
-async def test_other_bytes_are_found_also_where_the_store_tells_no_checksum(world: World) -> None:
+async def test_changed_bytes_are_found_even_without_the_stores_checksum(world: World) -> None:
     saved = await world.extend(3)
     store = DamagingStore(world.store, tells=False)
     tier = tier_of(store, world.clock, seed=5, read_saved=_reads(saved))
@@ -411,7 +411,7 @@ async def test_other_bytes_are_found_also_where_the_store_tells_no_checksum(worl
     assert not blocking_has_manifest(world)
 
 
-async def test_a_missing_page_is_asked_for_by_name(world: World) -> None:
+async def test_the_error_of_a_missing_page_names_it(world: World) -> None:
     saved = await world.extend(80)
     restore(world, world.manifests[0])
     world.store.blocking().delete([saved.live_pages[0].key])

@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("segments", [3, 80], ids=["no pages", "pages"])
-async def test_where_everything_is_there_nothing_is_repaired_by_one_listing(world: World, segments: int) -> None:
+async def test_complete_objects_need_one_listing_and_no_repair(world: World, segments: int) -> None:
     before = await world.extend(segments)
     store = FaultyStore(world.store)
     tier = tier_of(store, world.clock, seed=5)
@@ -68,7 +68,7 @@ async def test_a_lost_object_is_named_and_given_up_only_by_its_offsets(world: Wo
     assert (await world.extend()).end == 810
 
 
-async def test_a_lost_segment_is_taken_again_from_the_local_log(world: World) -> None:
+async def test_a_lost_segment_is_restored_from_the_local_log(world: World) -> None:
     saved = await world.extend(5)
     world.store.blocking().delete([saved.segments[3].key])
     dry, _ = await world.tier.repair(HELD, apply=False)
@@ -83,7 +83,7 @@ async def test_a_lost_segment_is_taken_again_from_the_local_log(world: World) ->
     ("damage", "known"),
     [("gone", True), ("gone", False), ("cut", True), ("cut", False), ("flipped", False)],
 )
-async def test_a_lost_page_is_asked_for_by_name(world: World, damage: str, known: bool) -> None:
+async def test_the_error_of_a_lost_page_names_it(world: World, damage: str, known: bool) -> None:
     """`known`: the tier still has the page in memory."""
     saved = await world.extend(80)
     key = saved.live_pages[0].key
@@ -117,14 +117,14 @@ def damaged(world: World, key: str, damage: str) -> bytes:
     return kept
 
 
-async def test_what_lies_below_log_start_is_not_missed(world: World) -> None:
+async def test_segments_below_log_start_are_not_missed(world: World) -> None:
     saved = await world.extend(3)
     world.store.blocking().delete([saved.segments[0].key])
     assert (await world.tier.repair(NOTHING_HELD, apply=False))[0].refused
     assert await world.tier.repair(replace(NOTHING_HELD, log_start=10), apply=True) == (RepairReport(), None)
 
 
-async def test_what_a_newer_manifest_names_no_more_is_not_missed(world: World) -> None:
+async def test_segments_that_a_newer_manifest_dropped_are_not_missed(world: World) -> None:
     """The segment expires and is swept while the repair lists the objects."""
     await world.extend(3)
     store = FaultyStore(world.store)
@@ -140,7 +140,7 @@ async def test_what_a_newer_manifest_names_no_more_is_not_missed(world: World) -
 
 # --- without commits --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("objects", ["none", "an offload that was cut", "what nobody knows"])
-async def test_of_a_partition_without_commits_nothing_is_missed(world: World, objects: str) -> None:
+async def test_a_partition_without_commits_misses_nothing(world: World, objects: str) -> None:
     if objects == "an offload that was cut":
         await world.extend()
         restore(world, None)
@@ -152,7 +152,7 @@ async def test_of_a_partition_without_commits_nothing_is_missed(world: World, ob
 
 
 @pytest.mark.parametrize("evidence", ["two segments", "pages", "a damaged manifest", "the node's own"])
-async def test_where_anything_shows_commits_the_manifest_is_asked_for(world: World, evidence: str) -> None:
+async def test_any_evidence_of_commits_requests_the_manifest(world: World, evidence: str) -> None:
     saved = await world.extend({"two segments": 2, "pages": 80}.get(evidence, 1))
     restore(world, None)
     local, blocking = EMPTY, world.store.blocking()

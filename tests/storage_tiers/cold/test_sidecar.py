@@ -187,7 +187,7 @@ def test_unknown_sections_are_ignored_and_newer_formats_refused() -> None:
         (segment([(1, 10, 1)], base=100)[0] + segment([(1, 10, 1)], base=101, epoch=2)[0], "leader epoch 2, after 3"),
     ],
 )
-def test_what_is_no_range_of_whole_batches_is_refused(data: bytes, fault: str) -> None:
+def test_partial_batches_are_refused(data: bytes, fault: str) -> None:
     with pytest.raises(CorruptRecord, match=fault):
         build(data)
 
@@ -225,7 +225,7 @@ def test_a_batch_whose_bytes_changed_on_the_disk_is_named(tmp_path: Path, sizes:
 
 
 @pytest.mark.parametrize(("flipped", "advised"), [(-1, True), (26, False), (7, False), (11, False)])
-def test_a_damaged_header_says_nobody_what_to_delete(tmp_path: Path, flipped: int, advised: bool) -> None:
+def test_the_error_of_a_damaged_header_advises_no_deletion(tmp_path: Path, flipped: int, advised: bool) -> None:
     """With a damaged last offset delta, base offset or length, the damaged batch does not show where it ends."""
     data, places = segment([(2, 50, 1), (2, 50, 1), (2, 50, 1)])
     (_, at), (following, end) = places[1], places[2]

@@ -23,7 +23,7 @@ def manifest() -> Manifest:
     return synthetic(100_000)[0]
 
 
-def test_it_says_of_the_live_segments_what_the_manifest_does(manifest: Manifest) -> None:
+def test_the_summary_equals_the_manifest_for_live_segments(manifest: Manifest) -> None:
     summary = summary_of(manifest)
     live: list[PageRef | RemoteSegment] = [*manifest.live_pages, *manifest.segments]
     assert summary.segments == sum(ref.count for ref in manifest.live_pages) + len(manifest.segments)
@@ -53,7 +53,7 @@ def test_a_sweep_is_due_when_the_oldest_removal_that_no_pin_holds_has_stood_for_
     assert summary_of(tombstoned).sweep_is_due(0, 500)
 
 
-def test_what_was_used_longest_ago_goes_first(manifest: Manifest) -> None:
+def test_the_least_recently_used_entry_goes_first(manifest: Manifest) -> None:
     known = KnownSegments(3 * cost(manifest))
     for ids in IDS[:3]:
         known.keep_manifest(ids, manifest)

@@ -51,7 +51,7 @@ def ends_where_it_says(log: HotLog) -> bool:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_what_was_written_is_appended(before: int, large: bytes, tmp_path: Path) -> None:
+def test_written_batches_are_appended(before: int, large: bytes, tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
     content = [placed(SMALL, append(log, SMALL), 0) for _ in range(before)]
     write = begin(log, large)
@@ -172,7 +172,7 @@ class FullFiles(OsFiles):
 
 
 @pytest.mark.parametrize("fails", ["the body", "the head"])
-def test_a_disk_that_refuses_it_leaves_the_log_as_it_was(fails: str, large: bytes, tmp_path: Path) -> None:
+def test_a_refusing_disk_leaves_the_log_unchanged(fails: str, large: bytes, tmp_path: Path) -> None:
     files = FullFiles()
     log = open_log(tmp_path, settings=SETTINGS, files=files)
     append(log, SMALL)

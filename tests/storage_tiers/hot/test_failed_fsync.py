@@ -61,7 +61,7 @@ def one() -> bytes:
 
 @pytest.mark.parametrize("segment_bytes", [300, 1 << 20])
 @pytest.mark.parametrize("starts", [1, 2])
-def test_what_is_flushed_after_the_restart_is_on_the_disk(tmp_path: Path, segment_bytes: int, starts: int) -> None:
+def test_records_flushed_after_the_restart_are_on_disk(tmp_path: Path, segment_bytes: int, starts: int) -> None:
     disk, settings = Disk(), LogSettings(segment_bytes=segment_bytes)
     log = open_log(tmp_path, files=disk, settings=settings)
     for _ in range(3):

@@ -144,7 +144,7 @@ def test_a_failed_fsync_raises_and_moves_nothing(tmp_path: Path) -> None:
     assert log.recovery_point == 0
 
 
-def test_no_later_fsync_stands_for_a_failed_one(tmp_path: Path) -> None:
+def test_a_later_fsync_does_not_make_up_for_a_failed_one(tmp_path: Path) -> None:
     """The kernel may have dropped the pages and forgotten the error: the next fsync succeeds and proves nothing."""
     files = StubbornFiles()
     log = open_log(tmp_path, files=files)
@@ -181,7 +181,7 @@ def test_indexes_that_cannot_be_written_do_not_hold_the_log_up(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("failing", [{"pwrite"}, {"pwrite", "truncate"}])
-def test_a_refused_append_leaves_the_log_as_it_was(tmp_path: Path, failing: set[str]) -> None:
+def test_a_refused_append_leaves_the_log_unchanged(tmp_path: Path, failing: set[str]) -> None:
     files = StubbornFiles()
     log = open_log(tmp_path, files=files)
     content = [placed(batch_of(2), append(log, batch_of(2), epoch=1), 1) for _ in range(3)]

@@ -91,7 +91,7 @@ def test_truncation(tmp_path: Path) -> None:
     assert len(offsets) == 0 and offsets.last_position() == 0
 
 
-def test_foreign_files_are_not_taken(tmp_path: Path) -> None:
+def test_foreign_files_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "0.index"
     index = OffsetIndex(0)
     index.append(5, 400)

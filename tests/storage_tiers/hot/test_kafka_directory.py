@@ -50,7 +50,7 @@ def golden_batches() -> bytes:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_kafka_wrote_is_read(tmp_path: Path, clean: bool) -> None:
+def test_kafkas_directory_is_read(tmp_path: Path, clean: bool) -> None:
     shutil.copytree(GOLDEN, tmp_path, dirs_exist_ok=True)
     log = open_golden(tmp_path, clean=clean)
     assert log.cuts == ()

@@ -25,7 +25,7 @@ HISTORY = (EpochEntry(2, 6), EpochEntry(4, 11), EpochEntry(5, 20))
         (6, (-1, -1)),
     ],
 )
-def test_where_an_epoch_ended(epoch: int, answer: tuple[int, int]) -> None:
+def test_the_end_offset_of_an_epoch(epoch: int, answer: tuple[int, int]) -> None:
     assert LeaderEpochs(HISTORY).end_offset_for(epoch, 31) == answer
 
 

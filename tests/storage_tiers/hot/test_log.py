@@ -39,7 +39,7 @@ from tests.support.clock import ManualClock
 
 
 # --- appending and reading --------------------------------------------------------------------------------------------
-def test_what_was_appended_is_read(tmp_path: Path) -> None:
+def test_appended_records_are_read(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 100)
     assert (log.local_start_offset, log.log_start_offset, log.end_offset) == (0, 0, 200)
     assert len(log.segments()) > 4
@@ -176,7 +176,7 @@ def test_changed_settings_bind_at_once(tmp_path: Path) -> None:
     assert [segment.base for segment in log.segments()] == [0, 6]
 
 
-def test_what_planners_see(tmp_path: Path) -> None:
+def test_the_segments_that_planners_see(tmp_path: Path) -> None:
     log = open_log(tmp_path, clock=ManualClock(START_MS))
     append(log, batch_of(2, timestamps=[70, 20]), now_ms=START_MS + 5)
     append(log, batch_of(1, timestamps=[60]), now_ms=START_MS + 9)
@@ -232,7 +232,7 @@ def test_records_without_timestamps(tmp_path: Path) -> None:
 
 
 # --- following --------------------------------------------------------------------------------------------------------
-def test_a_follower_takes_what_the_leader_wrote(tmp_path: Path) -> None:
+def test_a_follower_appends_the_leaders_batches(tmp_path: Path) -> None:
     (tmp_path / "leader").mkdir()
     (tmp_path / "follower").mkdir()
     leader = open_log(tmp_path / "leader", settings=SMALL)
@@ -388,7 +388,7 @@ def test_another_topics_directory_is_refused(tmp_path: Path) -> None:
         open_log(tmp_path, clean=True)
 
 
-def test_a_closed_segment_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_an_unreadable_closed_segment_is_not_treated_as_empty(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, 100)
     log.close(clean=True)
     before = log.segments()

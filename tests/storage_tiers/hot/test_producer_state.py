@@ -154,7 +154,7 @@ def test_producers_expire_by_when_they_wrote_unless_a_transaction_is_open() -> N
     assert sorted(state.producers) == [7, 8]
 
 
-def test_of_too_many_producers_the_one_that_wrote_longest_ago_is_forgotten() -> None:
+def test_the_longest_idle_of_too_many_producers_is_forgotten() -> None:
     state = ProducerStateManager(3)
     for offset, producer in enumerate((1, 2, 3)):
         written(state, header(1, 0, producer=producer), offset)

@@ -102,7 +102,7 @@ def test_after_a_crash_only_what_is_not_trusted_is_read(tmp_path: Path) -> None:
     assert again.end_offset == 0 and "CRC" in again.cuts[0]
 
 
-def test_a_log_of_another_start_goes_on(tmp_path: Path) -> None:
+def test_a_log_of_an_earlier_start_is_continued(tmp_path: Path) -> None:
     log, content = filled(tmp_path)
     for start in range(6):
         log = reopen(tmp_path, log, clean=start % 2 == 0)
@@ -294,7 +294,7 @@ def test_epochs_that_are_lost_are_read_from_all_segments(tmp_path: Path, clean: 
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_zeroed_offset_index_is_no_harm(tmp_path: Path, clean: bool) -> None:
+def test_a_zeroed_offset_index_does_no_harm(tmp_path: Path, clean: bool) -> None:
     log, batches = filled(tmp_path, flush_at=60)
     log.close(clean=clean)
     for name in os.listdir(log.directory):

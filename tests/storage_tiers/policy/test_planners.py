@@ -114,7 +114,7 @@ class TestRetention:
         hot = segments(10, 20, 30, max_timestamp=0)
         assert self.plan([], hot, retention_ms=HOUR, high_watermark=15) == RetentionPlan(10)
 
-    def test_size_leaves_at_least_what_may_stay(self) -> None:
+    def test_retention_by_size_leaves_at_least_its_limit(self) -> None:
         hot = segments(10, 20, 30, 40)
         assert self.plan([], hot, retention_bytes=250) == RetentionPlan(10)
         assert self.plan([], hot, retention_bytes=200) == RetentionPlan(20)
@@ -151,7 +151,7 @@ class TestRetention:
         limits = {"retention_bytes": retention_bytes, "retention_ms": retention_ms}
         self.plan(cold, [], tier_end=120, high_watermark=high_watermark, **limits)
 
-    def test_of_a_long_history_only_the_page_is_read_in_which_the_line_falls(self) -> None:
+    def test_only_the_page_with_the_boundary_is_read_of_a_long_history(self) -> None:
         cold = [segment_of(IDS, at * 10, at * 10 + 10, at, size=100, timestamp=NOW - HOUR + at) for at in range(1000)]
         refs, load_page = paged(cold, 10)
         read: list[str] = []
@@ -179,7 +179,7 @@ class TestTiering:
         assert plan.offloads == (Offload(0, 0, 10), Offload(10, 10, 20))
         assert not plan.close_active
 
-    def test_what_is_in_the_bucket_stays_there(self) -> None:
+    def test_offloaded_segments_stay_in_the_bucket(self) -> None:
         assert self.plan(segments(10, 20, 30), tier_end=10).offloads == (Offload(10, 10, 20),)
         assert self.plan(segments(10, 20, 30), tier_end=14).offloads == (Offload(10, 14, 20),)
 
@@ -223,7 +223,7 @@ class TestEviction:
     def test_below_log_start_is_free(self) -> None:
         assert self.plan(segments(10, 20, 30), None, log_start=15) == [Evict(0, Reason.BELOW_LOG_START)]
 
-    def test_nothing_goes_before_a_durable_manifest_reaches_it(self) -> None:
+    def test_nothing_is_evicted_before_a_durable_manifest_covers_it(self) -> None:
         hot = segments(10, 20, 30, max_timestamp=0)
         assert self.plan(hot, None, retention_ms=HOUR) == []
         assert self.plan(hot, 19, retention_ms=HOUR) == [Evict(0, Reason.AGE)]

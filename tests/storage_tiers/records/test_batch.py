@@ -316,7 +316,7 @@ def test_only_a_whole_batch_is_stamped() -> None:
         stamp_log_append_time(bytearray(TWO + b"x"), 1)
 
 
-def test_a_control_batch_is_no_clients() -> None:
+def test_a_control_batch_from_a_client_is_refused() -> None:
     marker = build_control_batch(
         ControlKind.ABORT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=NOW_MS
     )

@@ -283,7 +283,7 @@ BATCH = build_batch([NewRecord(b"k", b"v", timestamp=5), NewRecord(b"k", b"v", t
         (repaired(BATCH, layout.ATTRIBUTES, ">h", 7), "codec 7 does not exist"),
     ],
 )
-def test_each_damage_says_what_it_is(twin: str, damaged: bytes, says: str) -> None:
+def test_each_damage_has_its_own_finding(twin: str, damaged: bytes, says: str) -> None:
     with pytest.raises((CorruptRecord, UnsupportedCompression, LogError), match=says):
         decoded([build_batch([NewRecord(b"k", b"v")]), damaged])
 

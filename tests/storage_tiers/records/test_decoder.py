@@ -20,7 +20,7 @@ from tests.storage_tiers.records.strategies import NOW_MS, codecs, record_lists
 
 @settings(deadline=None, max_examples=100)
 @given(record_lists, codecs, st.integers(0, 2**62), st.none() | st.integers(0, 2**62))
-def test_what_is_built_is_read(
+def test_built_batches_are_decoded(
     records: list[NewRecord], codec: Codec, base_offset: int, log_append_time: int | None
 ) -> None:
     batch = build_batch(records, base_offset=base_offset, leader_epoch=4, codec=codec, log_append_time=log_append_time)
@@ -46,7 +46,7 @@ def test_compacted_batches_keep_their_offsets() -> None:
     assert read_header(batch).next_offset == 17
 
 
-def test_a_header_name_that_is_no_utf8_is_read_as_java_does() -> None:
+def test_an_invalid_utf8_header_name_is_read_as_in_java() -> None:
     raw = encode_record(NewRecord(None, None, [("??", b"x")]), 0, 0).replace(b"??", b"\xff\xfe")
     batch = bytearray(build_batch([NewRecord(None, None)])[: layout.HEADER_BYTES] + raw)
     struct.pack_into(">i", batch, layout.BATCH_LENGTH, len(batch) - layout.LENGTH_OVERHEAD)

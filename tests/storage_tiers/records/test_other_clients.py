@@ -29,7 +29,7 @@ def as_new(records: Any) -> list[NewRecord]:
 @pytest.mark.parametrize(("client", "codec"), PAIRS)
 @settings(deadline=None, max_examples=25)
 @given(record_lists)
-def test_clients_read_what_we_build(client: str, codec: Codec, records: list[NewRecord]) -> None:
+def test_clients_read_batches_built_here(client: str, codec: Codec, records: list[NewRecord]) -> None:
     batch = build_batch(
         records, base_offset=70, codec=codec, producer_id=8, producer_epoch=1, base_sequence=5, transactional=True
     )
@@ -48,7 +48,7 @@ def test_clients_read_what_we_build(client: str, codec: Codec, records: list[New
 @pytest.mark.parametrize(("client", "codec"), PAIRS)
 @settings(deadline=None, max_examples=25)
 @given(record_lists)
-def test_we_read_what_clients_build(client: str, codec: Codec, records: list[NewRecord]) -> None:
+def test_batches_built_by_clients_are_read(client: str, codec: Codec, records: list[NewRecord]) -> None:
     builder = BUILDERS[client](2, int(codec), True, 8, 1, 5, 1 << 20)
     for offset, record in enumerate(records):
         builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))

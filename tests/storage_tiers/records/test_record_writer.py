@@ -45,7 +45,7 @@ def test_the_bytes_are_the_builders(records: list[NewRecord]) -> None:
 
 
 @pytest.mark.parametrize("module", TWINS.values(), ids=TWINS)
-def test_a_record_larger_than_the_room_at_hand_makes_room(module: ModuleType) -> None:
+def test_a_record_larger_than_the_free_buffer_waits_for_room(module: ModuleType) -> None:
     sizes = [0, 1, 4000, 5000, 70_000, 3, 1 << 20, 63, 64, 8191, 8192]
     records = [NewRecord(b"k" * (size % 300), bytes([size % 251]) * size, (), 1_700_000_000_000) for size in sizes]
     assert build_written_batch(written(records, module)) == build_batch(records)
@@ -69,7 +69,7 @@ def test_a_compressed_batch_reads_as_it_was_written(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, bytearray(b"x"), memoryview(b"x")])
-def test_what_is_refused_leaves_nothing(wrong: Any) -> None:
+def test_a_refused_record_leaves_nothing(wrong: Any) -> None:
     """The writer takes only bytes: callers copy other buffers first."""
     writer = RecordWriter()
     with pytest.raises(TypeError):
@@ -77,6 +77,6 @@ def test_what_is_refused_leaves_nothing(wrong: Any) -> None:
     assert (writer.count, writer.size, writer.payload()) == (0, 0, b"")
 
 
-def test_an_empty_batch_is_none() -> None:
+def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         build_written_batch(RecordWriter())

@@ -76,7 +76,7 @@ async def test_more_than_all_gets_all_alone() -> None:
     assert users.order == ["huge", "small"]
 
 
-async def test_who_gives_up_in_the_queue_holds_up_nobody() -> None:
+async def test_a_cancelled_waiter_delays_no_other() -> None:
     users = Users(ByteBudget(10, 4))
     for name, size in (("a", 8), ("big", 10), ("small", 2)):
         await users.start(name, size)
@@ -89,7 +89,7 @@ async def test_who_gives_up_in_the_queue_holds_up_nobody() -> None:
     assert users.budget.held_bytes == 0
 
 
-async def test_who_gives_up_as_it_is_granted_gives_it_back() -> None:
+async def test_a_waiter_cancelled_during_its_grant_returns_it() -> None:
     users = Users(ByteBudget(10, 1))
     async with users.budget.hold(users.budget.ticket(10)):
         await users.start("b", 10)

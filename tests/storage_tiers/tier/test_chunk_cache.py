@@ -185,7 +185,7 @@ def test_the_number_of_chunks_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(cache) == 5 and len(names(cache)) == 5
 
 
-def test_what_was_read_ahead_for_nobody_is_counted(tmp_path: Path) -> None:
+def test_unread_chunks_of_the_read_ahead_are_counted(tmp_path: Path) -> None:
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     keys = [filled(cache, number, unread=True) for number in range(4)]
     assert cache.unread_bytes == LEAST_BYTES

@@ -45,7 +45,7 @@ async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("comes", [True, False])
-async def test_what_was_brought_stays_until_who_waited_for_it_has_read_it(
+async def test_hydrated_chunks_stay_until_their_waiter_has_read_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
     """Before the waiter runs, others' chunks may need its chunk's room; a waiter that never returns holds it only HOLD_S."""
@@ -212,7 +212,7 @@ async def test_the_largest_timestamp_stands_in_a_page_above_one_that_log_start_p
             assert await reader.max_timestamp(manifest, log_start=start) == TimestampOffset(stamp(70), 70, 1)
 
 
-async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> None:
+async def test_hydration_outlives_its_requester_and_is_shared(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         manifest = await b.offload(batch(0, 10), 0, 10)
         gate = b.store.hold(1, "get", ".log")
@@ -252,7 +252,7 @@ async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) ->
         assert b.hydrator.in_flight == 0
 
 
-async def test_a_failure_is_told_once_and_not_remembered(tmp_path: Path) -> None:
+async def test_a_failure_goes_to_its_waiters_and_is_not_cached(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         manifest = await b.offload(batch(0, 10), 0, 10)
         b.store.down = True
@@ -423,7 +423,7 @@ async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_
         await until(lambda: b.hydrator.permits.taken == 0)
 
 
-async def test_who_finds_no_place_is_told_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_read_without_room_is_resumed_when_there_is_room(tmp_path: Path) -> None:
     permits = LookupPermits(4)
     assert [permits.take() for _ in range(4)] == [None] * 4
     room = permits.take()

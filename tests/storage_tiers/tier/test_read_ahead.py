@@ -120,7 +120,7 @@ async def test_a_slice_outlives_the_eviction_of_its_chunk(tmp_path: Path) -> Non
         assert taken(held)[: len(expected)] == expected
 
 
-async def test_what_someone_waits_for_overtakes_what_was_read_ahead(tmp_path: Path) -> None:
+async def test_awaited_chunks_overtake_the_read_ahead(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
         manifest = await offloaded(b, 1, 40 * MIB)
         reader = b.reader()

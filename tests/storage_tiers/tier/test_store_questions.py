@@ -64,7 +64,7 @@ async def manifest_of(node: Broker, ids: Ids = IDS) -> Manifest:
     return manifest
 
 
-def test_what_is_asked_again_while_the_store_does_not_answer_changes_nothing_there() -> None:
+def test_retries_during_an_outage_change_nothing_in_the_store() -> None:
     """The first attempt may have taken effect and its response been lost."""
     assert {name for name, row in TABLE.items() if row.deadline is Deadline.READ} == {
         "FindSnapshot",
@@ -80,7 +80,7 @@ def test_what_is_asked_again_while_the_store_does_not_answer_changes_nothing_the
     }
 
 
-async def test_what_asks_no_store_does_not_say_that_it_is_back(tmp_path: Path) -> None:
+async def test_operations_without_store_requests_do_not_report_it_as_back(tmp_path: Path) -> None:
     async with broker(tmp_path) as node:
         node.store.down = True
         with pytest.raises(TierUnavailable):
@@ -143,7 +143,7 @@ async def test_a_partition_is_taken_under_the_highest_epoch_that_anything_shows(
         assert (taken.leader_epoch, manifest.leader_epoch, manifest.incarnation) == (has, has, 5)
 
 
-async def test_to_look_at_a_partition_commits_nothing(tmp_path: Path) -> None:
+async def test_inspecting_a_partition_commits_nothing(tmp_path: Path) -> None:
     async with broker(tmp_path) as node:
         before = await node.offload(batch(0), 0, 1)
         taken = await node.client.ask(TakePartition(IDS, NEWER, 7, with_producers=False, dry=True))
@@ -242,7 +242,7 @@ async def test_segments_of_a_page_of_pages_begin_with_the_first_that_can_answer(
 
 
 @pytest.mark.parametrize("level", [0, 1])
-async def test_a_page_of_removed_segments_is_read_by_nobody(tmp_path: Path, level: int) -> None:
+async def test_a_page_of_removed_segments_is_refused(tmp_path: Path, level: int) -> None:
     known, upper = remembered(tmp_path)
     ref = replace(upper, kind=PageKind.REMOVED, key="removed", level=level)
     gone = ManifestPage(PageKind.REMOVED, removed=(Removed(Stamp(1, 0), key="gone"),))
@@ -265,7 +265,7 @@ async def test_tiers_are_forgotten_beyond_a_bound_those_not_asked_for_longest_fi
     assert await known.partition(ids_of(2), WRITER) is not second
 
 
-async def test_only_the_download_that_somebody_waits_for_goes_first_and_none_is_remembered(tmp_path: Path) -> None:
+async def test_only_the_awaited_download_goes_first_and_none_is_remembered(tmp_path: Path) -> None:
     """Two parts of one object are queued, and the later one is raised."""
     store = FaultyStore(MemoryStore(SystemClock()))
     await store.put("object", bytes(30))

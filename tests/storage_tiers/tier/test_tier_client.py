@@ -82,7 +82,7 @@ async def test_a_damaged_object_leaves_no_file(tmp_path: Path, damage: str) -> N
                 await b.client.ask(FetchObject("a", 0, len(BYTES)))
 
 
-async def test_a_store_that_hiccups_is_asked_again(tmp_path: Path) -> None:
+async def test_a_transient_store_error_is_retried(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         b.store.fail(1, "get")
@@ -242,7 +242,7 @@ async def test_the_life_of_a_partition(tmp_path: Path) -> None:
         assert counters is not None and counters.bytes_uploaded > 0 and counters.store_calls["put"] > 5
 
 
-async def test_an_extension_elsewhere_says_where_the_next_begins(tmp_path: Path) -> None:
+async def test_an_extension_by_another_writer_shows_where_the_next_begins(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         manifest = await b.offload(batch(0, 10), 0, 10)
         path = tmp_path / "x.log"

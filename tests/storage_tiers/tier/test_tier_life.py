@@ -71,7 +71,7 @@ async def test_many_at_once_start_one_process(tmp_path: Path) -> None:
         assert b.client.stats.starts == 1
 
 
-async def test_closing_answers_who_waits_and_refuses_the_next(tmp_path: Path) -> None:
+async def test_closing_answers_waiters_and_refuses_new_requests(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "get")
@@ -162,7 +162,7 @@ async def test_a_store_that_cannot_be_opened_is_that_questions_answer(tmp_path: 
         assert b.client.stats.starts == 1
 
 
-async def test_a_bug_is_that_questions_error_and_nobody_elses(tmp_path: Path) -> None:
+async def test_a_bug_fails_only_its_own_operation(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         b.store.fail(1, "get", error=ZeroDivisionError("a bug"))
@@ -172,7 +172,7 @@ async def test_a_bug_is_that_questions_error_and_nobody_elses(tmp_path: Path) ->
         assert b.client.stats.starts == 1
 
 
-async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
+async def test_a_cancelled_request_is_forgotten(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "put", "manifests/")
@@ -184,7 +184,7 @@ async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
         assert isinstance(await b.client.ask(chunk()), ReadyFile)
 
 
-async def test_downloads_that_nobody_waits_for_hold_up_nobody_and_leave_no_file(tmp_path: Path) -> None:
+async def test_unawaited_downloads_delay_nothing_and_leave_no_file(tmp_path: Path) -> None:
     """As with a store that hangs: waiters give up, and others make requests."""
     settings = dataclasses.replace(QUICK, download_connections=1, read_deadline_s=20.0)
     async with broker(tmp_path, settings=settings) as b:

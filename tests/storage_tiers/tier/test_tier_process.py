@@ -194,7 +194,7 @@ async def loaded(b: Broker) -> Manifest | None:
             continue
 
 
-async def test_idle_end_is_told_and_the_next_use_starts_another(tmp_path: Path) -> None:
+async def test_an_idle_exit_is_noticed_and_the_next_use_starts_another(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
     settings = dataclasses.replace(SETTINGS, idle_s=0.1)

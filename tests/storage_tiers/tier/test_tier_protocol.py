@@ -139,7 +139,7 @@ def test_every_question_crosses_unchanged(question: questions.Question[Any]) -> 
     assert round_trip(Ask(7, question)) == Ask(7, question)
 
 
-def test_every_question_has_its_row_and_stands_in_the_list_above() -> None:
+def test_every_operation_has_its_row_and_is_in_the_list_above() -> None:
     defined = {name: kind for name, kind in vars(questions).items() if _is_question(kind)}
     assert {name: row.question for name, row in TABLE.items()} == defined
     assert {type(question) for question in QUESTIONS} == set(defined.values())
@@ -186,7 +186,7 @@ def test_every_row_names_the_work_that_a_deadline_may_cut_off() -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_every_row_is_asked_somewhere_by_the_broker(name: str) -> None:
+def test_the_broker_uses_every_operation(name: str) -> None:
     """Its constructor is called in code that is neither a test nor the request's own definition."""
     asks = re.compile(rf"\b{name}\(")
     asked = [path for path in BROKER_CODE if asks.search(path.read_text())]
@@ -286,7 +286,7 @@ def test_an_error_of_another_version_keeps_its_advice() -> None:
         b"[" * 100_000,
     ],
 )
-def test_other_bytes_are_no_frame(body: bytes) -> None:
+def test_other_bytes_are_not_a_frame(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode(body)
 
@@ -308,7 +308,7 @@ async def test_frames_are_bounded_and_the_end_is_the_end() -> None:
         encode(Ask(1, questions.Probe("x" * MAX_FRAME_BYTES)))
 
 
-async def test_a_question_too_long_for_a_frame_is_its_askers_error_and_the_process_goes_on(tmp_path: Path) -> None:
+async def test_an_operation_too_long_for_a_frame_fails_alone(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         with pytest.raises(
             errors.InvalidRequest, match=r"Probe cannot be asked of the tier process: a frame of \d+ bytes"

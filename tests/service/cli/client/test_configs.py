@@ -28,7 +28,7 @@ def set_by(node: Node, *words: str) -> dict[str, tuple[str | None, str]]:
     return {entry["key"]: (entry["value"], entry["set_by"]) for entry in at(node, "describe", *words, "--json").json}
 
 
-def test_every_source_is_told_and_the_nearer_one_holds(node: Node) -> None:
+def test_every_source_is_listed_and_the_nearest_one_wins(node: Node) -> None:
     assert set_by(node)["log.retention.hours"] == ("24", "start")
     assert "log.retention.ms" not in set_by(node)
     assert at(node, "alter", "--set", "log.retention.ms=5000").out == "changed all brokers\n"
@@ -65,7 +65,7 @@ def test_lists_grow_and_shrink(node: Node) -> None:
     assert "log.cleanup.policy" not in set_by(node)
 
 
-def test_all_of_them_with_what_they_do_here(node: Node) -> None:
+def test_all_configs_are_listed_with_their_effect(node: Node) -> None:
     entries = {entry["key"]: entry for entry in at(node, "describe", "--all", "--json").json}
     assert len(entries) > 320
     assert entries["num.io.threads"]["documentation"].endswith(
@@ -95,7 +95,7 @@ def test_all_of_them_with_what_they_do_here(node: Node) -> None:
         (("describe", "no.such.key"), "a broker has no config no.such.key"),
     ],
 )
-def test_what_cannot_be_done_is_said(node: Node, words: tuple[str, ...], said: str) -> None:
+def test_impossible_alterations_are_reported(node: Node, words: tuple[str, ...], said: str) -> None:
     ran = at(node, *words)
     assert ran.code == 1
     assert said in ran.err

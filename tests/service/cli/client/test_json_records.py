@@ -96,7 +96,7 @@ def test_lines_name_their_topics_unless_the_command_does(node: Node) -> None:
     assert [line["headers"] for line in found] == [[{"key": "via", "value": "test"}]] * 2
 
 
-def test_a_line_that_is_no_record_ends_it_and_what_was_before_stays(node: Node) -> None:
+def test_a_line_that_is_not_a_record_stops_and_earlier_records_stay(node: Node) -> None:
     create(node, "partly", 1, {})
     ran = at(node, "produce", "partly", "--json", stdin=b'{"value":"one"}\n{"vaule":"two"}\n{"value":"three"}\n')
     assert ran.code == 1
@@ -141,7 +141,7 @@ def test_a_line_that_is_no_record_ends_it_and_what_was_before_stays(node: Node) 
         ('{"value":"a","topic":1}', "topic is not text, but 1"),
     ],
 )
-def test_what_is_no_record_is_said(line: str, said: str) -> None:
+def test_lines_that_are_not_records_are_reported(line: str, said: str) -> None:
     with pytest.raises(ValueError) as refused:
         from_json(line.encode())
     assert said in str(refused.value)

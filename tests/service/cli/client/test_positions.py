@@ -41,7 +41,7 @@ COUNTS = (10, 4)
         ("1960-01-01", Unit.TIME, 0),
     ],
 )
-def test_what_is_written_is_a_place(text: str, unit: Unit, value: int) -> None:
+def test_positions_are_parsed(text: str, unit: Unit, value: int) -> None:
     assert parse_position(text, NOW_MS, "--from") == Position(unit, value)
 
 
@@ -49,7 +49,7 @@ def test_what_is_written_is_a_place(text: str, unit: Unit, value: int) -> None:
     "text",
     ["", "-", "yesterday", "-1y", "1h", "-1h30", "-h", "٣", "-٣", "@", "@-1", "+5", "9223372036854775808", "--5"],
 )
-def test_what_is_none_is_refused(text: str) -> None:
+def test_invalid_positions_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter) as refused:
         parse_position(text, NOW_MS, "--to")
     assert refused.value.param_hint == "--to"
@@ -164,7 +164,7 @@ def test_records_before_a_place_are_deleted(node: Node) -> None:
     assert consumed(node, "d", "-e") == of(1, 7, 10)
 
 
-def test_what_cannot_be_deleted_is_said(node: Node) -> None:
+def test_undeletable_records_are_reported(node: Node) -> None:
     beyond = at(node, "topic", "delete-records", "u", "--before", "4")
     assert (beyond.code, beyond.err) == (1, "tidelog: 4 is beyond the end of u-0 (3); nothing was deleted\n")
     create(node, "compact", 1, {"cleanup.policy": "compact"})

@@ -14,7 +14,7 @@ from tests.support.clients import produce as send
 from tests.support.node import Node
 
 
-def test_a_node_that_acknowledges_nothing_is_said_while_it_is_asked(
+def test_a_node_that_acknowledges_nothing_is_reported_while_retrying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "SILENCE_S", 0.5)
@@ -36,7 +36,7 @@ class Said(Exception):
     """Carries the line that `consume` reports, and stops `consume`, which would otherwise keep fetching."""
 
 
-def test_records_that_do_not_come_are_said_to_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_missing_records_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def report(line: str) -> None:
         raise Said(line)
 

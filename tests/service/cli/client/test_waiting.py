@@ -50,7 +50,7 @@ def bring_back(directory: Path) -> None:
     (directory / "aside").rename(directory / "store")
 
 
-def test_seal_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seal_reports_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "SILENCE_S", 1.0)
     with Node(tmp_path) as node:
         create(node, "t", 1, {})
@@ -74,7 +74,7 @@ def test_a_seal_that_is_soon_done_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--exit-at-end", None], ids=["to the end", "following"])
-def test_consume_says_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: str | None) -> None:
+def test_consume_reports_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: str | None) -> None:
     """Only the bucket holds its records, and the bucket is away."""
     with Node(tmp_path) as node:
         create(node, "t", 1, TIERED)

@@ -125,7 +125,7 @@ def test_alter_sets_and_deletes_configs_and_adds_partitions(node: Node, topic: s
     ],
     ids=lambda value: value if isinstance(value, str) else "=".join(value),
 )
-def test_what_the_node_refuses_is_said(node: Node, topic: str, change: tuple[str, ...], reason: str) -> None:
+def test_refusals_of_the_node_are_printed(node: Node, topic: str, change: tuple[str, ...], reason: str) -> None:
     ran = at(node, "topic", "alter", topic, *change)
 
     assert ran.code == 1
@@ -145,7 +145,7 @@ def test_lines_come_back_as_they_went(node: Node, topic: str) -> None:
     assert sorted(read.out.splitlines()) == sorted(lines)
 
 
-def test_a_key_goes_where_javas_producer_sends_it(node: Node) -> None:
+def test_a_key_goes_to_the_partition_that_javas_producer_chooses(node: Node) -> None:
     name = "by-key"
     assert at(node, "topic", "create", name, "--partitions", "3").code == 0
     assert at(node, "produce", name, "-k", ":", stdin="alice:1\nbob:2\ncarol:3\ndave:4\n").code == 0
@@ -191,7 +191,7 @@ def test_json_shows_everything_of_a_record(node: Node, topic: str, tmp_path: Pat
     }
 
 
-def test_consume_begins_where_it_is_told(node: Node, topic: str) -> None:
+def test_consume_begins_at_the_given_position(node: Node, topic: str) -> None:
     at(node, "produce", topic, "-p", "0", stdin="\n".join(map(str, range(10))))
     times = [line["timestamp"] for line in at(node, "consume", topic, "-e", "--json").json_lines]
 
@@ -203,7 +203,7 @@ def test_consume_begins_where_it_is_told(node: Node, topic: str) -> None:
     assert at(node, "consume", topic, "--from", "2099-01-01T00:00:00Z", "-e").out == ""
 
 
-def test_consume_says_what_is_not_there(node: Node, topic: str) -> None:
+def test_consume_reports_a_missing_topic(node: Node, topic: str) -> None:
     beyond = at(node, "consume", topic, "-p", "0", "--from", "1000", "-n", "1")
     partition = at(node, "consume", topic, "-p", "9", "-e")
     missing = at(node, "consume", "never-was", "-e")
@@ -223,7 +223,7 @@ def test_produce_stops_at_a_line_without_a_key_after_writing_those_before(node: 
     assert sorted(at(node, "consume", topic, "-e").out.split()) == ["1", "2"]
 
 
-def test_produce_says_what_was_refused(node: Node, topic: str) -> None:
+def test_produce_reports_refused_records(node: Node, topic: str) -> None:
     at(node, "topic", "alter", topic, "--config", "max.message.bytes=1000")
 
     large = at(node, "produce", topic, "-p", "0", stdin="fits\n" + "x" * 5000 + "\n")
@@ -299,7 +299,7 @@ def test_seal_moves_everything_to_the_bucket(node: Node, topic: str) -> None:
     }
 
 
-def test_sealing_a_topic_that_is_not_there_is_said(node: Node) -> None:
+def test_sealing_a_missing_topic_is_reported(node: Node) -> None:
     ran = at(node, "topic", "seal", "never-was", "--wait")
 
     assert ran.code == 1

@@ -105,7 +105,7 @@ def test_a_cluster_is_chosen_by_its_id(url: str) -> None:
     assert other["totals"]["partitions"] == 0
 
 
-def test_several_clusters_are_told_apart(url: str) -> None:
+def test_several_clusters_are_distinguished(url: str) -> None:
     root = Path(url.removeprefix("file://"))
     (root / IDS.cluster_id).rename(root / "zzz")
     other = tidelog("cold", "ls", "--store", url)

@@ -176,7 +176,7 @@ def test_offsets_and_epochs_that_step_back_are_damage(tmp_path: Path) -> None:
     assert third.endswith("DAMAGED: the batch before it is of the later leader epoch 3")
 
 
-def test_a_batch_that_is_being_written_is_no_damage(partition: Path) -> None:
+def test_a_batch_in_the_middle_of_a_write_is_not_damage(partition: Path) -> None:
     log = partition / f"{BASE}.log"
     log.write_bytes(log.read_bytes() + plain_batches()[0][:70])
 
@@ -186,7 +186,7 @@ def test_a_batch_that_is_being_written_is_no_damage(partition: Path) -> None:
     assert "70 bytes at position" in ran.out.splitlines()[-1]
 
 
-def test_in_a_closed_segment_it_is(partition: Path) -> None:
+def test_in_a_closed_segment_a_torn_batch_is_damage(partition: Path) -> None:
     log = partition / f"{BASE}.log"
     log.write_bytes(log.read_bytes() + plain_batches()[0][:70])
     (partition / f"{10:020d}.log").write_bytes(b"")
@@ -197,7 +197,7 @@ def test_in_a_closed_segment_it_is(partition: Path) -> None:
     assert ran.out.splitlines()[-1].endswith("DAMAGED: the batch there is incomplete")
 
 
-def test_bytes_that_are_no_batch_are_damage(partition: Path) -> None:
+def test_bytes_that_are_not_a_batch_are_damage(partition: Path) -> None:
     log = partition / f"{BASE}.log"
     log.write_bytes(log.read_bytes() + b"\0" * 100)
 
@@ -257,7 +257,7 @@ def test_a_torn_index_is_damage(partition: Path) -> None:
     assert "DAMAGED: 7 bytes follow the last whole entry" in ran.out
 
 
-def test_what_kafka_preallocates_is_not_shown(partition: Path) -> None:
+def test_preallocated_zeros_of_kafka_are_not_shown(partition: Path) -> None:
     for suffix in ("index", "timeindex"):
         path = partition / f"{BASE}.{suffix}"
         path.write_bytes(path.read_bytes() + bytes(8 * 12 * 100))

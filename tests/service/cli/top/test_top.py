@@ -84,7 +84,7 @@ def test_counters_begin_anew_with_a_restart() -> None:
     assert (numbers.bytes_in_per_s, numbers.requests_per_s) == (4700, 2)
 
 
-def test_what_was_not_asked_has_no_quantile() -> None:
+def test_an_api_without_requests_has_no_quantile() -> None:
     assert quantile([], 0.99) is None
     assert quantile([(1.0, 0.0), (math.inf, 0.0)], 0.99) is None
     assert quantile([(1.0, 0.0), (math.inf, 4.0)], 0.5) == 1.0, "beyond the last bound that bound"
@@ -190,7 +190,7 @@ def test_times_read_as_people_say_them() -> None:
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
-def test_what_cannot_be_reached_is_said() -> None:
+def test_unreachable_nodes_are_reported() -> None:
     address = f"127.0.0.1:{free_port()}"
     ran = tidelog("top", "--once", "--http", address, "--interval", "0.2")
     assert ran.code == 2

@@ -170,7 +170,7 @@ def test_heartbeats_keep_a_member_and_silence_removes_it() -> None:
     assert "group.member_expired" in driver.notes
 
 
-def test_a_heartbeat_of_another_generation_or_of_nobody_is_refused() -> None:
+def test_a_heartbeat_of_another_generation_or_unknown_member_is_refused() -> None:
     driver = Driver()
     assert isinstance(driver.heartbeat("x", 1), UnknownMemberId)
     (member,) = driver.stable("a")

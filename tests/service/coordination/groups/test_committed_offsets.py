@@ -28,7 +28,7 @@ def test_readers_see_an_offset_once_its_record_is_committed() -> None:
     assert book.fetch("g", A) == offset(9)
 
 
-def test_of_two_uncommitted_offsets_readers_see_the_one_that_is_committed() -> None:
+def test_readers_see_whichever_of_two_pending_offsets_is_committed() -> None:
     book = CommittedOffsets()
     book.write("g", A, offset(1), 0)
     book.write("g", A, offset(2), 1)

@@ -57,14 +57,14 @@ def test_each_member_that_comes_during_the_delay_extends_it_up_to_the_rebalance_
     assert {driver.joined(name).generation for name in "abc"} == {1}
 
 
-def test_a_delay_of_zero_waits_for_nobody() -> None:
+def test_a_delay_of_zero_does_not_wait() -> None:
     driver = Driver(initial_rebalance_delay_ms=0)
     driver.join("a")
     driver.wait(0)
     assert driver.joined("a").generation == 1
 
 
-def test_only_the_leader_is_told_the_members() -> None:
+def test_only_the_leader_gets_the_members() -> None:
     driver = Driver()
     driver.join("a")
     driver.join("b")
@@ -156,7 +156,7 @@ def test_a_static_member_is_never_sent_away_for_an_id() -> None:
         ({"member_id": "unknown"}, UnknownMemberId),
     ],
 )
-def test_a_join_that_cannot_be_is_refused_and_leaves_no_member(how: dict[str, object], error: type) -> None:
+def test_an_impossible_join_is_refused_and_leaves_no_member(how: dict[str, object], error: type) -> None:
     driver = Driver()
     driver.join("a", **how)  # type: ignore[arg-type]
     assert driver.error("a") is error

@@ -71,7 +71,7 @@ def test_processes_lose_no_increment(tmp_path: Path) -> None:
     assert store.get("roots/counter.json").data == b"%d" % (50 * PROCESSES)
 
 
-def test_of_processes_that_create_one_wins_each_key(tmp_path: Path) -> None:
+def test_one_of_several_processes_creates_each_key(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     printed = run_processes(
         tmp_path,
@@ -107,7 +107,7 @@ class _KillAtFsync(OsFiles):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_killed_writer_leaves_is_an_unfinished_upload(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_an_unfinished_upload(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     before = store.put("topics/a/0.log", b"old")
     pid = os.fork()
@@ -177,7 +177,7 @@ def test_no_two_versions_share_an_etag(tmp_path: Path) -> None:
     assert len(set(etags)) == len(etags)
 
 
-def test_a_clock_that_stepped_back_makes_no_old_etag_valid(tmp_path: Path) -> None:
+def test_an_old_etag_stays_invalid_when_the_clock_steps_back(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     path = tmp_path / "root.json"
     store.put("root.json", b"1")
@@ -289,7 +289,7 @@ async def test_a_large_file_is_copied_in_bounded_memory(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
+async def test_closing_waits_for_work_in_progress(tmp_path: Path) -> None:
     store = await DirectoryStore.create(str(tmp_path), OsFiles())
     writing = [asyncio.create_task(store.put(f"{number}.log", b"x" * 100_000)) for number in range(10)]
     await asyncio.sleep(0)

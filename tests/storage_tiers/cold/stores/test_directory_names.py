@@ -37,7 +37,7 @@ def key_of(path: str) -> str:
 
 
 @given(keys)
-def test_a_path_tells_its_key(key: str) -> None:
+def test_the_key_is_derived_from_the_path(key: str) -> None:
     path = object_path(ROOT, key)
     assert os.path.normpath(path) == path and path.startswith(ROOT + os.sep)
     assert key_of(path) == key
@@ -52,7 +52,7 @@ def test_two_keys_never_meet(first: str, second: str) -> None:
 
 
 @given(keys)
-def test_an_upload_is_told_from_every_object(key: str) -> None:
+def test_an_unfinished_upload_is_distinguished_from_objects(key: str) -> None:
     name = os.path.basename(upload_path(ROOT, key, "0123456789abcdef"))
     parsed = parse_file(name)
     assert parsed is not None

@@ -64,7 +64,7 @@ def test_directories(url: str, path: str) -> None:
         ("file://var/lib/store", "names the host 'var'"),
     ],
 )
-def test_wrong_urls_are_told_what_is_wrong(url: str, told: str) -> None:
+def test_wrong_urls_get_a_precise_error(url: str, told: str) -> None:
     with pytest.raises(InvalidConfig, match=told):
         StoreLocation.parse(url)
 
@@ -91,7 +91,7 @@ def test_whose_clock_stamps_objects(url: str, endpoint: str | None, elsewhere: b
     assert StoreLocation.parse(url, endpoint=endpoint).elsewhere is elsewhere
 
 
-async def test_a_node_makes_its_directory_and_a_reader_does_not(tmp_path: Path) -> None:
+async def test_a_node_creates_its_directory_and_a_reader_does_not(tmp_path: Path) -> None:
     location = StoreLocation.parse(str(tmp_path / "new" / "store"))
     reader = open_blocking_store(location)
     assert isinstance(reader, BlockingDirectoryStore)

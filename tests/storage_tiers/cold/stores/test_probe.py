@@ -54,7 +54,7 @@ async def test_good_stores_pass_and_are_left_clean(tmp_path: Path) -> None:
     await directory.close()
 
 
-async def test_what_a_node_left_that_died_while_it_probed_goes_with_the_next_probe() -> None:
+async def test_leftovers_of_an_interrupted_probe_go_with_the_next_one() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     await store.put("cluster/probe-0123456789abcdef.json", b"second")
@@ -78,7 +78,7 @@ async def test_s3_servers_pass(name: str, request: pytest.FixtureRequest) -> Non
 
 
 @pytest.mark.parametrize(("ignores", "named"), [("if_absent", "If-None-Match"), ("if_match", "If-Match")])
-async def test_a_careless_store_is_refused_by_what_it_ignores(ignores: str, named: str) -> None:
+async def test_a_store_that_ignores_conditions_is_refused(ignores: str, named: str) -> None:
     store = Careless(ignores)
     with pytest.raises(StoreRefused, match=named):
         await probe_conditional_writes(store, "cluster/", RNG)

@@ -203,7 +203,7 @@ async def test_a_server_that_does_not_answer_is_unavailable_in_time(open_store: 
             assert isinstance(error, TierUnavailable), (name, error)
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_unavailable_in_time(open_store: OpenStore) -> None:
+async def test_a_silent_server_is_unavailable_at_the_deadline(open_store: OpenStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         store = await open_store(f"http://127.0.0.1:{listening.getsockname()[1]}")
         async with asyncio.timeout(BOUND_SECONDS):
@@ -266,7 +266,7 @@ async def test_a_lost_answer_leaves_the_write(open_store: OpenStore, proxy: S3Pr
         await store.put("key", b"content", if_absent=True)
 
 
-async def test_half_an_answer_is_no_answer(open_store: OpenStore, proxy: S3Proxy) -> None:
+async def test_an_incomplete_answer_is_discarded(open_store: OpenStore, proxy: S3Proxy) -> None:
     store = await open_store(proxy.endpoint)
     await store.put("key", b"content" * 1000)
     proxy.on(1, truncated(100), method="GET")
