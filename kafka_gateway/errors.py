@@ -52,6 +52,9 @@ class ErrorCode(enum.IntEnum):
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
@@ -76,16 +79,19 @@ class ErrorCode(enum.IntEnum):
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
+    PRODUCER_FENCED = 90
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     UNKNOWN_SUBSCRIPTION_ID = 117
     TELEMETRY_TOO_LARGE = 118
+    TRANSACTION_ABORTABLE = 120
 
 
 #: Errors of the store are KAFKA_STORAGE_ERROR: the only retriable code in a Fetch answer after which the consumers of all
@@ -137,6 +143,12 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     log.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     log.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    log.ProducerFenced: ErrorCode.PRODUCER_FENCED,
+    log.InvalidProducerIdMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    log.ConcurrentTransactions: ErrorCode.CONCURRENT_TRANSACTIONS,
+    log.InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    log.TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
+    log.TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     log.InvalidTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
     log.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     log.TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,

@@ -288,6 +288,39 @@ class UnstableOffsetCommit(LogError):
     advice = Advice.RETRY
 
 
+# --- transactions -----------------------------------------------------------------------------------------------------
+class ProducerFenced(LogError):
+    """A newer producer uses the transactional id."""
+
+    advice = Advice.STOP
+
+
+class InvalidProducerIdMapping(LogError):
+    """The transactional id has another producer id, or has expired."""
+
+    advice = Advice.STOP
+
+
+class ConcurrentTransactions(LogError):
+    """The producer's previous transaction is still being completed."""
+
+    advice = Advice.RETRY
+
+
+class InvalidTransactionTimeout(LogError):
+    advice = Advice.FIX
+
+
+class TransactionAbortable(LogError):
+    """The transaction can only be aborted; the producer may go on after that (KIP-890)."""
+
+    advice = Advice.FIX
+
+
+class TransactionalIdNotFound(LogError):
+    advice = Advice.FIX
+
+
 # --- administration ---------------------------------------------------------------------------------------------------
 class InvalidTopic(LogError):
     advice = Advice.FIX

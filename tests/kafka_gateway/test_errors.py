@@ -53,6 +53,9 @@ NUMBERS = {
     "DuplicateSequence": 46,
     "InvalidProducerEpoch": 47,
     "InvalidTransactionState": 48,
+    "InvalidProducerIdMapping": 49,
+    "InvalidTransactionTimeout": 50,
+    "ConcurrentTransactions": 51,
     "DirectoryLocked": 56,
     "PreconditionFailed": 56,
     "StorageError": 56,
@@ -75,8 +78,11 @@ NUMBERS = {
     "InvalidRecord": 87,
     "UnstableOffsetCommit": 88,
     "Busy": 89,
+    "ProducerFenced": 90,
     "UnknownTopicId": 100,
     "InconsistentTopicId": 103,
+    "TransactionalIdNotFound": 105,
+    "TransactionAbortable": 120,
 }
 
 

@@ -1,0 +1,1 @@
+"""Transactions: one shard per partition of `__transaction_state`."""

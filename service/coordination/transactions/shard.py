@@ -1,0 +1,438 @@
+"""A transaction shard: the transactional ids of one partition of `__transaction_state`.
+
+Pure, and run as every shard is (`service.coordination.runtime`). A decision to commit or abort is a record first; once that is
+committed, the shell writes the `Markers` that `prepared` gives it and reports them with `completed`. After a load `prepared`
+has every transaction that was decided and not completed, so that a crash between any two of these steps ends as it was decided.
+
+Checks, their order and errors are those of Kafka 4.2.1's TransactionCoordinator, with one difference: where Kafka answers
+CONCURRENT_TRANSACTIONS because markers of the producer's own last transaction are being written, the request waits for them, up
+to WAIT_MS, since its client would only ask again 20 ms later.
+
+Invariants: a request of a producer that was fenced changes nothing. A transaction open for longer than its timeout is aborted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from grpc_api.contract.groups import Caller
+from grpc_api.contract.transactions import (
+    NO_PRODUCER,
+    AddPartitions,
+    DescribedTransaction,
+    EndTransaction,
+    InitProducer,
+    ListedTransaction,
+    ListTransactions,
+    Markers,
+    PartitionsAdded,
+    ProducerIdAndEpoch,
+    ProducerInitialized,
+    TransactionEnded,
+)
+from service.coordination.deadlines import Deadlines, Timer
+from service.coordination.outcome import Outcome
+from service.coordination.transaction_records import (
+    TransactionStatus,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from service.coordination.transactions.transaction import (
+    COMPLETED,
+    EPOCH_PER_TRANSACTION,
+    IDLE,
+    LAST_EPOCH,
+    NAMES,
+    PREPARED,
+    Transaction,
+)
+from storage_tiers.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    LogError,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+)
+from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+
+TransactionEvent = InitProducer | AddPartitions | EndTransaction
+#: How long a request waits for the markers of the transaction before; less than any client's request timeout.
+WAIT_MS = 5_000
+#: Requests of one transactional id that wait; a client has one under way.
+MAX_WAITING = 8
+
+
+class TransactionSettings(NamedTuple):
+    """`transaction.max.timeout.ms` and `transactional.id.expiration.ms`."""
+
+    max_timeout_ms: int = 900_000
+    expiration_ms: int = 7 * 24 * 60 * 60 * 1000
+
+
+class WaitEnd(NamedTuple):
+    """The owner of the timer that ends a request's wait."""
+
+    transaction: Transaction
+    waiter: object
+
+
+class Waiting(NamedTuple):
+    """A request that waits for the markers of the transaction before."""
+
+    event: TransactionEvent
+    waiter: object
+    timer: Timer
+
+
+class TransactionShard:
+    def __init__(self, settings: TransactionSettings) -> None:
+        self.settings = settings
+        self.written = 0
+        self._deadlines = Deadlines()
+        self._transactions: dict[str, Transaction] = {}
+        #: Decided transactions whose record is not committed yet, with its order; then those whose markers are wanted.
+        self._deciding: dict[str, int] = {}
+        self._prepared: dict[str, None] = {}
+
+    # --- events -------------------------------------------------------------------------------------------------------
+    def handle(self, event: TransactionEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
+        """The answer to `waiter` may belong to a later outcome."""
+        outcome = Outcome()
+        self._handle(event, waiter, now_ms, outcome)
+        return self._counted(outcome)
+
+    def _handle(self, event: TransactionEvent, waiter: object, now_ms: int, outcome: Outcome) -> None:
+        known = self._transactions.get(event.transactional_id)
+        if known is not None and known.status in PREPARED and self._may_wait(known, event):
+            self._wait(known, event, waiter, now_ms)
+            return
+        match event:
+            case InitProducer():
+                begun = self._init(known, event, waiter, now_ms, outcome)
+                if begun is not None:
+                    outcome.answer(waiter, begun)
+            case AddPartitions():
+                outcome.answer(waiter, self._add(known, event, now_ms, outcome))
+            case EndTransaction():
+                outcome.answer(waiter, self._end(known, event, now_ms, outcome))
+
+    def _wait(self, known: Transaction, event: TransactionEvent, waiter: object, now_ms: int) -> None:
+        timer = Timer(WaitEnd(known, waiter))
+        self._deadlines.set(timer, now_ms + WAIT_MS)
+        known.waiting.append(Waiting(event, waiter, timer))
+
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines.next_ms()
+
+    def tick(self, now_ms: int) -> Outcome:
+        """What is due: transactions that are too old, ids that have expired, requests that waited long enough."""
+        outcome = Outcome()
+        for timer in self._deadlines.due(now_ms):
+            owner = timer.owner
+            if isinstance(owner, Transaction):
+                if timer is owner.timeout:
+                    self._time_out(owner, now_ms, outcome)
+                else:
+                    self._expire(owner, outcome)
+            elif isinstance(owner, WaitEnd):
+                self._waited(owner.transaction, owner.waiter, outcome)
+        return self._counted(outcome)
+
+    def completed(self, markers: Markers, now_ms: int) -> Outcome:
+        """All of the markers are written; partitions that are deleted need none."""
+        outcome = Outcome()
+        found = self._transactions.get(markers.transactional_id)
+        if found is None or found.status not in PREPARED or found.producer != markers.producer:
+            return outcome
+        found.complete(now_ms)
+        self._write(found, outcome)
+        self._idle(found, now_ms)
+        waiting, found.waiting = list(found.waiting), type(found.waiting)()
+        for each in waiting:
+            self._deadlines.clear(each.timer)
+            self._handle(each.event, each.waiter, now_ms, outcome)
+        return self._counted(outcome)
+
+    def prepared(self) -> list[Markers]:
+        """The markers to write now, each once: of transactions whose decision is committed."""
+        found = [self._transactions[each].markers for each in self._prepared]
+        self._prepared.clear()
+        return found
+
+    def committed(self, written: int) -> None:
+        """The first `written` records are committed."""
+        for each in [name for name, order in self._deciding.items() if order < written]:
+            del self._deciding[each]
+            self._prepared[each] = None
+
+    # --- InitProducerId -----------------------------------------------------------------------------------------------
+    def _init(
+        self, known: Transaction | None, event: InitProducer, waiter: object, now_ms: int, outcome: Outcome
+    ) -> ProducerInitialized | None:
+        """None if the answer comes later."""
+        error = self._init_error(known, event)
+        if error is not None:
+            return ProducerInitialized(error)
+        if known is None:
+            known = Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
+            self._transactions[event.transactional_id] = known
+        if known.status is TransactionStatus.ONGOING:
+            # The open transaction is of a producer that has gone: it ends first, and this one waits for that.
+            outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
+            known.fence(now_ms)
+            self._decide(known, outcome)
+            self._wait(known, event, waiter, now_ms)
+            return None
+        if not known.begin_producer(event.expected, event.spare_producer_id, event.timeout_ms, now_ms):
+            return ProducerInitialized(_fenced(event.transactional_id, event.expected))
+        self._write(known, outcome)
+        self._idle(known, now_ms)
+        return ProducerInitialized(None, known.producer)
+
+    def _init_error(self, known: Transaction | None, event: InitProducer) -> LogError | None:
+        if not event.transactional_id:
+            return InvalidRequest("the transactional id is empty")
+        if not 0 < event.timeout_ms <= self.settings.max_timeout_ms:
+            return InvalidTransactionTimeout(
+                f"transaction.timeout.ms is {event.timeout_ms}; set it to 1 to {self.settings.max_timeout_ms}, or raise "
+                "transaction.max.timeout.ms of the broker"
+            )
+        if known is None:
+            return None
+        is_late = event.expected != NO_PRODUCER and event.expected.epoch != known.producer.epoch
+        if not known.is_known(event.expected) or (known.status is TransactionStatus.ONGOING and is_late):
+            return _fenced(event.transactional_id, event.expected)
+        return _concurrent(known) if known.status in PREPARED else None
+
+    # --- AddPartitionsToTxn -------------------------------------------------------------------------------------------
+    def _add(self, known: Transaction | None, event: AddPartitions, now_ms: int, outcome: Outcome) -> PartitionsAdded:
+        error = _producer_error(known, event.transactional_id, event.producer)
+        if known is None or error is not None:
+            return PartitionsAdded(error)
+        if known.status in PREPARED:
+            return PartitionsAdded(_concurrent(known))
+        added = (known.partitions or set()) if known.status is TransactionStatus.ONGOING else set()
+        missing = [each for each in event.partitions if each not in added]
+        if event.verify_only:
+            return PartitionsAdded(None, [(each, _not_added(event.transactional_id, each)) for each in missing])
+        if missing or known.status is not TransactionStatus.ONGOING:
+            is_new = known.status is not TransactionStatus.ONGOING
+            known.add(event.partitions, event.client_version, now_ms)
+            self._write(known, outcome)
+            if is_new:
+                self._deadlines.clear(known.expiry)
+                self._deadlines.set(known.timeout, now_ms + known.timeout_ms)
+        return PartitionsAdded(None)
+
+    # --- EndTxn -------------------------------------------------------------------------------------------------------
+    def _end(self, known: Transaction | None, event: EndTransaction, now_ms: int, outcome: Outcome) -> TransactionEnded:
+        if not event.transactional_id:
+            return TransactionEnded(InvalidRequest("the transactional id is empty"))
+        if known is None:
+            return TransactionEnded(_no_mapping(event.transactional_id, event.producer))
+        if event.client_version < EPOCH_PER_TRANSACTION:
+            return self._end_before_version_2(known, event, now_ms, outcome)
+        asked, current = event.producer, known.producer
+        is_over_id = known.previous_id == asked.id and asked.epoch == LAST_EPOCH and current.epoch == 0
+        is_repeated = is_over_id or current.epoch == asked.epoch + 1
+        if current.id != asked.id and not is_over_id:
+            return TransactionEnded(_no_mapping(event.transactional_id, asked))
+        is_valid = is_repeated
+        if known.status in COMPLETED:
+            is_valid = is_repeated or asked.epoch == current.epoch
+        elif known.status not in PREPARED:
+            is_valid = asked.epoch == current.epoch
+        if not is_valid:
+            return TransactionEnded(_fenced(event.transactional_id, asked))
+        is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
+        if known.status in PREPARED:
+            return TransactionEnded(_concurrent(known)) if is_commit == event.commit else _not_ended(known, event)
+        if known.status in COMPLETED and is_repeated:
+            # Its answer was lost.
+            return TransactionEnded(None, current) if is_commit == event.commit else _not_ended(known, event)
+        if known.status in IDLE and event.commit:
+            return _not_ended(known, event)
+        known.prepare(
+            commit=event.commit, client_version=event.client_version, spare_id=event.spare_producer_id, now_ms=now_ms
+        )
+        self._decide(known, outcome)
+        return TransactionEnded(None, known.following)
+
+    def _end_before_version_2(
+        self, known: Transaction, event: EndTransaction, now_ms: int, outcome: Outcome
+    ) -> TransactionEnded:
+        error = _producer_error(known, event.transactional_id, event.producer)
+        if error is not None:
+            return TransactionEnded(error)
+        if known.status is TransactionStatus.ONGOING:
+            known.prepare(
+                commit=event.commit, client_version=event.client_version, spare_id=NO_PRODUCER_ID, now_ms=now_ms
+            )
+            self._decide(known, outcome)
+            return TransactionEnded(None)
+        is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
+        if known.status is TransactionStatus.EMPTY or is_commit != event.commit:
+            return _not_ended(known, event)
+        return TransactionEnded(_concurrent(known) if known.status in PREPARED else None)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+    def _time_out(self, known: Transaction, now_ms: int, outcome: Outcome) -> None:
+        if known.status is not TransactionStatus.ONGOING:
+            return
+        outcome.note(
+            "transaction.timed_out",
+            transactional_id=known.transactional_id,
+            producer_id=known.producer.id,
+            timeout_ms=known.timeout_ms,
+        )
+        known.fence(now_ms)
+        self._decide(known, outcome)
+
+    def _expire(self, known: Transaction, outcome: Outcome) -> None:
+        if known.status not in IDLE:
+            return
+        known.enter(TransactionStatus.DEAD, known.update_ms)
+        del self._transactions[known.transactional_id]
+        outcome.write(encode_key(known.transactional_id), None)
+
+    def _waited(self, known: Transaction, waiter: object, outcome: Outcome) -> None:
+        for each in list(known.waiting):
+            if each.waiter is waiter:
+                known.waiting.remove(each)
+                outcome.answer(waiter, _answer_to(each.event, _concurrent(known)))
+
+    def _may_wait(self, known: Transaction, event: TransactionEvent) -> bool:
+        """Whether the request is the next one of a producer whose transaction is being completed."""
+        if len(known.waiting) >= MAX_WAITING:
+            return False
+        if isinstance(event, InitProducer):
+            return 0 < event.timeout_ms <= self.settings.max_timeout_ms and known.is_known(event.expected)
+        if isinstance(event, AddPartitions) and event.verify_only:
+            return False
+        return event.producer == known.following
+
+    # --- records ------------------------------------------------------------------------------------------------------
+    def _decide(self, known: Transaction, outcome: Outcome) -> None:
+        """Records the decision to commit or abort; its markers follow once the record is committed."""
+        self._deadlines.clear(known.timeout)
+        self._deadlines.clear(known.expiry)
+        self._deciding[known.transactional_id] = self.written + len(outcome.records)
+        self._write(known, outcome)
+
+    def _write(self, known: Transaction, outcome: Outcome) -> None:
+        outcome.write(encode_key(known.transactional_id), encode_value(known.value))
+
+    def _idle(self, known: Transaction, now_ms: int) -> None:
+        self._deadlines.clear(known.timeout)
+        self._deadlines.set(known.expiry, now_ms + self.settings.expiration_ms)
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        self.written += len(outcome.records)
+        return outcome
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID) -> None:
+        """One record of the log, in order. CorruptRecord if it is not readable."""
+        name = decode_key(key)
+        self.written += 1
+        if value is None:
+            self._transactions.pop(name, None)
+        else:
+            self._transactions[name] = Transaction.loaded(name, decode_value(value))
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """No transaction writes to this partition."""
+        self.written += 1
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """All records are read: what was decided is completed, open transactions run on, and idle ids may expire."""
+        for name, known in self._transactions.items():
+            if known.status in PREPARED:
+                self._prepared[name] = None
+            elif known.status is TransactionStatus.ONGOING:
+                self._deadlines.set(known.timeout, max(now_ms, known.start_ms + known.timeout_ms))
+            else:
+                self._deadlines.set(known.expiry, max(now_ms, known.update_ms + self.settings.expiration_ms))
+        return Outcome()
+
+    # --- readers ------------------------------------------------------------------------------------------------------
+    def describe(self, transactional_id: str) -> DescribedTransaction:
+        known = self._transactions.get(transactional_id)
+        if known is None:
+            error = TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
+            return DescribedTransaction(error, transactional_id)
+        is_open = known.status not in IDLE
+        return DescribedTransaction(
+            None,
+            transactional_id,
+            NAMES[known.status],
+            known.producer,
+            known.timeout_ms,
+            known.start_ms if is_open else -1,
+            sorted(known.partitions or ()) if is_open else (),
+        )
+
+    def list(self, request: ListTransactions, now_ms: int) -> list[ListedTransaction]:
+        """InvalidRequest if the pattern is no regular expression."""
+        try:
+            pattern = None if request.pattern is None else re.compile(request.pattern)
+        except re.error as error:
+            raise InvalidRequest(f"the pattern of transactional ids is no regular expression: {error}") from None
+        return [
+            ListedTransaction(known.transactional_id, known.producer.id, NAMES[known.status])
+            for known in self._transactions.values()
+            if (not request.states or NAMES[known.status] in request.states)
+            and (not request.producer_ids or known.producer.id in request.producer_ids)
+            and (request.duration_ms < 0 or (known.start_ms >= 0 and now_ms - known.start_ms > request.duration_ms))
+            and (pattern is None or pattern.fullmatch(known.transactional_id))
+        ]
+
+
+def _answer_to(event: TransactionEvent, error: LogError) -> object:
+    if isinstance(event, InitProducer):
+        return ProducerInitialized(error)
+    return PartitionsAdded(error) if isinstance(event, AddPartitions) else TransactionEnded(error)
+
+
+def _producer_error(known: Transaction | None, transactional_id: str, producer: ProducerIdAndEpoch) -> LogError | None:
+    if not transactional_id:
+        return InvalidRequest("the transactional id is empty")
+    if known is None or known.producer.id != producer.id:
+        return _no_mapping(transactional_id, producer)
+    return None if known.producer.epoch == producer.epoch else _fenced(transactional_id, producer)
+
+
+def _no_mapping(transactional_id: str, producer: ProducerIdAndEpoch) -> InvalidProducerIdMapping:
+    return InvalidProducerIdMapping(
+        f"{transactional_id!r} has no producer {producer.id}: the id expired or was given out anew; begin the producer again"
+    )
+
+
+def _fenced(transactional_id: str, producer: ProducerIdAndEpoch) -> ProducerFenced:
+    return ProducerFenced(
+        f"{transactional_id!r}: epoch {producer.epoch} of producer {producer.id} is not the current one, because a newer "
+        "producer uses the id; stop this one"
+    )
+
+
+def _concurrent(known: Transaction) -> ConcurrentTransactions:
+    return ConcurrentTransactions(f"{known.transactional_id!r}: its last transaction is being completed; retry")
+
+
+def _not_ended(known: Transaction, event: EndTransaction) -> TransactionEnded:
+    wanted = "commit" if event.commit else "abort"
+    why = f"{known.transactional_id!r} cannot {wanted}: its transaction is {NAMES[known.status]}"
+    return TransactionEnded(InvalidTransactionState(why))
+
+
+def _not_added(transactional_id: str, partition: TopicPartition) -> TransactionAbortable:
+    return TransactionAbortable(
+        f"{partition} is not in the open transaction of {transactional_id!r}; abort and begin again"
+    )

@@ -1,0 +1,232 @@
+"""One transactional id: its producer, its current transaction, and the transitions between its states.
+
+                 ┌────────────── abort without partitions (version 2) ──────────────┐
+    empty ──▶ ongoing ──▶ prepare_commit ──▶ complete_commit ──▶ ongoing …          │
+      ▲          └──────▶ prepare_abort ───▶ complete_abort  ──▶ ongoing …  ◀───────┘
+      └── a producer begins anew (InitProducerId), from either complete state
+
+Pure. A transition returns nothing and changes this object; `value` is its record. Rules as in Kafka 4.2.1's
+TransactionMetadata; where its source and its log disagree with the KIPs, its log decides.
+
+Invariants: `TRANSITIONS` has every change of state. A transaction that is prepared ends as it was prepared, whatever happens
+then. With version 2 and after fencing, markers carry a later epoch than every batch of the transaction, so that a late batch is
+fenced in every partition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from grpc_api.contract.transactions import NO_PRODUCER, Markers, ProducerIdAndEpoch
+from service.coordination.deadlines import Timer
+from service.coordination.transaction_records import TopicPartitions, TransactionStatus, TransactionValue
+from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+
+if TYPE_CHECKING:
+    from service.coordination.transactions.shard import Waiting
+
+#: The last epoch of a producer id that a client is given; the one after it is for fencing (Kafka: Short.MAX_VALUE - 1).
+LAST_EPOCH = (1 << 15) - 2
+NO_EPOCH = -1
+#: The `transaction.version` from which every transaction has an epoch of its own (KIP-890).
+EPOCH_PER_TRANSACTION = 2
+
+_Status = TransactionStatus
+PREPARED = frozenset({_Status.PREPARE_COMMIT, _Status.PREPARE_ABORT})
+COMPLETED = frozenset({_Status.COMPLETE_COMMIT, _Status.COMPLETE_ABORT})
+#: States in which no transaction is open.
+IDLE = COMPLETED | {_Status.EMPTY}
+
+#: The states that may follow a state. Kafka's PREPARE_EPOCH_FENCE is never recorded; fencing is a step to PREPARE_ABORT here.
+TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
+    _Status.EMPTY: frozenset({_Status.EMPTY, _Status.ONGOING, _Status.PREPARE_ABORT, _Status.DEAD}),
+    _Status.ONGOING: frozenset({_Status.ONGOING, _Status.PREPARE_COMMIT, _Status.PREPARE_ABORT}),
+    _Status.PREPARE_COMMIT: frozenset({_Status.COMPLETE_COMMIT}),
+    _Status.PREPARE_ABORT: frozenset({_Status.COMPLETE_ABORT}),
+    _Status.COMPLETE_COMMIT: frozenset({_Status.EMPTY, _Status.ONGOING, _Status.PREPARE_ABORT, _Status.DEAD}),
+    _Status.COMPLETE_ABORT: frozenset({_Status.EMPTY, _Status.ONGOING, _Status.PREPARE_ABORT, _Status.DEAD}),
+    _Status.DEAD: frozenset(),
+    _Status.PREPARE_EPOCH_FENCE: frozenset(),
+}
+#: Kafka's names, as ListTransactions shows them.
+NAMES: Mapping[TransactionStatus, str] = {
+    status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
+}
+
+
+class UnexpectedStatus(Exception):
+    """A change of state that cannot happen: a defect of the code that asks for it."""
+
+
+class Transaction:
+    """`last_epoch` is the client's epoch before `producer`'s, by which a repeated request is known; a restart forgets it.
+    `previous_id` is the producer id before the epochs of one ran out, `next_id` the id that begins when the transaction
+    completes; both NO_PRODUCER_ID otherwise. Times are in ms, `start_ms` -1 before the first transaction."""
+
+    __slots__ = (
+        "client_version",
+        "expiry",
+        "last_epoch",
+        "next_id",
+        "partitions",
+        "previous_id",
+        "producer",
+        "start_ms",
+        "status",
+        "timeout",
+        "timeout_ms",
+        "transactional_id",
+        "update_ms",
+        "waiting",
+    )
+
+    def __init__(self, transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> None:
+        self.transactional_id = transactional_id
+        self.producer = ProducerIdAndEpoch(producer_id, NO_EPOCH)
+        self.last_epoch = NO_EPOCH
+        self.previous_id = self.next_id = NO_PRODUCER_ID
+        self.timeout_ms = timeout_ms
+        self.status = TransactionStatus.EMPTY
+        #: None before the first transaction, as in Kafka's record.
+        self.partitions: set[TopicPartition] | None = None
+        self.start_ms = -1
+        self.update_ms = now_ms
+        self.client_version = 0
+        #: When the open transaction is aborted, and when the idle id is forgotten.
+        self.timeout, self.expiry = Timer(self), Timer(self)
+        #: Requests that wait for the markers of the transaction before theirs.
+        self.waiting: deque[Waiting] = deque()
+
+    def enter(self, status: TransactionStatus, now_ms: int) -> None:
+        """UnexpectedStatus where `TRANSITIONS` has none."""
+        if status not in TRANSITIONS[self.status]:
+            raise UnexpectedStatus(f"{self.transactional_id}: {self.status.name} is not followed by {status.name}")
+        self.status, self.update_ms = status, now_ms
+
+    # --- its producer -------------------------------------------------------------------------------------------------
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether its id has no epoch left to give."""
+        return self.producer.epoch >= LAST_EPOCH
+
+    def is_known(self, expected: ProducerIdAndEpoch) -> bool:
+        """Whether a client may go on as `expected`: this producer, or the one before its id was replaced."""
+        if expected == NO_PRODUCER or self.producer.epoch == NO_EPOCH or expected.id == self.producer.id:
+            return True
+        return expected.id == self.previous_id and expected.epoch >= LAST_EPOCH
+
+    def begin_producer(self, expected: ProducerIdAndEpoch, spare_id: int, timeout_ms: int, now_ms: int) -> bool:
+        """A producer begins: the next epoch, or a new id where none is left. A client that goes on as the producer of before
+        has lost the answer and gets it again. False if `expected` is older than that: it is fenced."""
+        current = self.producer
+        if self.is_exhausted and expected.epoch in (NO_EPOCH, current.epoch):
+            self.previous_id = current.id
+            self.last_epoch = NO_EPOCH if expected == NO_PRODUCER else current.epoch
+            self.producer = ProducerIdAndEpoch(spare_id, 0)
+        elif expected == NO_PRODUCER:
+            self.last_epoch = NO_EPOCH
+            self.producer = current._replace(epoch=current.epoch + 1)
+        elif current.epoch in (NO_EPOCH, expected.epoch):
+            self.last_epoch = current.epoch
+            self.producer = current._replace(epoch=current.epoch + 1)
+        elif expected.epoch != self.last_epoch:
+            return False
+        self.timeout_ms = timeout_ms
+        self.start_ms = -1
+        self.partitions = None if self.partitions is None else set()
+        self.enter(TransactionStatus.EMPTY, now_ms)
+        return True
+
+    # --- its transaction ----------------------------------------------------------------------------------------------
+    def add(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> None:
+        """Opens the transaction, unless it is open, with these partitions in it."""
+        if self.status is not TransactionStatus.ONGOING:
+            self.start_ms, self.partitions = now_ms, set()
+        assert self.partitions is not None
+        self.partitions.update(partitions)
+        self.client_version = client_version
+        self.enter(TransactionStatus.ONGOING, now_ms)
+
+    def prepare(self, *, commit: bool, client_version: int, spare_id: int, now_ms: int) -> None:
+        """Decides the transaction at the client's word. With version 2 the next epoch begins: markers carry it, so that no late
+        batch of this transaction passes for one of the next."""
+        if self.status is not TransactionStatus.ONGOING:
+            self.start_ms = now_ms
+        self.client_version = client_version
+        if client_version >= EPOCH_PER_TRANSACTION:
+            if self.is_exhausted:
+                self.next_id = spare_id
+            self.last_epoch = self.producer.epoch
+            self.producer = self.producer._replace(epoch=self.producer.epoch + 1)
+        self.enter(TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT, now_ms)
+
+    def fence(self, now_ms: int) -> None:
+        """Decides to abort under an epoch that no client has: the producer is late, or another one begins."""
+        self.last_epoch = NO_EPOCH
+        self.producer = self.producer._replace(epoch=self.producer.epoch + 1)
+        self.enter(TransactionStatus.PREPARE_ABORT, now_ms)
+
+    def complete(self, now_ms: int) -> None:
+        """All markers are written."""
+        is_commit = self.status is TransactionStatus.PREPARE_COMMIT
+        if self.next_id != NO_PRODUCER_ID:
+            self.previous_id, self.producer, self.next_id = (
+                self.producer.id,
+                ProducerIdAndEpoch(self.next_id, 0),
+                NO_PRODUCER_ID,
+            )
+        self.partitions = set()
+        self.enter(TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT, now_ms)
+
+    @property
+    def following(self) -> ProducerIdAndEpoch:
+        """The producer that the client goes on as after it has ended its transaction."""
+        return self.producer if self.next_id == NO_PRODUCER_ID else ProducerIdAndEpoch(self.next_id, 0)
+
+    @property
+    def markers(self) -> Markers:
+        return Markers(
+            self.transactional_id,
+            self.producer,
+            self.status is TransactionStatus.PREPARE_COMMIT,
+            sorted(self.partitions or ()),
+            self.client_version,
+        )
+
+    # --- its record ---------------------------------------------------------------------------------------------------
+    @property
+    def value(self) -> TransactionValue:
+        topics: dict[str, list[int]] = {}
+        for partition in sorted(self.partitions or ()):
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        return TransactionValue(
+            self.producer.id,
+            self.producer.epoch,
+            self.timeout_ms,
+            self.status,
+            None
+            if self.partitions is None
+            else tuple(TopicPartitions(name, tuple(found)) for name, found in topics.items()),
+            self.update_ms,
+            self.start_ms,
+            self.previous_id,
+            self.next_id,
+            0 if self.next_id != NO_PRODUCER_ID else NO_EPOCH,
+            self.client_version,
+        )
+
+    @classmethod
+    def loaded(cls, transactional_id: str, value: TransactionValue) -> Transaction:
+        found = cls(transactional_id, value.producer_id, value.timeout_ms, value.update_timestamp)
+        found.producer = ProducerIdAndEpoch(value.producer_id, value.producer_epoch)
+        found.previous_id, found.next_id = value.previous_producer_id, value.next_producer_id
+        found.status = value.status
+        if value.partitions is not None:
+            found.partitions = {
+                TopicPartition(topic.topic, partition) for topic in value.partitions for partition in topic.partitions
+            }
+        found.start_ms = value.start_timestamp
+        found.client_version = value.client_version
+        return found
