@@ -117,7 +117,7 @@ class MessageHandler:
         messages = messages_of(self._schema, version)
         body = body_start(data, start, end, version >= self._flexible_from)
         client = self._options.request_context.client
-        turn = self._options.lane.turn(client.is_there)
+        turn = self._options.lane.turn(client.is_there, end - start)
         call = Call(self._core, messages, self._options, client_id_of(data, start), client, turn)
         reading = messages.reading(bytes(view[body:end]), turn)
         try:

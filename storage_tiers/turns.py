@@ -3,6 +3,8 @@
 A request starts at once, and most finish within their first slice (FREE_S). A longer one continues in slices of SLICE_S. After
 each slice it rests until the loop has served all sockets. Resting requests take turns, so a hundred of them delay others no
 longer than one does. At most AT_WORK of them are in progress, which bounds their memory; the others start in order of arrival.
+Small requests have as many places of their own: one whose first slice a garbage collection or another process has used up does
+not wait until hundreds of large ones are finished.
 A request whose client has left ends at its next rest.
 
 Not promised: fairness of a step that never checks whether its turn is over.
@@ -22,8 +24,10 @@ Result = TypeVar("Result")
 FREE_S = 0.000_5
 #: Seconds of each further slice.
 SLICE_S = 0.002
-#: Bound of requests that have used up their first slice and are not finished.
+#: Bound of requests that have used up their first slice and are not finished; small requests have the same bound.
 AT_WORK = 8
+#: Requests of at most so many bytes are small.
+SMALL_BYTES = 1 << 10
 
 
 class Lane:
@@ -31,40 +35,18 @@ class Lane:
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:  # noqa: TID251 - the shell
         self.seconds = seconds
-        self._inside = 0
-        self._entering: deque[asyncio.Future[None]] = deque()
+        self._large, self._small = _Entrance(), _Entrance()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 
-    def turn(self, is_wanted: Callable[[], bool] = lambda: True) -> Turn:
-        """The turn of a request that starts now. The caller ends it with `leave`."""
-        return Turn(self, is_wanted)
+    def turn(self, is_wanted: Callable[[], bool] = lambda: True, size: int = SMALL_BYTES + 1) -> Turn:
+        """The turn of a request of `size` bytes that starts now. The caller ends it with `leave`."""
+        return Turn(self, self._small if size <= SMALL_BYTES else self._large, is_wanted)
 
     @property
     def waiting(self) -> int:
         """Number of requests that wait for others to finish before they continue."""
-        return len(self._entering)
-
-    async def enter(self) -> None:
-        if self._inside < AT_WORK:
-            self._inside += 1
-            return
-        entry: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._entering.append(entry)
-        try:
-            await entry
-        except asyncio.CancelledError:
-            if not entry.cancelled():
-                self.leave()
-            raise
-
-    def leave(self) -> None:
-        while self._entering:
-            entry = self._entering.popleft()
-            if not entry.done():
-                entry.set_result(None)
-                return
-        self._inside -= 1
+        return len(self._large.entering) + len(self._small.entering)
 
     async def rest(self) -> None:
         """Waits until it is the caller's turn again."""
@@ -88,13 +70,43 @@ class Lane:
             asyncio.get_running_loop().call_soon(self._wake)
 
 
+class _Entrance:
+    """Lets AT_WORK requests in; the others wait in order of arrival."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self.entering: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        if self._inside < AT_WORK:
+            self._inside += 1
+            return
+        entry: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.entering.append(entry)
+        try:
+            await entry
+        except asyncio.CancelledError:
+            if not entry.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        while self.entering:
+            entry = self.entering.popleft()
+            if not entry.done():
+                entry.set_result(None)
+                return
+        self._inside -= 1
+
+
 class Turn:
     """One request's share of the loop. `is_wanted` tells whether its client still waits."""
 
-    __slots__ = ("_has_entered", "_is_wanted", "_lane", "_until")
+    __slots__ = ("_entrance", "_has_entered", "_is_wanted", "_lane", "_until")
 
-    def __init__(self, lane: Lane, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, lane: Lane, entrance: _Entrance, is_wanted: Callable[[], bool]) -> None:
         self._lane = lane
+        self._entrance = entrance
         self._is_wanted = is_wanted
         self._has_entered = False
         self._until = lane.seconds() + FREE_S
@@ -113,7 +125,7 @@ class Turn:
     async def rest(self) -> None:
         """Yields the loop to others. Raises CancelledError if the client has left."""
         if not self._has_entered:
-            await self._lane.enter()
+            await self._entrance.enter()
             self._has_entered = True
         await self._lane.rest()
         if not self._is_wanted():
@@ -139,4 +151,4 @@ class Turn:
         """Ends the turn, or suspends it while the request waits for something else."""
         if self._has_entered:
             self._has_entered = False
-            self._lane.leave()
+            self._entrance.leave()

@@ -78,7 +78,7 @@ _BEYOND = (
     ("bytes of a request, Produce and Fetch aside", f"{MESSAGE_BYTES >> 20} MiB", "the connection ends"),
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
-    ("requests in slices at a time", str(AT_WORK), "further ones wait in order of arrival"),
+    ("requests in slices at a time, and as many small ones", str(AT_WORK), "further ones wait in order of arrival"),
     (
         "bytes of batches that threads validate: those that inflate to much, or have faulty records",
         f"{MAX_HELD_BYTES >> 20} MiB",

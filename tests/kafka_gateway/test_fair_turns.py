@@ -51,7 +51,7 @@ async def test_a_short_request_whose_task_starts_late_does_not_wait_for_long_one
     lane = Lane(lambda: now)
     async with serving(tmp_path) as (core, _):
         for _ in range(AT_WORK):
-            await lane.enter()
+            await lane.turn().rest()
         rows = [{"partition_index": 0, "timestamp": -1}]
         looks_up = HandlerClient(core, Options(lane=lane)).begin(
             "list_offsets", 7, replica_id=-1, topics=[{"name": "topic", "partitions": rows}]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from storage_tiers.turns import AT_WORK, FREE_S, SLICE_S, Lane, Turn
+from storage_tiers.turns import AT_WORK, FREE_S, SLICE_S, SMALL_BYTES, Lane, Turn
 
 
 class Seconds:
@@ -81,6 +81,24 @@ async def test_active_requests_are_bounded_and_the_others_wait_in_order() -> Non
     assert lane.waiting == 0
     late = [story.index(f"{name}1") for name in names[AT_WORK:]]
     assert late == sorted(late) and min(late) > story.index("a2")
+
+
+async def test_small_requests_do_not_wait_until_large_ones_are_finished() -> None:
+    lane = Lane()
+    large = [lane.turn(size=SMALL_BYTES + 1) for _ in range(AT_WORK)]
+    for turn in large:
+        await turn.rest()
+    late = asyncio.ensure_future(lane.turn(size=SMALL_BYTES + 1).rest())
+    small = [lane.turn(size=SMALL_BYTES) for _ in range(AT_WORK)]
+    async with asyncio.timeout(20):
+        for turn in small:
+            await turn.rest()
+    too_many = asyncio.ensure_future(lane.turn(size=SMALL_BYTES).rest())
+    await asyncio.sleep(0)
+    assert lane.waiting == 2, "each kind has its bound"
+    small[0].leave()
+    large[0].leave()
+    await asyncio.gather(too_many, late)
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
