@@ -20,7 +20,7 @@ from service.broker.background.retention import Retention
 from service.broker.background.sweeping import Sweeping
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.opening import led_again, opened
-from service.broker.partition.partitions import ColdSource, Partitions
+from service.broker.partition.partitions import ColdSource, LogStorage, Partitions, Wakers
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.build.tier import Tier
@@ -72,14 +72,9 @@ def build_broker(
 def _partitions(ground: Ground, tier: Tier | None, work: Work, cluster_id: str) -> Partitions:
     host, tiering = ground.host, work.tiering
     return Partitions(
-        ground.data,
+        LogStorage(ground.data, host.files, work.freeing_files, host.clock, host.rng),
+        Wakers(flush=work.flusher.request, offload=tiering.kick),
         cluster_id=cluster_id,
-        files=host.files,
-        freeing_files=work.freeing_files,
-        clock=host.clock,
-        rng=host.rng,
-        on_flush_needed=work.flusher.request,
-        on_roll=tiering.kick,
         cold=None if tier is None else ColdSource(tier.hydrator, tiering.current_manifest, tiering.reload),
     )
 

@@ -18,6 +18,7 @@ from service.broker.partition.checkpointing import NAMES, OffsetCheckpoints, Off
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.directory_identities import DirectoryIdentities
 from service.broker.partition.known_elsewhere import least_log_start, open_identified
+from service.broker.partition.log_start_raises import LogStartRaises
 from service.broker.partition.partition import Notify, Partition
 from service.broker.partition.state import PartitionState
 from storage_tiers import events
@@ -54,6 +55,25 @@ class ColdSource:
     newest: FindManifest
 
 
+@dataclass(frozen=True, slots=True)
+class LogStorage:
+    """What every log is opened and written with. `freeing_files` write what must be on disk before anything can be removed."""
+
+    data: DataDirectory
+    files: Files
+    freeing_files: Files
+    clock: Clock
+    rng: Rng
+
+
+@dataclass(frozen=True, slots=True)
+class Wakers:
+    """The workers that a partition wakes: `flush` when its log needs a flush, `offload` when it has closed a segment."""
+
+    flush: Notify
+    offload: Notify
+
+
 class PastCounts:
     """Sums over removed logs, so that sums over all logs never fall."""
 
@@ -73,26 +93,10 @@ class PastCounts:
 
 
 class Partitions:
-    def __init__(
-        self,
-        data: DataDirectory,
-        *,
-        cluster_id: str,
-        files: Files,
-        freeing_files: Files,
-        clock: Clock,
-        rng: Rng,
-        on_flush_needed: Notify,
-        on_roll: Notify,
-        cold: ColdSource | None,
-    ) -> None:
-        """`freeing_files` write what must be on disk before anything can be removed. `cold` is None without a store."""
-        self._data = data
-        self._files = files
-        self._clock = clock
-        self._rng = rng
-        self._on_flush_needed = on_flush_needed
-        self._on_roll = on_roll
+    def __init__(self, storage: LogStorage, wakers: Wakers, *, cluster_id: str, cold: ColdSource | None) -> None:
+        """`cold` is None without a store."""
+        self._storage = storage
+        self._wakers = wakers
         self._cluster_id = cluster_id
         self._cold = cold
         if cold is not None:
@@ -102,12 +106,12 @@ class Partitions:
         self._keeps: set[TopicPartition] = set()
         #: Partitions of live topics without a replica here.
         self._elsewhere: set[TopicPartition] = set()
-        self._checkpoints = OffsetCheckpoints(data.path, freeing_files)
-        self.directories = DirectoryIdentities(data.path, files)
+        directory = storage.data.path
+        self._checkpoints = OffsetCheckpoints(directory, storage.freeing_files)
+        self._log_start_raises = LogStartRaises(self._checkpoints, self._log_starts)
+        self.directories = DirectoryIdentities(directory, storage.files)
         #: Counts of deleted topics' partitions.
         self.past = PastCounts()
-        self._rising: dict[Partition, int] = {}
-        self._raising: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._open.values()))
@@ -151,9 +155,9 @@ class Partitions:
 
     def remove_held_back(self, partition: TopicPartition) -> None:
         """Deletes the directory of an unopened partition whose topic is deleted. Raises StorageError if the disk refuses."""
-        path = os.path.join(self._data.path, str(partition))
+        storage, path = self._storage, self._directory(partition)
         if os.path.isdir(path):
-            self._remove(partition, rename_for_removal(self._files, self._rng, path, partition, DELETE_SUFFIX))
+            self._remove(partition, rename_for_removal(storage.files, storage.rng, path, partition, DELETE_SUFFIX))
 
     def _kept(self, known: Offsets) -> dict[TopicPartition, int]:
         return {p: known[p] for p in self._keeps if p in known}
@@ -185,22 +189,25 @@ class Partitions:
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool
     ) -> Callable[[], HotLog]:
         """A blocking function that opens the partition's log; it may run in a thread."""
+        storage = self._storage
         open_log = partial(
             HotLog.open,
             partition=partition,
             topic_id=topic_id,
             settings=settings,
-            files=self._files,
-            clock=self._clock,
-            rng=self._rng,
+            files=storage.files,
+            clock=storage.clock,
+            rng=storage.rng,
             recovery_point=max(0, self._checkpoints.known(RECOVERY_POINTS).get(partition, 0)),
             log_start_offset=self._checkpoints.known(LOG_STARTS).get(partition, 0),
             clean=clean,
         )
         reader = self._cold_reader(partition, topic_id)
         ids = None if reader is None else reader.ids
-        directory = os.path.join(self._data.path, str(partition))
-        return partial(open_identified, open_log, directory, self._files, ids, topic_id)
+        return partial(open_identified, open_log, self._directory(partition), storage.files, ids, topic_id)
+
+    def _directory(self, partition: TopicPartition) -> str:
+        return os.path.join(self._storage.data.path, str(partition))
 
     def _cold_reader(self, partition: TopicPartition, topic_id: TopicId) -> ColdReader | None:
         if self._cold is None:
@@ -226,9 +233,9 @@ class Partitions:
             TieredLog(hot, self._cold_reader(hot.partition, hot.topic_id)),
             state,
             cluster_id=self._cluster_id,
-            clock=self._clock,
-            on_flush_needed=self._on_flush_needed,
-            on_roll=self._on_roll,
+            clock=self._storage.clock,
+            on_flush_needed=self._wakers.flush,
+            on_roll=self._wakers.offload,
         )
         self.release(hot.partition)
         self._elsewhere.discard(hot.partition)
@@ -253,7 +260,7 @@ class Partitions:
         """Notes partitions without segments on disk, of which an earlier start may have had records, and certainly had them if
         it had flushed some. The note lasts until they are compared with the bucket. Called at start, before any is opened.
         Blocking."""
-        lost = {p for p in partitions if not _holds_segments(os.path.join(self._data.path, str(p)))}
+        lost = {p for p in partitions if not _holds_segments(self._directory(p))}
         for name in NAMES:
             known = self._checkpoints.known(name)
             kept = {p: offset for p, offset in known.items() if p not in lost}
@@ -299,33 +306,14 @@ class Partitions:
             if not removing.cancelled() and (error := removing.exception()) is not None:
                 events.error(log, "partition.left_behind", partition=partition, error=error)
 
-        removing = asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
+        removing = asyncio.get_running_loop().run_in_executor(None, remove_tree, self._storage.files, doomed)
         removing.add_done_callback(done)
 
     async def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
-        """Hides records below these offsets, durably before anything is removed because of it. Calls during a write share the
-        next write: one request may name thousands of partitions.
+        """Hides records below these offsets, durably before anything is removed because of it.
 
         Raises StorageError if the disk refuses: nothing is hidden then."""
-        for opened, offset in wanted.items():
-            self._rising[opened] = max(offset, self._rising.get(opened, 0))
-        if self._raising is None:
-            self._raising = asyncio.get_running_loop().create_task(self._raise_log_starts(), name="raise log starts")
-        await asyncio.shield(self._raising)
-
-    async def _raise_log_starts(self) -> None:
-        taken: dict[Partition, int] = {}
-
-        def starts(known: Offsets) -> Offsets:
-            nonlocal taken
-            self._raising, self._rising, taken = None, {}, self._rising
-            return self._log_starts(known, taken)
-
-        await self._checkpoints.write(LOG_STARTS, starts)
-        for opened, offset in taken.items():
-            # Meanwhile the topic may have been deleted, or the log discarded for a shorter one from the bucket.
-            if not opened.deleted and offset <= opened.log.end_offset:
-                opened.log.hot.raise_log_start(offset)
+        await self._log_start_raises.add(wanted)
 
     def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
         """The log starts to write. None falls: the last write may not be in force yet."""

@@ -1,0 +1,49 @@
+"""Raises of log start offsets: durable before they take effect.
+
+Raises that arrive while a write waits or runs share one write, because one request may name thousands of partitions. Not
+promised: an order between raises of one partition; the highest offset wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from service.broker.partition.checkpointing import OffsetCheckpoints, Offsets
+from service.broker.partition.partition import Partition
+from storage_tiers.hot.checkpoints import LOG_STARTS
+
+#: Returns the log starts to write, from those on disk and the offsets to raise to.
+LogStartsOf = Callable[[Offsets, Mapping[Partition, int]], Offsets]
+
+
+class LogStartRaises:
+    def __init__(self, checkpoints: OffsetCheckpoints, log_starts: LogStartsOf) -> None:
+        self._checkpoints = checkpoints
+        self._log_starts = log_starts
+        #: Raises of the next write; empty once that write has begun.
+        self._gathered: dict[Partition, int] = {}
+        self._next: asyncio.Task[None] | None = None
+
+    async def add(self, wanted: Mapping[Partition, int]) -> None:
+        """Returns once these offsets are the partitions' log starts. Raises StorageError if the disk refuses: none is raised
+        then."""
+        for opened, offset in wanted.items():
+            self._gathered[opened] = max(offset, self._gathered.get(opened, 0))
+        if self._next is None:
+            raising = self._raise(self._gathered)
+            self._next = asyncio.get_running_loop().create_task(raising, name="raise log starts")
+        await asyncio.shield(self._next)
+
+    async def _raise(self, offsets: Mapping[Partition, int]) -> None:
+        await self._checkpoints.write(LOG_STARTS, partial(self._begin, offsets))
+        for opened, offset in offsets.items():
+            # Meanwhile the topic may have been deleted, or the log discarded for a shorter one from the bucket.
+            if not opened.deleted and offset <= opened.log.end_offset:
+                opened.log.hot.raise_log_start(offset)
+
+    def _begin(self, offsets: Mapping[Partition, int], known: Offsets) -> Offsets:
+        """Called when the write's turn comes: whatever is added from now on belongs to the next write."""
+        self._gathered, self._next = {}, None
+        return self._log_starts(known, offsets)
