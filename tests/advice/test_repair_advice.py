@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest import lineage
+from storage_tiers.cold.manifest.commit import SharedStore
 from storage_tiers.cold.manifest.json import decode
 from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.process.operations import DeletePartition
@@ -165,11 +166,9 @@ async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_p
         # Meanwhile an operator's tool repaired the partition, and another writer extended it.
         await put_back(node, ids.manifest_key, versions[0])
         other = PartitionTier(
-            node.store,
+            SharedStore.of_one(node.store, node.node.ground.host.clock, node.node.ground.host.rng),
             ids,
             access.writer,
-            node.node.ground.host.clock,
-            node.node.ground.host.rng,
             read_saved=_reads(manifest),
         )
         other.expect(lineage.seen_of(manifest, "there"))

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidelog import DefaultSource
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
-from storage_tiers.cold.manifest.commit import CommitSettings
+from storage_tiers.cold.manifest.commit import CommitSettings, SharedStore
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.segments.offloader import ExtendJob
@@ -69,12 +69,14 @@ class Bucket:
         place = (topic, topic_id, partition)
         if place not in self.tiers:
             self.tiers[place] = PartitionTier(
-                BlockingAdapter(self.store),
+                SharedStore.of_one(
+                    BlockingAdapter(self.store),
+                    self.clock,
+                    SeededRng(len(self.tiers) + 1),
+                    CommitSettings(attempts=2),
+                ),
                 Ids(self.cluster, topic, topic_id, partition),
                 ManifestWriter(1, 1),
-                self.clock,
-                SeededRng(len(self.tiers) + 1),
-                CommitSettings(attempts=2),
             )
         return self.tiers[place]
 

@@ -118,31 +118,38 @@ class StoreClock:
         return None if self._ahead_ms is None else self._ahead_ms + int(self._clock.monotonic() * 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """A store with what the partitions of one process share on it: the bounds of a commit, cached pages, the store's time."""
+
+    store: ObjectStore
+    clock: Clock
+    rng: Rng
+    settings: CommitSettings
+    pages: PageCache
+    store_clock: StoreClock
+
+    @classmethod
+    def of_one(cls, store: ObjectStore, clock: Clock, rng: Rng, settings: CommitSettings | None = None) -> SharedStore:
+        """For one partition alone."""
+        return cls(store, clock, rng, settings or CommitSettings(), PageCache(), StoreClock(clock))
+
+
 class CommitLoop:
     """One partition's manifest. Operations of one process run one after another; processes compete by compare-and-swap."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        ids: Ids,
-        writer: ManifestWriter,
-        clock: Clock,
-        rng: Rng,
-        settings: CommitSettings | None = None,
-        *,
-        pages: PageCache | None = None,
-        store_clock: StoreClock | None = None,
-        read_saved: ReadSaved | None = None,
+        self, shared: SharedStore, ids: Ids, writer: ManifestWriter, read_saved: ReadSaved | None = None
     ) -> None:
         self.ids = ids
         self.writer = writer
         self._read_saved = read_saved or self._read_file
-        self.store_clock = store_clock or StoreClock(clock)
-        self._store = store
-        self._clock = clock
-        self._rng = rng
-        self._settings = settings or CommitSettings()
-        self._pages = pages or PageCache()
+        self.store_clock = shared.store_clock
+        self._store = shared.store
+        self._clock = shared.clock
+        self._rng = shared.rng
+        self._settings = shared.settings
+        self._pages = shared.pages
         self._loaded: LoadedManifest | None = None
         self._newest: Manifest | None = None
         self._expected: SeenManifest | None = None

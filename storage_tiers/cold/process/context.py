@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import json as manifest_json
-from storage_tiers.cold.manifest.commit import PageCache, StoreClock
+from storage_tiers.cold.manifest.commit import CommitSettings, PageCache, SharedStore, StoreClock
 from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import Ids, ManifestPage, ManifestWriter, PageKind, PageRef
 from storage_tiers.cold.process.byte_budget import ByteBudget
@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 #: Manifests cached between questions, about 150 KB each when full.
 MAX_PARTITIONS = 256
+COMMITS = CommitSettings()
 
 
 class TierContext:
@@ -60,15 +61,9 @@ class TierContext:
     async def partition(self, ids: Ids, writer: ManifestWriter, seen: SeenManifest | None = None) -> PartitionTier:
         known = self._partitions.get((ids, writer))
         if known is None:
-            known = PartitionTier(
-                await self.store(),
-                ids,
-                writer,
-                self._clock,
-                self.rng,
-                page_cache=self._pages,
-                store_clock=self.store_clock,
-            )
+            store = await self.store()
+            shared = SharedStore(store, self._clock, self.rng, COMMITS, self._pages, self.store_clock)
+            known = PartitionTier(shared, ids, writer)
             self._partitions[ids, writer] = known
             if len(self._partitions) > MAX_PARTITIONS:
                 self._partitions.popitem(last=False)

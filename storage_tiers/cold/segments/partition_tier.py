@@ -15,17 +15,14 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import pages, transitions
 from storage_tiers.cold.manifest.commit import (
     CommitLoop,
-    CommitSettings,
     LoadedManifest,
-    PageCache,
     Prepare,
     ReadSaved,
+    SharedStore,
     Step,
-    StoreClock,
 )
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, SeenManifest
 from storage_tiers.cold.manifest.model import Author, Ids, Manifest, ManifestWriter, State
@@ -34,7 +31,6 @@ from storage_tiers.cold.manifest.transitions import check_epoch, check_writer, m
 from storage_tiers.cold.segments.offloader import ExtendJob, Offloaded, Offloader, RunBlocking, in_thread
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, Sweeper, SweepReport
-from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import FencedWriter, LogError
 from storage_tiers.types import OffsetRange
 
@@ -46,26 +42,19 @@ class PartitionTier:
 
     def __init__(
         self,
-        store: ObjectStore,
+        shared: SharedStore,
         ids: Ids,
         writer: ManifestWriter,
-        clock: Clock,
-        rng: Rng,
-        settings: CommitSettings | None = None,
         *,
-        page_cache: PageCache | None = None,
-        store_clock: StoreClock | None = None,
         run_blocking: RunBlocking = in_thread,
         read_saved: ReadSaved | None = None,
     ) -> None:
         self.ids = ids
         self.writer = writer
-        self._loop = CommitLoop(
-            store, ids, writer, clock, rng, settings, pages=page_cache, store_clock=store_clock, read_saved=read_saved
-        )
-        self._offloader = Offloader(store, ids, rng, run_blocking)
-        self._sweeper = Sweeper(store, self._loop, clock)
-        self._repairer = Repairer(store, self._loop, self._offloader)
+        self._loop = CommitLoop(shared, ids, writer, read_saved)
+        self._offloader = Offloader(shared.store, ids, shared.rng, run_blocking)
+        self._sweeper = Sweeper(shared.store, self._loop, shared.clock)
+        self._repairer = Repairer(shared.store, self._loop, self._offloader)
 
     @property
     def manifest(self) -> Manifest | None:

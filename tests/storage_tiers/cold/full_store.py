@@ -24,7 +24,7 @@ import cramjam
 
 from storage_tiers.cold.manifest import keys, transitions
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
-from storage_tiers.cold.manifest.commit import CommitSettings
+from storage_tiers.cold.manifest.commit import CommitSettings, SharedStore
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
@@ -211,12 +211,9 @@ def _documents(store: BlockingMemoryStore) -> None:
 
 def _tier(full: FullStore, ids: Ids, seed: int = 99) -> PartitionTier:
     return PartitionTier(
-        full.memory,
+        SharedStore.of_one(full.memory, full.clock, SeededRng(seed), CommitSettings(attempts=2)),
         ids,
         ManifestWriter(1, INCARNATION),
-        full.clock,
-        SeededRng(seed),
-        CommitSettings(attempts=2),
         run_blocking=inline,
     )
 

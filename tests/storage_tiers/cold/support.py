@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import lookup
-from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved
+from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved, SharedStore
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.model import (
     Ids,
@@ -133,12 +133,9 @@ def tier_of(
     read_saved: ReadSaved | None = None,
 ) -> PartitionTier:
     return PartitionTier(
-        store,
+        SharedStore.of_one(store, clock, SeededRng(seed), CommitSettings(attempts=attempts)),
         ids,
         ManifestWriter(node, incarnation),
-        clock,
-        SeededRng(seed),
-        CommitSettings(attempts=attempts),
         run_blocking=inline,
         read_saved=read_saved,
     )
