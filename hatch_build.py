@@ -22,6 +22,7 @@ KERNELS = (
     "storage_tiers/records/column_walk.py",
     "storage_tiers/records/record_writer.py",
     "grpc_api/sdk/murmur2.py",
+    "grpc_api/sdk/record_buffer.py",
     "grpc_api/messages/record_rows.py",
     "kafka_gateway/connection.py",
     "kafka_gateway/hot_parse.py",

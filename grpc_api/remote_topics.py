@@ -55,7 +55,8 @@ class RemoteTopics:
         self._cluster: ClusterDescription | None = None
         self._topics: dict[TopicId, TopicDescription] = {}
         self._names: dict[str, TopicId] = {}
-        self._partition_counts: dict[str, int] = {}
+        #: By topic; any thread may read it. Replaced as a whole, never changed.
+        self.partition_counts: dict[str, int] = {}
         self._version = 0
         self._updated = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -109,8 +110,7 @@ class RemoteTopics:
             topic = topic_of(message)
             self._topics[topic.topic_id] = topic
         self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}
-        # Replaced as a whole, because the program's threads read it.
-        self._partition_counts = {topic.name: len(topic.partitions) for topic in self._topics.values()}
+        self.partition_counts = {topic.name: len(topic.partitions) for topic in self._topics.values()}
         # A complete update is current: a restarted node counts versions anew.
         self._version = update.version
         updated, self._updated = self._updated, asyncio.Event()
@@ -154,7 +154,7 @@ class RemoteTopics:
 
     def partition_count(self, topic: str) -> int:
         """The topic's number of partitions; any thread may call it. Raises UnknownTopicOrPartition or InvalidTopic."""
-        count = self._partition_counts.get(topic)
+        count = self.partition_counts.get(topic)
         if count is None:
             raise _no_such_topic(topic)
         return count

@@ -1,9 +1,9 @@
 """Collects records into batches and tracks which are open, due or in flight, and how much is held. Time is passed in.
 
-    add ──> the open batch of its partition ──> due (full, lingered, flushed) ──> in flight ──> done | again, later
+    buffer.add ──> the open batch of its partition ──> due (full, lingered, flushed) ──> in flight ──> done | again, later
 
 Invariants: one batch of a partition is in flight at a time, so order holds and a sequence is known when a batch is built;
-`held_bytes` counts every record from `add` to the end of its batch. A batch that the node finds too large is halved.
+`buffer.held_bytes` counts every record from `add` to the end of its batch. A batch that the node finds too large is halved.
 
 Not promised: thread safety. Threads that share one hold `lock`; each call is short.
 """
@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, Protocol
 
+from grpc_api.sdk.record_buffer import OpenBatch, RecordBuffer, record_bytes
 from grpc_api.sdk.values import ProducerOptions, Sent
 from storage_tiers.records.builder import build_written_batch
 from storage_tiers.records.decoder import decode_batch
-from storage_tiers.records.record_writer import RecordWriter, encode_headers
+from storage_tiers.records.record_writer import encode_headers
 from storage_tiers.types import TopicPartition
 
-#: Bytes that a record costs beyond its key, value and headers: lengths, attributes, deltas (at most 36), and its waiter.
-RECORD_OVERHEAD = 150
+#: A `Sent` of a tuple of its fields, without the frame of its Python constructor.
+_sent: Callable[[tuple[str, int, int]], Sent] = partial(tuple.__new__, Sent)
 
 
 class Waiter(Protocol):
@@ -35,15 +37,9 @@ class Waiter(Protocol):
     def exception(self) -> BaseException | None: ...
 
 
-def record_bytes(key: bytes | None, value: bytes | None, headers: bytes) -> int:
-    """An upper bound of a record's bytes in a batch, and roughly its memory while it waits."""
-    return RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0) + len(headers)
-
-
-class ProducerBatch:
-    """Records of one partition. `encoded` is set while the batch is in flight, so a retry sends the same bytes; `reason` is
-    why it was retried. `held` is the share of its records in `held_bytes`. Once it is `over`, or all of its halves are,
-    every waiter has its result."""
+class ProducerBatch(OpenBatch):
+    """A batch and its state. `encoded` is set while the batch is in flight, so a retry sends the same bytes; `reason` is why it
+    was retried. Once it is `over`, or all of its halves are, every waiter has its result."""
 
     __slots__ = (
         "attempts",
@@ -51,21 +47,16 @@ class ProducerBatch:
         "due",
         "encoded",
         "half",
-        "held",
         "over",
         "partition",
         "reason",
-        "records",
-        "waiters",
     )
 
     def __init__(self, partition: TopicPartition, due: float, deadline: float) -> None:
+        super().__init__()
         self.partition = partition
         self.due = due
         self.deadline = deadline
-        self.records = RecordWriter()
-        self.waiters: list[Waiter] = []
-        self.held = 0
         self.attempts = 0
         self.encoded = b""
         self.reason = ""
@@ -93,7 +84,8 @@ class ProducerBatch:
         topic, partition = self.partition
         count = len(self.waiters)
         offsets = range(base_offset, base_offset + count) if base_offset >= 0 else repeat(-1, count)
-        for waiter, sent in zip(self.waiters, map(Sent, repeat(topic), repeat(partition), offsets), strict=False):
+        results = map(_sent, zip(repeat(topic), repeat(partition), offsets, strict=False))
+        for waiter, sent in zip(self.waiters, results, strict=False):
             if not waiter.done():
                 waiter.set_result(sent)
         self.over = True
@@ -130,53 +122,23 @@ class PartitionQueue:
 class Accumulator:
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
-        self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
+        self._by_partition: dict[TopicPartition, PartitionQueue] = {}
+        #: Only grows. The loop iterates over it without the lock, which a list allows.
         self.lanes: list[PartitionQueue] = []
+        self.buffer = RecordBuffer(options.buffer_bytes, options.batch_bytes)
         self.lock = threading.Lock()
-        self.held_bytes = 0
         self.flushing = 0
 
-    def has_room(self, size: int) -> bool:
-        """Whether `size` bytes fit. A record larger than the whole buffer fits when the buffer is empty."""
-        return self.held_bytes == 0 or self.held_bytes + size <= self._options.buffer_bytes
-
-    def open_batch(self, topic: str, partition: int, size: int) -> ProducerBatch | None:
-        """The open batch with room for a record of at most `size` bytes; None if `begin_batch` must make one."""
-        lanes = self._by_topic.get(topic)
-        lane = None if lanes is None else lanes.get(partition)
-        if lane is None or not lane.queue:
-            return None
-        last = lane.queue[-1]
-        return last if last.records.size + size <= self._options.batch_bytes else None
-
-    def begin_batch(self, topic: str, partition: int, now: float) -> ProducerBatch:
+    def begin_batch(self, topic: str, partition: int, now: float) -> None:
         """Begins a batch. The sender should check now: the previous batch is full, or this is the first that may become due."""
-        lanes = self._by_topic.setdefault(topic, {})
-        lane = lanes.get(partition)
+        target = TopicPartition(topic, partition)
+        lane = self._by_partition.get(target)
         if lane is None:
-            lane = lanes[partition] = PartitionQueue(TopicPartition(topic, partition))
+            lane = self._by_partition[target] = PartitionQueue(target)
             self.lanes.append(lane)
+            self.buffer.queues.setdefault(topic, {})[partition] = lane.queue
         batch = ProducerBatch(lane.partition, now + self._options.linger_s, now + self._options.delivery_timeout_s)
         lane.queue.append(batch)
-        return batch
-
-    def add(
-        self,
-        batch: ProducerBatch,
-        key: bytes | None,
-        value: bytes | None,
-        headers: bytes,
-        timestamp: int,
-        size: int,
-        waiter: Waiter,
-    ) -> bool:
-        """Adds a record to a batch from `open_batch` or `begin_batch`; `headers` as `encode_headers` returns them. Returns
-        True if the batch is full now: the sender should check."""
-        batch.records.append(key, value, headers, timestamp)
-        batch.waiters.append(waiter)
-        batch.held += size
-        self.held_bytes += size
-        return self._is_full(batch)
 
     def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Batches to send now, at most one per partition, each put in flight. Includes retries; only retries if
@@ -193,11 +155,7 @@ class Accumulator:
         return taken
 
     def _full(self, lane: PartitionQueue) -> bool:
-        return len(lane.queue) > 1 or self._is_full(lane.queue[0])
-
-    def _is_full(self, batch: ProducerBatch) -> bool:
-        """Whether another record would hardly fit."""
-        return batch.records.size + RECORD_OVERHEAD > self._options.batch_bytes
+        return len(lane.queue) > 1 or self.buffer.is_full(lane.queue[0])
 
     def next_deadline(self) -> float | None:
         """When `take_expired` may next return a batch, if nothing is added."""
@@ -235,7 +193,7 @@ class Accumulator:
 
     def _drop_first(self, lane: PartitionQueue) -> ProducerBatch:
         batch = lane.queue.popleft()
-        self.held_bytes -= batch.held
+        self.buffer.held_bytes -= batch.held
         return batch
 
     def landed(self, lane: PartitionQueue) -> ProducerBatch:
@@ -243,7 +201,7 @@ class Accumulator:
         batch = lane.flying
         assert batch is not None
         lane.flying, lane.resume_at = None, 0.0
-        self.held_bytes -= batch.held
+        self.buffer.held_bytes -= batch.held
         return batch
 
     def split(self, lane: PartitionQueue) -> None:
@@ -252,7 +210,7 @@ class Accumulator:
         assert batch is not None
         lane.flying, lane.resume_at = None, 0.0
         halves = batch.halves()
-        self.held_bytes += sum(half.held for half in halves) - batch.held
+        self.buffer.held_bytes += sum(half.held for half in halves) - batch.held
         lane.queue.extendleft(reversed(halves))
 
     def in_flight(self) -> Sequence[tuple[PartitionQueue, ProducerBatch]]:

@@ -55,9 +55,10 @@ def _name(name: Any) -> str:
 
 
 def checked_topic(name: Any) -> str:
+    """Exactly `str`, which the native kernels take. Raises InvalidRequest for what is not text."""
     if not isinstance(name, str):
         raise InvalidRequest(f"the name of a topic is {_kind(name)}: it is text")
-    return name
+    return str.__str__(name)
 
 
 def checked_address(address: Any) -> str:

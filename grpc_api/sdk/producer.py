@@ -27,9 +27,10 @@ from grpc_api.messages.log import result_of
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_topics import RemoteTopics
-from grpc_api.sdk.accumulator import Accumulator, PartitionQueue, ProducerBatch, Waiter, record_bytes
+from grpc_api.sdk.accumulator import Accumulator, PartitionQueue, ProducerBatch, Waiter
 from grpc_api.sdk.checking import checked_bytes, checked_headers, checked_timestamp, checked_topic
 from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
+from grpc_api.sdk.record_buffer import record_bytes
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
@@ -84,18 +85,23 @@ class Producer:
         self._options = options
         self._clock = clock
         self._rng = rng
+        self._unix_ms = clock.unix_ms
         self._accumulator = Accumulator(options)
+        self._buffer = self._accumulator.buffer
         self._sticky: dict[str, StickyPartitioner] = {}
         self._identity = (NO_PRODUCER_ID, -1)
         self._token = b""
         self._forget = False
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
-        self._closed = False
+        self._closed = self._has_filled = False
         loop = asyncio.get_running_loop()
         self._threads = threads
         self._ending: Callable[[], AbstractContextManager[None]] = nullcontext if threads is None else threads.ending
-        self._new_waiter: Callable[[], Any] = loop.create_future if threads is None else threads.new_waiter
+        # As `loop.create_future` of asyncio's loop, without its frame.
+        self._new_waiter: Callable[[], Any] = (
+            partial(asyncio.Future, loop=loop) if threads is None else threads.new_waiter
+        )
         self._wake_up = self._wake.set if threads is None else partial(loop.call_soon_threadsafe, self._wake.set)
         self._asked: dict[int, Sequence[tuple[PartitionQueue, ProducerBatch]]] = {}
         self._backoff = Backoff(RETRY, rng)
@@ -116,6 +122,10 @@ class Producer:
         the LogError why it failed. `timestamp` is in ms since 1970, by default now.
 
         Raises UnknownTopicOrPartition and similar errors without a target partition, InvalidRecord for invalid arguments."""
+        if self._has_filled:
+            # The loop sends what is full. The record is added afterwards, so a caller cancelled here leaves nothing behind.
+            self._has_filled = False
+            await asyncio.sleep(0)
         while True:
             waiter: asyncio.Future[Sent] | None = self.put(topic, value, key, headers, partition, timestamp)
             if waiter is not None:
@@ -134,27 +144,27 @@ class Producer:
         """`send` without waiting: the record's waiter, or None if the buffer is full."""
         if self._closed:
             raise InvalidRequest("the producer is closed; make another")
-        stamp = self._clock.unix_ms() if timestamp is None else checked_timestamp(timestamp)
+        stamp = self._unix_ms() if timestamp is None else checked_timestamp(timestamp)
+        if type(topic) is not str:
+            topic = checked_topic(topic)
         if type(key) is not bytes and key is not None:
             key = checked_bytes("key", key)
         if type(value) is not bytes and value is not None:
             value = checked_bytes("value", value)
         encoded = encode_headers(checked_headers(headers)) if headers else NO_HEADERS
-        size = record_bytes(key, value, encoded)
-        held = self._accumulator
-        with held.lock:
-            if not held.has_room(size):
-                look, waiter = True, None
+        buffer = self._buffer
+        with self._accumulator.lock:
+            if partition is None and self._topics.partition_counts.get(topic) == 1:
+                where = 0
             else:
-                where = self._choose(topic, key, partition, size)
-                batch = held.open_batch(topic, where, size)
-                look = batch is None
-                if batch is None:
-                    batch = held.begin_batch(topic, where, self._clock.monotonic())
-                waiter = self._new_waiter()
-                if held.add(batch, key, value, encoded, stamp, size, waiter):
-                    look = True
+                where = self._choose(topic, key, value, encoded, partition)
+            waiter = buffer.add(topic, where, key, value, encoded, stamp, self._new_waiter)
+            look = waiter is None or buffer.filled
+            if waiter is None and buffer.has_room(record_bytes(key, value, encoded)):
+                self._accumulator.begin_batch(topic, where, self._clock.monotonic())
+                waiter = buffer.add(topic, where, key, value, encoded, stamp, self._new_waiter)
         if look:
+            self._has_filled = True
             self._wake_up()
         return waiter
 
@@ -180,18 +190,17 @@ class Producer:
             await self._runner
 
     # --- where to -----------------------------------------------------------------------------------------------------
-    def _choose(self, topic: Any, key: bytes | None, partition: int | None, size: int) -> int:
-        if type(topic) is not str:
-            topic = checked_topic(topic)
-        count = self._topics.partition_count(topic)
+    def _choose(self, topic: str, key: bytes | None, value: bytes | None, headers: bytes, partition: int | None) -> int:
+        count = self._topics.partition_counts.get(topic) or self._topics.partition_count(topic)
         if partition is not None:
             if not isinstance(partition, int) or not 0 <= partition < count:
                 raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition!r}")
             return partition
-        if count == 1:
-            return 0
         if key is not None:
             return partition_of_key(key, count)
+        size = record_bytes(None, value, headers)
+        if not self._accumulator.buffer.has_room(size):
+            return 0  # any: nothing is added, and the record counts towards its partition only once
         sticky = self._sticky.get(topic)
         if sticky is None:
             sticky = self._sticky[topic] = StickyPartitioner(self._options.batch_bytes, self._rng)
@@ -240,6 +249,7 @@ class Producer:
         # Waits for the node without a limit: records have their own deadline.
         call = self._stub.ProduceStream(wait_for_ready=True)
         opening = asyncio.ensure_future(self._open(call))
+        opening.add_done_callback(self._wake_sender)
         reader: asyncio.Future[None] | None = None
         try:
             while not opening.done():
@@ -247,9 +257,10 @@ class Producer:
                 self._expire(self._clock.monotonic())
                 with self._accumulator.lock:
                     deadline = self._accumulator.next_deadline()
-                await self._woken(opening, deadline)
+                await self._woken(deadline)
             self._begin(opening.result())
             reader = asyncio.ensure_future(self._read(call))
+            reader.add_done_callback(self._wake_sender)
             await self._write(call, reader)
         finally:
             call.cancel()
@@ -293,17 +304,23 @@ class Producer:
                     break
             with self._accumulator.lock:
                 due = self._accumulator.next_due(only_again=self._forget)
-            await self._woken(reader, due)
+            await self._woken(due)
         await reader
 
-    async def _woken(self, other: asyncio.Future[Any], due: float | None) -> None:
-        """Returns when the sender is woken, `other` is done, or the time `due` has come."""
-        wake = asyncio.ensure_future(self._wake.wait())
-        pause = None if due is None else max(0.0, due - self._clock.monotonic())
+    def _wake_sender(self, _: asyncio.Future[Any]) -> None:
+        self._wake.set()
+
+    async def _woken(self, due: float | None) -> None:
+        """Returns when the sender is woken, or the time `due` has come."""
+        alarm = None
+        if due is not None:
+            pause = max(0.0, due - self._clock.monotonic())
+            alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
         try:
-            await asyncio.wait([wake, other], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            await self._wake.wait()
         finally:
-            wake.cancel()
+            if alarm is not None:
+                alarm.cancel()
 
     def _due_groups(self, now: float) -> Iterator[Sequence[tuple[PartitionQueue, ProducerBatch]]]:
         group: list[tuple[PartitionQueue, ProducerBatch]] = []
@@ -354,8 +371,9 @@ class Producer:
             for (lane, batch), result in zip(group, response.appended.results, strict=True):
                 if lane.flying is batch:  # else its time ran out meanwhile
                     self._answered(lane, batch, result_of(result))
-            self._tell()
+            # First the next batch, then callers, who may add records for a while: the node has work meanwhile.
             self._wake.set()
+            self._tell()
 
     def _answered(self, lane: PartitionQueue, batch: ProducerBatch, result: Appended | LogError) -> None:
         if isinstance(result, (Appended, DuplicateSequence)):
@@ -410,6 +428,6 @@ class Producer:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         if self._threads is not None and (
-            self._closed or self._accumulator.held_bytes <= self._options.buffer_bytes // 2
+            self._closed or self._accumulator.buffer.held_bytes <= self._options.buffer_bytes // 2
         ):
             self._threads.has_room()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpc_api.sdk.accumulator import RECORD_OVERHEAD, Accumulator, record_bytes
+from grpc_api.sdk.accumulator import Accumulator
+from grpc_api.sdk.record_buffer import RECORD_OVERHEAD, record_bytes
 from grpc_api.sdk.values import ProducerOptions, Sent
 from storage_tiers.errors import RequestTimedOut
 from storage_tiers.records.builder import NewRecord, build_batch
@@ -30,15 +31,17 @@ def options(**fields: object) -> ProducerOptions:
         "delivery_timeout_s": 10.0,
         **fields,
     }
-    return ProducerOptions(**chosen)  # type: ignore[arg-type]
+    return ProducerOptions(**chosen)
 
 
 def add(held: Accumulator, count: int = 1, partition: TopicPartition = T0, now: float = 0.0) -> list[Future[Sent]]:
     waiters: list[Future[Sent]] = []
     for _ in range(count):
-        waiters.append(Future())
-        batch = held.open_batch(*partition, SIZE) or held.begin_batch(*partition, now)
-        held.add(batch, None, VALUE, NO_HEADERS, 0, SIZE, waiters[-1])
+        waiter = held.buffer.add(*partition, None, VALUE, NO_HEADERS, 0, Future)
+        if waiter is None:
+            held.begin_batch(*partition, now)
+            waiter = held.buffer.add(*partition, None, VALUE, NO_HEADERS, 0, Future)
+        waiters.append(waiter)
     return waiters
 
 
@@ -88,15 +91,15 @@ async def test_a_retried_batch_is_sent_unchanged_at_its_time(held: Accumulator) 
 
 async def test_memory_is_returned_however_a_batch_ends(held: Accumulator) -> None:
     add(held, 9)
-    assert held.has_room(SIZE)
+    assert held.buffer.has_room(SIZE)
     add(held, 1)
-    assert not held.has_room(1)
+    assert not held.buffer.has_room(1)
     ((lane, _),) = held.take_due(0.0)
     held.landed(lane)
-    assert held.held_bytes == 7 * SIZE
+    assert held.buffer.held_bytes == 7 * SIZE
     assert [flew for _, flew in held.take_expired(10.0)] == [False, False, False]
-    assert (held.held_bytes, held.empty) == (0, True)
-    assert held.has_room(1000 * SIZE)
+    assert (held.buffer.held_bytes, held.empty) == (0, True)
+    assert held.buffer.has_room(1000 * SIZE)
 
 
 async def test_time_runs_out_in_flight_too(held: Accumulator) -> None:
@@ -114,14 +117,14 @@ async def test_halves_keep_records_order_and_waiters(held: Accumulator) -> None:
     waiters = add(held, 3)
     ((lane, _),) = held.take_due(0.0)
     held.split(lane)
-    before = held.held_bytes
+    before = held.buffer.held_bytes
     ((_, first),) = held.take_due(0.0)
     held.landed(lane).succeed(5)
     ((_, second),) = held.take_due(0.0)
     held.landed(lane).succeed(6)
     assert (first.records.count, second.records.count) == (1, 2)
     assert [waiter.result().offset for waiter in waiters] == [5, 6, 7]
-    assert (before, held.held_bytes) == (3 * SIZE, 0)
+    assert (before, held.buffer.held_bytes) == (3 * SIZE, 0)
 
 
 async def test_unknown_offsets_are_minus_one_and_cancelled_waiters_are_ignored(held: Accumulator) -> None:

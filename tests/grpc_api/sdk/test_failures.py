@@ -193,7 +193,7 @@ async def test_a_full_buffer_holds_senders_until_there_is_room(
         most = 0
         for _ in range(100):
             await producer.send("t", b"x" * 900)
-            most = max(most, producer._accumulator.held_bytes)
+            most = max(most, producer._accumulator.buffer.held_bytes)
         assert most <= 10_000
         huge = await producer.send("t", b"x" * 50_000)  # larger than the whole buffer: sent alone
         assert (await huge).offset == 100

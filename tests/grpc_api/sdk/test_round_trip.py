@@ -211,3 +211,26 @@ async def test_a_batch_that_is_refused_leaves_no_hole_in_the_sequence(client: Cl
 def test_impossible_options_are_refused_when_given(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         ProducerOptions(**wrong)  # type: ignore[arg-type]
+
+
+async def test_full_batches_go_out_while_the_program_keeps_sending(client: Client) -> None:
+    """A program that awaits only `send` leaves the loop no other turn; the buffer never fills here."""
+    await client.create_topic("t")
+    options = ProducerOptions(linger_s=1.0, batch_bytes=10_000, buffer_bytes=1 << 30)
+    async with client.producer(options) as producer:
+        first = await producer.send("t", bytes(1000))
+        for _ in range(50_000):
+            if first.done():
+                break
+            await producer.send("t", bytes(1000))
+        assert first.done()
+        assert first.result().offset == 0
+
+
+async def test_a_topic_named_by_a_subclass_of_str_is_that_topic(client: Client) -> None:
+    class Name(str):
+        __slots__ = ()
+
+    await client.create_topic("t")
+    async with client.producer() as producer:
+        assert await (await producer.send(Name("t"), b"x")) == ("t", 0, 0)
