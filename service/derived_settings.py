@@ -19,7 +19,7 @@ CACHE_FOLDER = "cache"
 
 
 def check(settings: NodeSettings) -> None:
-    """Checks the settings before anything is created on disk. InvalidConfig names what is wrong."""
+    """Checks the settings before anything is created on disk. InvalidConfig names the wrong setting."""
     check_static(settings.broker)
     if settings.new_cluster and settings.take_over is not None:
         raise InvalidConfig("--new-cluster begins a cluster, --take-over continues one: give one of them")
@@ -40,8 +40,7 @@ def tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Cl
 
 
 def check_store_is_there(settings: NodeSettings) -> None:
-    """StoreRefused if the store is a missing directory. A node would create it, but a command that reads it was given a wrong
-    path."""
+    """StoreRefused if the store is a missing directory. A node would create it; a command that reads it has a wrong path."""
     location = _location(settings)
     if location.scheme == "file" and not os.path.isdir(location.path):
         raise StoreRefused(f"there is no directory {os.path.abspath(location.path)}: mount it, or correct --store")

@@ -1,8 +1,8 @@
 """The lifecycle of one node: start, serve, stop. `service.build` builds its parts, `service.rounds` lists its periodic work.
 
-Start: lock the directory, recover the metadata log, determine whether the directory is new, this node's own, or takes a cluster
-over, register, recover the partitions. A failed start leaves nothing open, and leaves logs untouched unless recovering one of
-them failed.
+A start locks the directory, recovers the metadata log, and determines whether the directory is new, this node's own, or takes
+a cluster over. Then it registers the node and recovers the partitions. A failed start leaves nothing open. It leaves the logs
+untouched, unless recovering one of them failed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Created by `Node.open` from finished parts. `ground.ending` tells whether the node must stop."""
+    """A started node; create it with `Node.open`.
+
+    `ground` holds settings, host, directory and metadata log; its `ending` says whether the node must stop. `configs` are the
+    resolved configs, `home` guards the identity of the data directory, `work` is the background work, and `broker` implements
+    the contract."""
 
     ground: Ground
     cluster_id: str
@@ -60,8 +64,11 @@ class Node:
         host: Host,
         listening: Listening | None = None,
     ) -> Node:
-        """Locks and recovers everything; returns once the node may serve. LogError if it may not; StoppedBeforeStart if `stop`
-        was set while an empty directory waited for the store. `listening` defaults to the settings' addresses."""
+        """Locks and recovers everything; returns when the node may serve. `listening` defaults to the settings' addresses.
+
+        LogError if the node may not serve: InvalidConfig for wrong settings, DirectoryLocked, StorageError if the disk refuses,
+        MetadataCorrupt, StoreRefused or FencedWriter. StoppedBeforeStart if `stop` was set while an empty directory waited for
+        the store."""
         check(settings)
         listening = listening or Listening(listeners_of(settings))
         async with AsyncExitStack() as undo:
@@ -107,12 +114,13 @@ class Node:
 
     # --- serving ------------------------------------------------------------------------------------------------------
     def has_settled(self) -> bool:
-        """Whether every partition is open, and each that this node leads was compared with its manifest in this start."""
+        """Whether every partition is open, and every led one has been compared with its manifest since this start."""
         led = (partition for partition in self.broker.partitions if partition.leads)
         return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, led))
 
     async def run_store_access(self) -> None:
-        """Claims the store for this start, then lets every partition look at what it has to do there."""
+        """Claims the store for this start, then queues every partition's work there. FencedWriter if a newer start has claimed
+        it."""
         if self.tier is None:
             return
         await self.tier.access.run()
@@ -121,8 +129,8 @@ class Node:
 
     # --- stopping -----------------------------------------------------------------------------------------------------
     async def close(self) -> None:
-        """Flushes and checkpoints everything, then writes the clean-shutdown marker; without it the next start recovers. Logs
-        failures instead of raising."""
+        """Flushes and checkpoints everything, then writes the clean-shutdown marker, without which the next start recovers.
+        Failures are logged, never raised."""
         broker, work, data = self.broker, self.work, self.ground.data
         await broker.assignment.close()
         await broker.append_queues.close()
@@ -152,7 +160,7 @@ def _cluster_id(ground: Ground) -> str:
 
 
 async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | None, home: HomeGuard) -> Tier:
-    """Starts or continues to take the cluster over into this directory."""
+    """Starts or continues a take-over into this directory. InvalidConfig without a store."""
     if client is None:
         raise InvalidConfig("a take-over has begun in this directory: start it with the --store of that take-over")
     stop, settings, host = ground.ending.stop, ground.settings, ground.host

@@ -31,10 +31,12 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
 
 
 class NodeSettings(BaseModel):
-    """Port 0 means a free port. `store` is a directory, an S3 URL, or `none`. `listeners` and the two after it are Kafka's
-    configs of these names (`service.listeners`); the gRPC and HTTP listeners are HOST:PORT. `new_cluster` lets an empty
-    directory start a new cluster beside those in the store; `take_over` is the id of the cluster to take over; `verify` checks
-    the bucket first. `broker` holds Kafka's broker configs."""
+    """The settings of a node; read them with `load_settings`, which raises InvalidConfig.
+
+    `store` is a directory, an S3 URL, or `none`. `listeners` and the two settings after it are Kafka's configs of these names
+    (`service.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. With `new_cluster` an empty
+    directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
+    `verify` the bucket is checked first. `broker` holds Kafka's broker configs, by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,7 +80,7 @@ class NodeSettings(BaseModel):
 def load_settings(
     flags: Mapping[str, Any], *, config_file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> NodeSettings:
-    """Merges the four sources; `flags` holds only flags that the user gave. InvalidConfig names source and key."""
+    """Merges the four sources. A flag with the value None was not given. InvalidConfig names the source and the key."""
     environ = os.environ if environ is None else environ
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}

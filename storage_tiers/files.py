@@ -7,8 +7,8 @@ unsynced writes dropped or torn, unsynced renames, creations and unlinks undone.
 Rules for callers: a file's bytes are durable after `fsync(fd)`, its name after `fsync_dir(parent)`. To replace a file, write it
 under a temporary name, fsync, rename, fsync_dir (`replace_file` does all four).
 
-Connections that are not counted here may use up the descriptors for a moment. `DescriptorReserve` keeps some for operations
-that must not fail then. Not promised: that the reserve suffices; callers that are refused try again.
+Connections that are not counted here may briefly use up all descriptors. `DescriptorReserve` keeps some for operations that
+must not fail then. Not promised: the reserve may not suffice; callers then retry.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Files(Protocol):
+    """Operations on files and directories. Sizes and positions are in bytes. Every method raises OSError if the system
+    refuses; `short_of_descriptors` recognises the error that is worth a retry."""
+
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, truncate: bool = False) -> int:
         """A read-write, close-on-exec descriptor. With `exclusive`, FileExistsError if the name exists."""
 

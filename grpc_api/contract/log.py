@@ -40,8 +40,8 @@ class ProduceAcks(IntEnum):
 
 
 class Append(NamedTuple):
-    """One record batch for one partition. `batch` stays valid and unchanged until `Log.append` returns; of more than
-    4 MiB until it has answered."""
+    """One record batch for one partition. `batch` must stay unchanged until `Log.append` returns; if it has more than 4 MiB,
+    until the append is answered."""
 
     partition: TopicPartition
     batch: memoryview
@@ -49,10 +49,10 @@ class Append(NamedTuple):
 
 @dataclass(slots=True)
 class Appended:
-    """Where a batch went. `log_append_time_ms` is -1 under CreateTime.
+    """The position of an appended batch. `log_append_time_ms` is in milliseconds since 1970, -1 under CreateTime.
 
-    `committed` is None when the records are below the high watermark already (and flushed as far as the topic asks);
-    otherwise a future that ends then, or fails with the LogError that a producer under acks=all must see.
+    `committed` is None if the records are already below the high watermark, and flushed as the topic requires. Otherwise it is
+    a future that completes then, or fails with the LogError for producers with acks=all.
     """
 
     base_offset: int
@@ -63,7 +63,8 @@ class Appended:
 
 
 class FetchPartition(NamedTuple):
-    """One partition to read. The epochs are -1 where the client does not know them; `topic_id` is None below Fetch 13."""
+    """One partition to read, from `offset`, at most `max_bytes`. An epoch is -1 if the client does not know it; `topic_id` is
+    None below Fetch 13."""
 
     partition: TopicPartition
     offset: int
@@ -74,8 +75,8 @@ class FetchPartition(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Read several partitions in order, at most `max_bytes` in all (but at least one batch), waiting up to `max_wait_ms`
-    until `min_bytes` are there."""
+    """Reads several partitions in order: at most `max_bytes` in all, but at least one batch. Waits at most `max_wait_ms`
+    milliseconds for `min_bytes`."""
 
     partitions: Sequence[FetchPartition]
     max_wait_ms: int
@@ -87,9 +88,9 @@ class Fetch(NamedTuple):
 class Fetched(NamedTuple):
     """One partition's part of the answer.
 
-    The holder owns a count of every slice's file and must release it (`release_all`). `aborted` is None under
-    read_uncommitted. The last batch may be cut off at the end, as Kafka's answers are. `diverging` is set, with no
-    records, where `last_fetched_epoch` shows that the caller's log has another history (KIP-595): (epoch, end offset).
+    The receiver owns a reference to every slice's file and must release it (`release_all`). `aborted` is None under
+    read_uncommitted. The last batch may be cut off, as in Kafka's answers. `diverging`, as (epoch, end offset), is set without
+    records if `last_fetched_epoch` shows that the caller's log has another history (KIP-595).
     """
 
     error: LogError | None
@@ -121,7 +122,7 @@ class OffsetSpec(IntEnum):
 
 
 class OffsetQuery(NamedTuple):
-    """`timestamp` is ms since 1970, or an OffsetSpec."""
+    """A lookup of an offset. `timestamp` is in milliseconds since 1970, or an OffsetSpec."""
 
     partition: TopicPartition
     timestamp: int

@@ -12,7 +12,7 @@ from storage_tiers.types import TopicId
 
 
 class Endpoint(NamedTuple):
-    """A named listener's address: the one it is bound to, or the one advertised to clients."""
+    """A listener's name with an address: the one that it is bound to, or the one that it advertises to clients."""
 
     listener: str
     host: str
@@ -20,7 +20,7 @@ class Endpoint(NamedTuple):
 
 
 class BrokerDescription(NamedTuple):
-    """`endpoints` are the advertised addresses, one for each listener, in the broker's order."""
+    """A broker. `endpoints` are its advertised addresses, one for each listener, in the broker's order."""
 
     node_id: int
     endpoints: Sequence[Endpoint]
@@ -32,7 +32,7 @@ class BrokerDescription(NamedTuple):
 
 
 class PartitionDescription(NamedTuple):
-    """`leader` is -1, with `error` set, while no replica may lead. `replicas`, `isr` and `offline` are node ids."""
+    """A partition. `leader` is -1, and `error` set, while no replica can lead. `replicas`, `isr` and `offline` are node ids."""
 
     partition: int
     leader: int
@@ -44,7 +44,8 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """`internal` marks topics of the cluster itself, as `__consumer_offsets`."""
+    """A topic; its partitions are in order of their numbers. `internal` marks the cluster's own topics, as
+    `__consumer_offsets`."""
 
     name: str
     topic_id: TopicId
@@ -53,7 +54,7 @@ class TopicDescription(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """`controller_id` is the controller's node id."""
+    """The cluster. `controller_id` is the controller's node id, -1 without one."""
 
     cluster_id: str
     controller_id: int
@@ -62,8 +63,8 @@ class ClusterDescription(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """`partitions` and `replication_factor` are -1 for the broker's defaults; `assignments` (partition -> node ids), if
-    given, replaces both."""
+    """A topic to create. `partitions` and `replication_factor` are -1 for the broker's defaults; `assignments` (partition ->
+    node ids), if given, replaces both. A config with the value None gets its default."""
 
     name: str
     partitions: int = -1
@@ -102,7 +103,7 @@ class ConfigKind(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """One place that sets a config, under the name that it has there; `value` is None for a sensitive key."""
+    """One source that sets a config, with the name that it has there. `value` is None for a sensitive key."""
 
     name: str
     value: str | None
@@ -110,7 +111,8 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """A config's effective value, None for a sensitive key; `synonyms` in order of precedence, the effective one first."""
+    """A config with its effective value, None for a sensitive key. `synonyms` are in order of precedence, the effective one
+    first."""
 
     name: str
     value: str | None
@@ -144,7 +146,7 @@ class ResourceKind(IntEnum):
 
 
 class Resource(NamedTuple):
-    """`name` of a broker is its id in decimal, or empty for the cluster-wide default."""
+    """A resource that has configs. A broker's `name` is its id in decimal, or empty for the cluster-wide default."""
 
     kind: ResourceKind
     name: str
@@ -160,7 +162,7 @@ class AlterOp(IntEnum):
 
 
 class ConfigAlteration(NamedTuple):
-    """`value` is None for DELETE. APPEND and SUBTRACT change a LIST."""
+    """One change of a config. `value` is None for DELETE. APPEND and SUBTRACT change a LIST."""
 
     name: str
     op: AlterOp
@@ -168,20 +170,26 @@ class ConfigAlteration(NamedTuple):
 
 
 class Topics(Protocol):
-    def cluster(self) -> ClusterDescription: ...
+    """The topics of a cluster. A LogError in a sequence of answers concerns only the topic at that index."""
+
+    def cluster(self) -> ClusterDescription:
+        """From the newest metadata that this process has seen."""
 
     def describe(
         self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()
     ) -> Sequence[TopicDescription | LogError]:
-        """From the newest metadata this process has seen. All topics when `names` is None and no ids are given; else one
-        answer per name, then one per id, in order."""
+        """From the newest metadata that this process has seen. All topics if `names` is None and no ids are given; else one
+        answer per name, then one per id, in order. A missing topic's answer is InvalidTopic, UnknownTopicOrPartition or
+        UnknownTopicId."""
 
     async def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> Sequence[CreatedTopic | LogError]: ...
+    ) -> Sequence[CreatedTopic | LogError]:
+        """One answer per topic, in order. With `validate_only` nothing is created."""
 
     async def auto_create(self, names: Sequence[str]) -> None:
-        """Creates what `auto.create.topics.enable` allows of topics that a Metadata request named; describes say the rest."""
+        """Creates missing topics that a Metadata request named, as far as `auto.create.topics.enable` allows. `describe` then
+        shows which of them exist."""
 
     async def delete(
         self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
@@ -190,16 +198,19 @@ class Topics(Protocol):
 
     async def create_partitions(
         self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
-    ) -> None: ...
+    ) -> None:
+        """Grows the topic to `count` partitions. `assignments` has the node ids of each new partition; None: the cluster
+        chooses. InvalidPartitions unless `count` is above the current number; UnknownTopicOrPartition."""
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls `listener` on the loop after each change of what `cluster` and `describe` answer, and before whoever asked
-        for the change is answered; until the function that this returns is called."""
+        """Calls `listener` on the loop after each change of the answers of `cluster` and `describe`, before the request for the
+        change is answered. The returned function ends this."""
 
 
 class Configs(Protocol):
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
-        """Every key, or those named, with its synonyms in order of precedence. Raises for an unknown resource."""
+        """Every key, or those named, with its synonyms in order of precedence. UnknownTopicOrPartition or InvalidRequest for an
+        unknown resource."""
 
     async def alter_configs(
         self,
@@ -209,4 +220,5 @@ class Configs(Protocol):
         validate_only: bool = False,
         replace: bool = False,
     ) -> None:
-        """All alterations or none. With `replace` they are all that is set afterwards (AlterConfigs before KIP-339)."""
+        """Makes all alterations or none. With `replace`, all other keys return to their defaults (AlterConfigs before KIP-339).
+        InvalidConfig for an illegal value, InvalidRequest for a key that cannot be changed."""

@@ -1,4 +1,4 @@
-"""Manifests and segments as messages."""
+"""Manifests, remote segments and repair reports as messages. `*_message` encode the contract's values, `*_of` decode."""
 
 from __future__ import annotations
 

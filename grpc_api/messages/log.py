@@ -1,4 +1,7 @@
-"""Batches, fetches and offsets as messages. Values that a message must not hold are refused here with InvalidRequest."""
+"""Batches, fetches and offsets as messages. `*_message` encode the contract's values, `*_of` decode.
+
+Values that a message must not hold are refused here with InvalidRequest.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from grpc_api.proto import offsets_pb2
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import NO_EPOCH, AbortedTransaction, TimestampOffset, TopicId, TopicPartition
 
-#: Partitions in one request: as many as a node is designed to hold.
+#: Maximum partitions in one request: as many as a node is designed to hold.
 MAX_PARTITIONS = 10_000
-#: The largest timeout of the contract, as of Kafka: an int32.
+#: The largest timeout of the contract, in milliseconds; an int32, as in Kafka.
 MAX_TIMEOUT_MS = (1 << 31) - 1
 
 
 def isolation_of(number: int) -> Isolation:
-    """InvalidRequest for all but the levels that callers may ask for."""
+    """The isolation level of that number. InvalidRequest if there is none that callers may use."""
     isolation = ISOLATIONS.get(number)
     if isolation is None:
         raise InvalidRequest(f"isolation {number} does not exist: 0 is read uncommitted, 1 read committed")
@@ -34,6 +37,7 @@ def isolation_of(number: int) -> Isolation:
 
 
 def topic_id_of(data: bytes) -> TopicId:
+    """InvalidRequest unless `data` has 16 bytes."""
     try:
         return TopicId(data)
     except ValueError as error:
@@ -41,6 +45,7 @@ def topic_id_of(data: bytes) -> TopicId:
 
 
 def check_count(count: int, most: int = MAX_PARTITIONS, of: str = "partitions") -> None:
+    """InvalidRequest if `count` is above `most`."""
     if count > most:
         raise InvalidRequest(f"a request names at most {most} {of}, not {count}: ask in parts")
 
@@ -60,16 +65,19 @@ def produce_message(
 
 
 def check_produce(request: pb.ProduceRequest) -> None:
+    """InvalidRequest for too many batches, or an unknown `acks`."""
     check_count(len(request.appends))
     if request.acks not in (pb.ACKS_ALL, pb.ACKS_LEADER):
         raise InvalidRequest(f"acks {request.acks} does not exist: 0 waits for the commit, 1 for the leader's append")
 
 
 def append_of(message: pb.Append) -> Append:
+    """The batch is not copied: it is valid as long as the message."""
     return Append(TopicPartition(message.topic, message.partition), memoryview(message.batch))
 
 
 def result_message(result: Appended | LogError, *, committed: bool) -> pb.AppendResult:
+    """`committed`: whether the batch is below the high watermark now."""
     if isinstance(result, LogError):
         return pb.AppendResult(error=detail_of(result), log_start_offset=result.log_start_offset)
     return pb.AppendResult(
@@ -112,6 +120,7 @@ def fetch_message(fetch: Fetch) -> pb.FetchRequest:
 
 
 def fetch_of(request: pb.FetchRequest) -> Fetch:
+    """InvalidRequest for too many partitions, a negative number, or an unknown isolation level."""
     check_count(len(request.partitions))
     for name in ("max_wait_ms", "min_bytes", "max_bytes"):
         if getattr(request, name) < 0:
@@ -155,6 +164,7 @@ def aborted_message(aborted: Sequence[AbortedTransaction] | None) -> pb.AbortedT
 
 
 def aborted_of(message: pb.FetchedPartition) -> list[AbortedTransaction] | None:
+    """None under ISOLATION_READ_UNCOMMITTED."""
     if not message.HasField("aborted"):
         return None
     return [
@@ -194,6 +204,7 @@ def found_message(found: TimestampOffset | LogError | None) -> offsets_pb2.Found
 
 
 def found_of(message: offsets_pb2.FoundOffset) -> TimestampOffset | LogError | None:
+    """None if no record has the queried time or a later one."""
     if message.HasField("error"):
         return error_of(message.error)
     if not message.found:

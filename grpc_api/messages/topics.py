@@ -1,4 +1,7 @@
-"""Topics, partitions and configs as messages."""
+"""Topics, partitions and configs as messages. `*_message` and `*_answer` encode the contract's values, `*_of` decode.
+
+Values that the contract does not have are refused here with InvalidRequest.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def topic_answer(answer: TopicDescription | LogError) -> pb.TopicAnswer:
     return pb.TopicAnswer(topic=topic_message(answer))
 
 
-# --- making and deleting ----------------------------------------------------------------------------------------------
+# --- creating and deleting --------------------------------------------------------------------------------------------
 def new_topic_message(topic: NewTopic) -> pb.NewTopic:
     return pb.NewTopic(
         name=topic.name,
@@ -116,6 +119,7 @@ def new_topic_message(topic: NewTopic) -> pb.NewTopic:
 
 
 def new_topic_of(message: pb.NewTopic) -> NewTopic:
+    """InvalidRequest if a config or a partition is given twice."""
     names = [each.name for each in message.configs]
     numbers = [each.partition for each in message.assignments]
     for kind, given in (("config", names), ("partition", numbers)):
@@ -166,11 +170,12 @@ def deleted_of(answer: pb.DeletedTopicAnswer) -> tuple[str, TopicId] | LogError:
 
 
 def assignment_messages(assignments: Sequence[Sequence[int]] | None) -> list[pb.ReplicaAssignment]:
-    return [pb.ReplicaAssignment(partition=place, node_ids=nodes) for place, nodes in enumerate(assignments or ())]
+    return [pb.ReplicaAssignment(partition=index, node_ids=nodes) for index, nodes in enumerate(assignments or ())]
 
 
 # --- configs ----------------------------------------------------------------------------------------------------------
 def resource_of(message: configs_pb2.Resource) -> Resource:
+    """InvalidRequest for an unknown kind."""
     try:
         return Resource(ResourceKind(message.kind), message.name)
     except ValueError:
@@ -215,6 +220,7 @@ def alteration_message(alteration: ConfigAlteration) -> configs_pb2.ConfigAltera
 
 
 def alteration_of(message: configs_pb2.ConfigAlteration) -> ConfigAlteration:
+    """InvalidRequest for an unknown operation."""
     try:
         operation = AlterOp(message.operation)
     except ValueError:

@@ -17,7 +17,7 @@ _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
 class Message(NamedTuple):
-    """A record. `timestamp` in ms since 1970."""
+    """A record read. `timestamp` is in milliseconds since 1970; `headers` are (name, value) pairs."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Where a record went. `offset` is -1 if the node only knows that it already has the record."""
+    """The position of a sent record. `offset` is -1 if the node only knows that it already has the record."""
 
     topic: str
     partition: int
@@ -60,9 +60,12 @@ _CODECS: Mapping[str, Codec] = {codec.name.lower(): codec for codec in Codec}
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """`linger_s`: how long a record may wait for others. `batch_bytes`: records of a batch, uncompressed; a larger record
-    is a batch of its own. `buffer_bytes`: records not acknowledged yet, beyond which `send` waits. `delivery_timeout_s`:
-    from `send` to the acknowledgement, retries included. `idempotent`: a retry never appends a record twice."""
+    """Options of a producer. InvalidConfig if they contradict each other.
+
+    `linger_s` is the time in seconds that a record may wait for others. `batch_bytes` bounds the records of a batch,
+    uncompressed; a larger record is a batch of its own. `buffer_bytes` bounds unacknowledged records; beyond it `send` waits.
+    `delivery_timeout_s` is the time in seconds from `send` to the acknowledgement, retries included. With `idempotent`, a retry
+    never appends a record twice."""
 
     linger_s: float = 0.005
     batch_bytes: int = 256 << 10
@@ -88,7 +91,8 @@ class ProducerOptions:
 
 
 class OutOfRange(Enum):
-    """What a reader does if the log does not have its position, or no longer has it."""
+    """What a reader does at a position that the log does not have, or no longer has: raise OffsetOutOfRange, or continue at
+    the first or after the last record."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -97,9 +101,11 @@ class OutOfRange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """`fetch_bytes`: records in one message from the node; a reader holds one or two of them. `until_end`: stop at the
-    end that the partitions had when the reader began. `committed_only`: leave aborted transactions out, and wait for open
-    ones. `retry_s`: how long a node may be away before reading fails."""
+    """Options of a reader. InvalidConfig if a number is out of bounds.
+
+    `fetch_bytes` bounds the records in one message from the node; a reader holds one or two messages. With `until_end`, reading
+    stops at the end that the partitions had when it began. With `committed_only`, aborted transactions are omitted, and open
+    ones are awaited. `retry_s` is the time in seconds that a node may be unreachable before reading fails."""
 
     fetch_bytes: int = 1 << 20
     until_end: bool = False

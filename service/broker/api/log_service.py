@@ -1,4 +1,4 @@
-"""The contract's `Log` over the partitions of this node."""
+"""The contract's `Log` over the partitions of this node; `grpc_api.contract.log` documents the methods and their errors."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _UNKNOWN = LogError("the broker did not answer")
 
 
 class _DelayedAnswers:
-    """A request's delayed answers: threads still work on some, or producers are slowed as the disk nears its watermark. Work
-    in threads completes even if the caller has gone."""
+    """The answers of a delayed append request: threads still work on some batches, or the filling disk slows producers. Work in
+    threads completes even if the caller has gone."""
 
     __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
 
@@ -67,16 +67,16 @@ class _DelayedAnswers:
         refusal: Callable[[LogError, Partition, memoryview], LogError],
     ) -> None:
         self.answers = answers
-        #: Answers for which threads still work.
+        #: Number of answers on which threads still work.
         self.left = 0
         self._disk = disk
         self._refusal = refusal
         self._future: asyncio.Future[Sequence[Appended | LogError]] | None = None
 
-    def wait(self, partition: Partition, place: int) -> Done:
-        """Reserves one answer; returns the function to call with its result."""
+    def wait(self, partition: Partition, index: int) -> Done:
+        """Reserves the answer at `index`; returns the function to call with its result."""
         self.left += 1
-        return functools.partial(self._known, partition, place)
+        return functools.partial(self._known, partition, index)
 
     def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:
         """The future of all answers; done once they are known and the disk's delay is over."""
@@ -85,9 +85,9 @@ class _DelayedAnswers:
             self._all_known(self._future)
         return self._future
 
-    def _known(self, partition: Partition, place: int, result: Appended | LogError, batch: memoryview) -> None:
+    def _known(self, partition: Partition, index: int, result: Appended | LogError, batch: memoryview) -> None:
         self.left -= 1
-        self.answers[place] = self._refusal(result, partition, batch) if isinstance(result, LogError) else result
+        self.answers[index] = self._refusal(result, partition, batch) if isinstance(result, LogError) else result
         if not self.left and self._future is not None:
             self._all_known(self._future)
 
@@ -104,6 +104,9 @@ class _DelayedAnswers:
 
 
 class LogService:
+    """Appends, fetches, offset lookups and deletion of records. A LogError concerns one partition, and is that partition's
+    answer; the others are not affected. `fetch_max_bytes` bounds a fetch's answer in bytes."""
+
     def __init__(
         self,
         partitions: Partitions,
@@ -185,20 +188,20 @@ class LogService:
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
         answers: list[TimestampOffset | LogError | None] = []
         by_time: list[int] = []
-        for place, query in enumerate(queries):
+        for index, query in enumerate(queries):
             try:
                 partition = self._readable(query)
                 if query.timestamp >= 0 or query.timestamp == OffsetSpec.MAX_TIMESTAMP:
-                    by_time.append(place)
+                    by_time.append(index)
                     answers.append(None)
                 else:
                     answers.append(_offset(partition, query.timestamp, query.isolation))
             except LogError as error:
                 answers.append(as_value(error))
         # Concurrently: each may query the bucket, and the client's timeout covers all of them.
-        found = await asyncio.gather(*(self._offset_by_time(queries[place]) for place in by_time))
-        for place, answer in zip(by_time, found, strict=True):
-            answers[place] = answer
+        found = await asyncio.gather(*(self._offset_by_time(queries[index]) for index in by_time))
+        for index, answer in zip(by_time, found, strict=True):
+            answers[index] = answer
         return answers
 
     def _readable(self, query: OffsetQuery) -> Partition:

@@ -34,8 +34,9 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 class TopicService:
-    """A change is answered once it is durable and `assignment` has settled: by then new partitions accept records, or
-    `partitions` holds the error."""
+    """A change is answered when it is durable and `assignment` has settled. New partitions then accept records, or
+    `partitions` holds their error. Every answer is a value or the LogError of its topic: InvalidTopic, TopicExists,
+    UnknownTopicOrPartition, UnknownTopicId, InvalidConfig, PolicyViolation, or StorageError if the disk refuses."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class TopicService:
 
 
 class _Descriptions(Sequence[TopicDescription | LogError]):
-    """Descriptions made one by one on access: making thousands at once would block the loop."""
+    """Descriptions that are built on access, because building thousands at once would block the loop."""
 
     def __init__(self, topics: tuple[TopicImage, ...]) -> None:
         self._topics = topics
@@ -186,13 +187,13 @@ class _Descriptions(Sequence[TopicDescription | LogError]):
         return len(self._topics)
 
     @overload
-    def __getitem__(self, place: int) -> TopicDescription: ...
+    def __getitem__(self, index: int) -> TopicDescription: ...
     @overload
-    def __getitem__(self, place: slice) -> _Descriptions: ...
-    def __getitem__(self, place: int | slice) -> TopicDescription | _Descriptions:
-        if isinstance(place, slice):
-            return _Descriptions(self._topics[place])
-        return _description(self._topics[place])
+    def __getitem__(self, index: slice) -> _Descriptions: ...
+    def __getitem__(self, index: int | slice) -> TopicDescription | _Descriptions:
+        if isinstance(index, slice):
+            return _Descriptions(self._topics[index])
+        return _description(self._topics[index])
 
     def __iter__(self) -> Iterator[TopicDescription | LogError]:
         return map(_description, self._topics)

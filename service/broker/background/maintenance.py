@@ -21,13 +21,15 @@ PRODUCERS_A_PARTITION = 10
 
 
 class Maintenance:
+    """Rounds over all partitions; `service.rounds` sets their intervals. Failures of a partition go to its own state."""
+
     def __init__(self, partitions: Partitions, tiering: Tiering, flusher: Flusher, *, clock: Clock) -> None:
         self._partitions = partitions
         self._tiering = tiering
         self._flusher = flusher
         self._clock = clock
 
-    # --- by the second ------------------------------------------------------------------------------------------------
+    # --- rounds -------------------------------------------------------------------------------------------------------
     async def flush_by_time(self) -> None:
         """Flushes partitions whose oldest unflushed record has waited `flush.ms`."""
         now_ms = self._clock.steady_ms()
@@ -38,9 +40,11 @@ class Maintenance:
                     self._flusher.request(partition)
 
     async def tier(self) -> None:
+        """Checks led partitions for work in the bucket: those with records, and recovering ones."""
         await self._tiering.tick(self._partitions)
 
     async def checkpoint(self) -> None:
+        """Writes the checkpoints of all partitions, and expires idle producers."""
         await self._partitions.checkpoint()
         await self._expire_producers()
 

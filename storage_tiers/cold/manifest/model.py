@@ -25,11 +25,15 @@ PIN_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
 
 
 class State(Enum):
+    """Whether the partition's topic exists; a deleted partition's objects are swept after the grace."""
+
     LIVE = "live"
     DELETED = "deleted"
 
 
 class PageKind(Enum):
+    """Whether a page holds live or removed segments."""
+
     LIVE = "live"
     REMOVED = "removed"
 
@@ -45,6 +49,8 @@ NEVER = Stamp(0, 0)
 
 
 class CommitId(NamedTuple):
+    """A recent commit: its number, and its id of 32 hexadecimal digits."""
+
     commit: int
     id: str
 
@@ -60,6 +66,8 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ids:
+    """The identity of a partition in the bucket; all its keys derive from it."""
+
     cluster_id: str
     topic: str
     topic_id: TopicId

@@ -1,11 +1,11 @@
-"""The broker's end of the tier process: starts it for the first question, asks, and ends it when it is idle.
+"""The broker's end of the tier process: starts it for the first question, sends questions, and ends it when it is idle.
 
-Runs on the broker's event loop and imports no store library. Invariants: at most one process at a time; the next one starts
-only after the last has ended. Every question is answered, by the process or by `TierUnavailable` once the process has ended
-or the deadline has passed. No question is lost to a process that ends because it is idle. A process that hangs is killed
+Runs on the broker's event loop and imports no store library. Invariants: at most one process runs at a time; the next one
+starts only after the last has ended. Every question gets an answer: the process's, or `TierUnavailable` after the process has
+ended or the deadline has passed. No question is lost to a process that exits because it is idle. A process that hangs is killed
 within seconds, not only at a question's deadline.
 
-Not promised: that a question whose answer was lost had no effect. Every operation may be repeated.
+Not promised: a question whose answer was lost may have taken effect. Every operation may be repeated.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ STEADY_S = 60.0
 END_GRACE_S = 5.0
 #: The question number of every heartbeat; other questions are numbered from 1.
 HEARTBEAT = 0
-#: Seconds that the broker waits beyond the process's own deadlines: its start, and queues for its budgets and offloads.
+#: Seconds that the broker waits beyond the process's own deadlines, for its start and its queues for budgets and offloads.
 SLACK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTotals:
-    """Sums of `TierCounters` over processes."""
+    """Sums of `TierCounters` over processes. `calls`, `failures` and `ended` are counts, `seconds` durations, by kind of store
+    call."""
 
     calls: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -73,8 +74,9 @@ class StoreTotals:
 
 @dataclass(slots=True)
 class TierClientStats:
-    """`lost` counts processes that hung or ended unasked. `counters` are the newest ones of the current or last process, `past`
-    is the sum of those before. Counts that a lost process had not yet reported are in neither."""
+    """`starts` counts processes, `lost` those that hung or exited unexpectedly. `asked` counts questions by kind, `failed`
+    their failures by error. `counters` are the newest counters of the current or last process, `past` the sum of those before;
+    counts that a lost process had not reported are in neither."""
 
     starts: int = 0
     lost: int = 0
@@ -94,8 +96,8 @@ class TierClientStats:
 
 
 class TierClient:
-    """`cache_directory` exists and belongs to the caller. `on_end` is called after each process has ended: files that it left
-    in the cache directory unannounced may then be deleted."""
+    """Asks the tier process of the store at `location`. `cache_directory` exists and belongs to the caller. `on_end` is called
+    after each process has ended; files in the cache directory that the process never announced may then be deleted."""
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class TierClient:
 
     @property
     def trouble(self) -> str | None:
-        """The store's error, if it failed to answer or refused the last question; None if it answered."""
+        """A sentence with the store's error, if it did not answer or refused the last question; None if it answered."""
         if self._unanswered is None:
             return None
         asked_at, error = self._unanswered
@@ -144,14 +146,14 @@ class TierClient:
 
     # --- asking -------------------------------------------------------------------------------------------------------
     async def refresh_counters(self) -> TierCounters | None:
-        """The newest counters. Starts no process: without one, they are the last process's."""
+        """The newest counters; the last process's if none runs, because this starts none."""
         if self._life is not None:
             self.stats.counters = await self.ask(Stats())
         return self.stats.counters
 
     async def ask(self, question: Question[Answer]) -> Answer:
-        """The process's answer, or its LogError. TierUnavailable if it ended or did not answer in time. This deadline is longer
-        than the process's own, so it passes only if the process hangs or its queues are long."""
+        """The process's answer, or the LogError that it raised. TierUnavailable if the process ended or did not answer in time.
+        This deadline is longer than the process's own, so it passes only if the process hangs or its queues are long."""
         name = type(question).__name__
         self.stats.asked[name] += 1
         settings = self._settings
@@ -233,7 +235,7 @@ class TierClient:
             self._pause_s = self._backoff.next_delay()
 
     async def _listen(self, life: _TierLife) -> None:
-        """Reads frames until the process ends, breaks the protocol, or is idle with no question open."""
+        """Reads frames until the process ends, breaks the protocol, or is idle without an open question."""
         reason = "the tier process ended before it answered; it is started again, ask again"
         try:
             while (frame := await read_frame(life.reader)) is not None:
@@ -258,7 +260,8 @@ class TierClient:
         life.beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._beat, life)
 
     def _beat(self, life: _TierLife) -> None:
-        """Counts turns of this loop, not time: a broker that was itself suspended must not declare its process dead."""
+        """Sends a heartbeat, or replaces a silent process. Counts turns of this loop, not time, because a broker that was
+        suspended must not declare its process dead."""
         if self._life is not life or life.writer.is_closing():
             return
         patience = self._settings.silent_beats if life.has_answered else self._settings.starting_beats
@@ -282,7 +285,7 @@ class TierClient:
         self._part(life, reason, grace_s)
 
     def _part(self, life: _TierLife, reason: str, grace_s: float = END_GRACE_S) -> None:
-        """Closes the process's socket, which ends it. The next process starts only after that."""
+        """Closes the process's socket, which ends the process. The next one starts only afterwards."""
         if life.beat is not None:
             life.beat.cancel()
         self._life = None
@@ -349,7 +352,7 @@ class _TierLife:
             raise
 
     def answered(self, reply: Reply) -> None:
-        """Drops an answer that nobody awaits any more. ProtocolError if its value has the wrong type for its question."""
+        """Hands an answer to its waiter, or drops it if the waiter has gone. ProtocolError if its value has the wrong type."""
         self.has_answered = self.has_answered or reply.number != HEARTBEAT
         asked = self.waiting.pop(reply.number, None)
         if asked is None or asked.answer.done():
