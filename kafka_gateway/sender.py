@@ -3,7 +3,8 @@
 A large answer is sent in shares, so that its reader delays no other client: each turn has a budget for bytes of files, and
 each connection a share of it, and another share as large for bytes in memory. Files are sent by sendfile, which would block
 the whole event loop during a disk read. So the two ends of a share are first probed without blocking; if they are not in
-memory, a thread reads the share into the page cache while the loop continues.
+memory, a thread reads the share into the page cache while the loop continues. A small part of a file does not wait for the
+budget: its reader is no backfill, and hundreds of those would use it up first.
 
 While other clients get small answers, a thread sends large files. An event loop that spent milliseconds on a backfill would
 have used up its time slice when a small request arrives, and the request would wait for the scheduler; this way the thread
@@ -110,7 +111,7 @@ class Sender:
                     connection.sent_of_file(0)
                 elif self._sends_in_thread(sock, connection, piece, functools.partial(resume, owner)):
                     return Progress.THREAD
-                elif share <= 0 or self._budget <= 0:
+                elif share <= 0 or (self._budget <= 0 and piece.length > JOINED_BYTES):
                     return Progress.SHARED
                 elif not self._is_in_memory(connection, piece, min(piece.length, share)):
                     self._read_in_thread(connection, piece, min(piece.length, share), functools.partial(resume, owner))

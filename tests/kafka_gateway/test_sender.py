@@ -15,6 +15,7 @@ from kafka_gateway.connection import Connection
 from kafka_gateway.sender import (
     ALL_FILE_BYTES_A_TURN,
     FILE_THREADS,
+    JOINED_BYTES,
     LARGEST_SHARE,
     LEAST_IN_THREAD,
     LEAST_SHARE,
@@ -100,6 +101,24 @@ async def test_all_connections_share_one_budget(sockets: tuple[socket.socket, so
     assert max(sent) <= LEAST_SHARE
     assert ALL_FILE_BYTES_A_TURN - LEAST_SHARE < sum(sent) < ALL_FILE_BYTES_A_TURN + LEAST_SHARE
     file.release()
+
+
+async def test_a_small_part_of_a_file_does_not_wait_for_the_budget(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    """Behind hundreds of readers of large answers it would wait for as many turns as their shares take."""
+    sender = Sender(asyncio.get_running_loop())
+    large, small = shared_file(bytes(ALL_FILE_BYTES_A_TURN)), shared_file(bytes(JOINED_BYTES))
+    sender.new_turn(1)
+    while sender.send(sockets[0], connection := answering(FileSlice(large.acquire(), 0, LARGEST_SHARE)), None, nobody):
+        drained(sockets[1])
+        if connection.unsent:
+            connection.abandon()
+            break
+    connection = answering(b"head", FileSlice(small, 0, JOINED_BYTES))
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.DONE
+    assert len(drained(sockets[1])) == 4 + JOINED_BYTES
+    large.release()
 
 
 async def test_many_small_answers_are_one_write(sockets: tuple[socket.socket, socket.socket]) -> None:
