@@ -30,6 +30,7 @@ from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectBody
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.data_dir import read_topic_id
 from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.types import EpochEntry, TopicPartition
 from tests.service.broker.support import TIERED, Running, running
@@ -147,13 +148,8 @@ def _give_history(node: Node, segments: int) -> None:
         assert topic_id is not None
         manifest, _ = synthetic(segments, Ids(cluster_id, "t", topic_id, number))
         log = HotLog.open(
-            str(path),
-            partition=TopicPartition("t", number),
-            topic_id=topic_id,
-            settings=LogSettings(),
-            files=files,
-            clock=clock,
-            rng=rng,
+            LogGround(str(path), TopicPartition("t", number), topic_id, files, clock, rng),
+            LogSettings(),
             recovery_point=0,
             log_start_offset=0,
             clean=True,

@@ -13,12 +13,11 @@ import contextlib
 import struct
 from typing import NoReturn
 
-from storage_tiers.clock import Clock
 from storage_tiers.errors import CorruptRecord, RecordBatchTooLarge, StorageError
-from storage_tiers.files import Files
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.durability import Durability
 from storage_tiers.hot.log_end import LogEnd
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.rolling import RollLimits
 from storage_tiers.hot.scan import Chunk, ScannedBatch, end_transaction, replay
 from storage_tiers.hot.segment import Segment
@@ -26,7 +25,7 @@ from storage_tiers.hot.segments import Segments
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records import batch_walk
 from storage_tiers.records.batch import CONTROL_MASK, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, BatchHeader
-from storage_tiers.types import NO_PRODUCER_ID, AbortedTransaction, TopicPartition
+from storage_tiers.types import NO_PRODUCER_ID, AbortedTransaction
 
 # What a leader assigns: base offset, batch length (as it was), leader epoch.
 _assigned = struct.Struct(">qii").pack
@@ -56,19 +55,16 @@ class Appender:
         segments: Segments,
         end: LogEnd,
         durability: Durability,
-        *,
-        partition: TopicPartition,
+        ground: LogGround,
         settings: LogSettings,
-        files: Files,
-        clock: Clock,
     ) -> None:
         self._segments = segments
         self._end = end
         self._durability = durability
-        self._partition = partition
+        self._partition = ground.partition
         self._settings = settings
-        self._files = files
-        self._clock = clock
+        self._files = ground.files
+        self._clock = ground.clock
         self._limits = RollLimits()
         self._writable: Segment | None = None
         self._fd = -1

@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 
 from storage_tiers.errors import StorageError
-from storage_tiers.files import Files
 from storage_tiers.hot import layout, leader_epochs
 from storage_tiers.hot.flush import FlushTargets
 from storage_tiers.hot.log_end import LogEnd
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.segments import Segments
 from storage_tiers.hot.snapshots import Snapshots
-from storage_tiers.types import EpochEntry, SharedFile, TopicPartition
+from storage_tiers.types import EpochEntry, SharedFile
 
 
 class Durability:
@@ -46,18 +46,16 @@ class Durability:
         segments: Segments,
         end: LogEnd,
         snapshots: Snapshots,
+        ground: LogGround,
         *,
-        directory: str,
-        partition: TopicPartition,
-        files: Files,
         recovery_point: int,
         stored_epochs: tuple[EpochEntry, ...],
     ) -> None:
         self._segments = segments
         self._end = end
-        self._directory = directory
-        self._partition = partition
-        self._files = files
+        self._directory = ground.directory
+        self._partition = ground.partition
+        self._files = ground.files
         self._flushing: FlushTargets | None = None
         # Whether names of segment files may not be durable yet.
         self._names_dirty = False

@@ -16,9 +16,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import OffsetOutOfRange, StorageError
-from storage_tiers.files import Files, stage_file
+from storage_tiers.files import stage_file
 from storage_tiers.hot import layout, leader_epochs, recovery, sync_failure
 from storage_tiers.hot.appending import Appender
 from storage_tiers.hot.data_dir import establish_partition, remove_tree, rename_for_removal
@@ -27,13 +26,14 @@ from storage_tiers.hot.eviction import Eviction
 from storage_tiers.hot.flush import FlushTargets
 from storage_tiers.hot.leader_epochs import LeaderEpochs
 from storage_tiers.hot.log_end import LogEnd
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.reading import LogReader
 from storage_tiers.hot.recovery import RecoveredLog
 from storage_tiers.hot.segment import SegmentInfo
 from storage_tiers.hot.segments import Segments, SegmentTotals
 from storage_tiers.hot.settings import LogSettings
-from storage_tiers.types import EpochEntry, TimestampOffset, TopicId, TopicPartition
+from storage_tiers.types import EpochEntry, TimestampOffset
 
 
 class HotLog:
@@ -60,71 +60,43 @@ class HotLog:
         "topic_id",
     )
 
-    def __init__(
-        self,
-        directory: str,
-        partition: TopicPartition,
-        topic_id: TopicId,
-        settings: LogSettings,
-        files: Files,
-        clock: Clock,
-        rng: Rng,
-        *,
-        found: RecoveredLog,
-        log_start_offset: int,
-    ) -> None:
-        self.directory = directory
-        self.partition = partition
-        self.topic_id = topic_id
+    def __init__(self, ground: LogGround, settings: LogSettings, found: RecoveredLog, log_start_offset: int) -> None:
+        self.directory = ground.directory
+        self.partition = ground.partition
+        self.topic_id = ground.topic_id
         self.settings = settings
         self.cuts = tuple(found.cuts)
         self.log_start_offset = log_start_offset
-        self._files = files
-        self._clock = clock
-        self._rng = rng
-        segments = self._segments = Segments(
-            found.segments, directory=directory, partition=partition, settings=settings, files=files, rng=rng
-        )
+        self._files = ground.files
+        self._clock = ground.clock
+        self._rng = ground.rng
+        segments = self._segments = Segments(found.segments, ground, settings)
         end = self.end = LogEnd(segments.newest.end if found.segments else 0, found.epochs, found.state)
         end.epochs.truncate_from_start(log_start_offset)
         self._durability = Durability(
             segments,
             end,
             found.snapshots,
-            directory=directory,
-            partition=partition,
-            files=files,
+            ground,
             recovery_point=found.trusted_end,
             stored_epochs=found.stored_epochs,
         )
-        self.appender = Appender(
-            segments, end, self._durability, partition=partition, settings=settings, files=files, clock=clock
-        )
-        self.reader = LogReader(partition, segments, end, found.snapshots, clock)
+        self.appender = Appender(segments, end, self._durability, ground, settings)
+        self.reader = LogReader(ground.partition, segments, end, found.snapshots, ground.clock)
         self._opened_end = self._opened_bytes = 0
 
     # --- opening and closing ------------------------------------------------------------------------------------------
     @classmethod
     def open(
-        cls,
-        directory: str,
-        *,
-        partition: TopicPartition,
-        topic_id: TopicId,
-        settings: LogSettings,
-        files: Files,
-        clock: Clock,
-        rng: Rng,
-        recovery_point: int,
-        log_start_offset: int,
-        clean: bool,
+        cls, ground: LogGround, settings: LogSettings, *, recovery_point: int, log_start_offset: int, clean: bool
     ) -> HotLog:
         """Opens the log, durably creating it if there is none; recovers it unless the last stop was `clean`.
 
         StorageError if a disk operation fails, InconsistentTopicId if the directory belongs to another topic.
         """
+        files, directory = ground.files, ground.directory
         try:
-            establish_partition(files, directory, partition, topic_id, log_start_offset)
+            establish_partition(files, directory, ground.partition, ground.topic_id, log_start_offset)
         except OSError as error:
             raise StorageError(
                 f"cannot open {directory} ({error}); free space, or repair or replace the disk"
@@ -140,19 +112,9 @@ class HotLog:
             settings=settings,
             clean=clean,
             recovery_point=recovery_point,
-            now_ms=clock.steady_ms(),
+            now_ms=ground.clock.steady_ms(),
         )
-        self = cls(
-            directory,
-            partition,
-            topic_id,
-            settings,
-            files,
-            clock,
-            rng,
-            found=found,
-            log_start_offset=log_start_offset,
-        )
+        self = cls(ground, settings, found, log_start_offset)
         if noted is not None:
             sync_failure.forget(files, directory)
         if not found.segments or self.end.offset < log_start_offset:

@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from storage_tiers.clock import Rng
 from storage_tiers.errors import StorageError
-from storage_tiers.files import Files
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.segment import Segment, SegmentInfo
 from storage_tiers.hot.settings import LogSettings
-from storage_tiers.types import TopicPartition
 
 #: Closed segments whose descriptors are kept for the next reader.
 OPEN_CLOSED_SEGMENTS = 4
@@ -56,22 +54,13 @@ class Segments:
         "evicted_bytes",
     )
 
-    def __init__(
-        self,
-        found: list[Segment],
-        *,
-        directory: str,
-        partition: TopicPartition,
-        settings: LogSettings,
-        files: Files,
-        rng: Rng,
-    ) -> None:
+    def __init__(self, found: list[Segment], ground: LogGround, settings: LogSettings) -> None:
         """`found` are the segments that recovery loaded, possibly none."""
-        self._directory = directory
-        self._partition = partition
+        self._directory = ground.directory
+        self._partition = ground.partition
         self._settings = settings
-        self._files = files
-        self._rng = rng
+        self._files = ground.files
+        self._rng = ground.rng
         self._recently_read: list[Segment] = []
         self.all = found
         self.closed_bytes = sum(segment.size for segment in found[:-1])

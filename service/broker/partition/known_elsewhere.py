@@ -16,29 +16,27 @@ from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import StorageError, TierCorrupt
-from storage_tiers.files import Files
 from storage_tiers.hot.data_dir import read_topic_id, write_topic_id
 from storage_tiers.hot.log import HotLog
-from storage_tiers.types import TopicId
+from storage_tiers.hot.log_ground import LogGround
 
 log = logging.getLogger(__name__)
 
 
-def open_identified(
-    open_log: Callable[[str], HotLog], directory: str, files: Files, ids: Ids | None, topic_id: TopicId
-) -> HotLog:
+def open_identified(open_log: Callable[[], HotLog], ground: LogGround, ids: Ids | None) -> HotLog:
     """Opens a log. If `partition.metadata`, which names its topic, is damaged, the saved manifest beside it names the topic
     instead. Blocking. StorageError if neither names it, or the disk refuses."""
     try:
-        return open_log(directory)
+        return open_log()
     except StorageError:
-        if not _identify(directory, files, ids, topic_id):
+        if not _identify(ground, ids):
             raise
-    return open_log(directory)
+    return open_log()
 
 
-def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) -> bool:
+def _identify(ground: LogGround, ids: Ids | None) -> bool:
     """Restores the topic id in the directory. False if it was not damaged; StorageError if no file names the topic."""
+    directory, topic_id = ground.directory, ground.topic_id
     try:
         read_topic_id(directory)
         return False
@@ -56,7 +54,7 @@ def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) 
             f"`topic_id: {topic_id}` into it: the partition opens within seconds"
         ) from damaged
     try:
-        write_topic_id(files, directory, topic_id)
+        write_topic_id(ground.files, directory, topic_id)
     except OSError as error:
         raise StorageError(f"cannot write {directory} ({error}); free space, or repair or replace the disk") from error
     events.warning(log, "partition.identified", path=directory, topic_id=str(topic_id))

@@ -32,6 +32,7 @@ from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_
 from storage_tiers.hot.data_dir import DataDirectory, remove_tree, rename_for_removal
 from storage_tiers.hot.layout import DELETE_SUFFIX, LOG, STRAY_SUFFIX
 from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import TopicId, TopicPartition
@@ -190,21 +191,18 @@ class Partitions:
     ) -> Callable[[], HotLog]:
         """A blocking function that opens the partition's log; it may run in a thread."""
         storage = self._storage
+        ground = LogGround(self._directory(partition), partition, topic_id, storage.files, storage.clock, storage.rng)
         open_log = partial(
             HotLog.open,
-            partition=partition,
-            topic_id=topic_id,
-            settings=settings,
-            files=storage.files,
-            clock=storage.clock,
-            rng=storage.rng,
+            ground,
+            settings,
             recovery_point=max(0, self._checkpoints.known(RECOVERY_POINTS).get(partition, 0)),
             log_start_offset=self._checkpoints.known(LOG_STARTS).get(partition, 0),
             clean=clean,
         )
         reader = self._cold_reader(partition, topic_id)
         ids = None if reader is None else reader.ids
-        return partial(open_identified, open_log, self._directory(partition), storage.files, ids, topic_id)
+        return partial(open_identified, open_log, ground, ids)
 
     def _directory(self, partition: TopicPartition) -> str:
         return os.path.join(self._storage.data.path, str(partition))

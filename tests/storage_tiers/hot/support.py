@@ -8,6 +8,7 @@ from pathlib import Path
 
 from storage_tiers.files import Files, OsFiles
 from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import assign, read_header
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
@@ -66,13 +67,15 @@ def open_log(
     clean: bool = False,
 ) -> HotLog:
     return HotLog.open(
-        os.path.join(data_dir, str(PARTITION)),
-        partition=PARTITION,
-        topic_id=TOPIC_ID,
-        settings=settings or LogSettings(),
-        files=files or OsFiles(),
-        clock=clock or ManualClock(START_MS),
-        rng=SeededRng(1),
+        LogGround(
+            os.path.join(data_dir, str(PARTITION)),
+            PARTITION,
+            TOPIC_ID,
+            files or OsFiles(),
+            clock or ManualClock(START_MS),
+            SeededRng(1),
+        ),
+        settings or LogSettings(),
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
         clean=clean,

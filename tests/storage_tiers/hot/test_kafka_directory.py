@@ -14,6 +14,7 @@ import pytest
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.data_dir import read_topic_id
 from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import headers
 from storage_tiers.types import AbortedTransaction, EpochEntry, TopicPartition
@@ -28,13 +29,15 @@ def open_golden(root: Path, *, clean: bool, recovery_point: int = 0) -> HotLog:
     topic_id = read_topic_id(str(GOLDEN / NAME))
     assert topic_id is not None
     return HotLog.open(
-        str(root / NAME),
-        partition=TopicPartition("golden", 0),
-        topic_id=topic_id,
-        settings=LogSettings(index_interval_bytes=300, segment_ms=3_600_000),
-        files=OsFiles(),
-        clock=ManualClock(START_MS),
-        rng=SeededRng(1),
+        LogGround(
+            str(root / NAME),
+            TopicPartition("golden", 0),
+            topic_id,
+            OsFiles(),
+            ManualClock(START_MS),
+            SeededRng(1),
+        ),
+        LogSettings(index_interval_bytes=300, segment_ms=3_600_000),
         recovery_point=recovery_point,
         log_start_offset=0,
         clean=clean,

@@ -1,0 +1,21 @@
+"""The common foundation of one log's parts: where it is, whose it is, and what it is read and written with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.files import Files
+from storage_tiers.types import TopicId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LogGround:
+    """`directory` holds the log of `partition` and nothing else; its metadata file must name `topic_id`."""
+
+    directory: str
+    partition: TopicPartition
+    topic_id: TopicId
+    files: Files
+    clock: Clock
+    rng: Rng
