@@ -101,7 +101,7 @@ def test_foreign_files_are_ignored(tmp_path: Path) -> None:
     path.write_bytes(index.encode())
     assert not StoredOffsetIndex(str(path), 0).sound(400)
     path.write_bytes(b"x" * 33)
-    with pytest.raises(StorageError, match="no multiple of 34"):
+    with pytest.raises(StorageError, match="not a multiple of 34"):
         read_transactions(str(path))
     path.write_bytes(b"\x00\x01" + bytes(32))
     with pytest.raises(StorageError, match="version 1"):
