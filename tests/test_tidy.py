@@ -176,7 +176,7 @@ def test_a_long_function_is_found() -> None:
     assert functions_too_long(ast.parse(f"class C:\n  async def over(self):\n{lines}\n    pass\n")) == ["over"]
 
 
-def test_a_class_name_is_found_wherever_it_stands() -> None:
+def test_a_class_name_is_found_in_any_scope() -> None:
     hidden = ast.parse("def f():\n    class Node: ...\nclass Other: ...")
     assert named_twice([(name, "a.py") for name in classes_of(hidden)] + [("Node", "b.py")]) == {
         "Node": ["a.py", "b.py"]

@@ -23,11 +23,11 @@ _ASK_AGAIN = (
     TIER + "test_under_fire.py::test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost",
     TIER + "test_under_fire.py::test_a_full_disk_makes_reads_retry_and_the_cache_small",
     TIER + "test_tier_process.py::test_kill_in_the_middle_of_work",
-    TIER + "test_tier_process.py::test_kill_in_the_middle_of_a_commit_and_go_on",
+    TIER + "test_tier_process.py::test_a_commit_is_completed_after_a_kill_in_its_middle",
     TIER + "test_tier_process.py::test_a_process_that_hangs_is_killed_and_replaced_within_seconds",
-    TIER + "test_tier_life.py::test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off",
+    TIER + "test_tier_life.py::test_a_lost_process_fails_open_questions_and_restarts_with_back_off",
     FAULTS + "test_hung_tier_process.py::test_a_lookup_by_time_fails_at_its_deadline_and_succeeds_when_retried",
-    FAULTS + "test_disk_full_metadata.py::test_a_full_disk_refuses_changes_and_reads_go_on_until_space_returns",
+    FAULTS + "test_disk_full_metadata.py::test_a_full_disk_refuses_changes_and_allows_reads_until_space_returns",
     BROKER + "test_tiering.py::test_deleting_records_before_the_store_was_asked_may_be_repeated",
     BROKER + "test_repair_sound.py::test_segments_needed_by_a_repair_are_not_evicted_during_it",
     BROKER + "test_tiering.py::test_segments_that_may_be_offloaded_are_not_called_deleted",
@@ -37,7 +37,7 @@ _ASK_AGAIN = (
     GATEWAY + "test_server.py::test_a_request_that_the_core_gives_up_is_answered",
     SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
     SDK + "test_failures.py::test_errors_that_pass_are_retried_in_order",
-    "tests/service/directory/test_beginning.py::test_an_empty_directory_waits_for_a_store_that_is_away",
+    "tests/service/directory/test_beginning.py::test_an_empty_directory_waits_for_an_unreachable_store",
 )
 RETRIED = row(
     "^(?!refresh metadata).*((ask|send|try) (it )?again( later)?|retry( later)?|ask (later|another)|send again later)\n?$",

@@ -20,7 +20,7 @@ from tests.advice.rows import (
 
 # --- the data directory and its disk ----------------------------------------------------------------------------------
 _DISK_FULL = (
-    FAULTS + "test_disk_full.py::test_appends_are_refused_and_reads_go_on_until_space_returns",
+    FAULTS + "test_disk_full.py::test_appends_are_refused_and_reads_continue_until_space_returns",
     FAULTS + "test_disk_full.py::test_metadata_and_checkpoints_are_refused_whole",
     FAULTS + "test_disk_full_hot.py::test_truncation_eviction_and_restart_need_no_space",
 )
@@ -33,7 +33,7 @@ _STOP_THIS_NODE = (
     FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
     FAULTS + "test_two_nodes.py::test_once_the_copy_has_committed_the_original_cannot",
     "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
-    "tests/service/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_the_cluster_goes_on",
+    "tests/service/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_to_continue_the_cluster",
 )
 _PUT_BACK = (
     BROKER + "test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
@@ -55,19 +55,19 @@ DIRECTORY_ROWS = (
     ),
     row(
         "give the --store that the node had",
-        "tests/service/directory/test_beginning.py::test_a_node_whose_records_went_to_a_store_does_not_start_without_one",
+        "tests/service/directory/test_beginning.py::test_a_node_with_offloaded_records_does_not_start_without_a_store",
     ),
     row("use the right --data-dir", DIRECTORY + "another_nodes_directory_is_left_alone_and_the_right_one_serves"),
     row(
         "^Restore the file from a copy of this data directory",
         DIRECTORY + "a_damaged_metadata_log_is_restored_from_a_copy",
-        DIRECTORY + "damaged_metadata_are_moved_away_and_made_again_from_the_store",
+        DIRECTORY + "damaged_metadata_are_set_aside_and_rebuilt_from_the_store",
     ),
     row(
         "the metadata log is lost; restore it from a copy, or rebuild it from the store",
         BROKER + "test_damaged_files.py::test_an_emptied_metadata_log_sets_no_partition_aside",
         DIRECTORY + "a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay",
-        DIRECTORY + "a_lost_metadata_log_without_a_store_at_hand_says_what_keeps_partitions",
+        DIRECTORY + "the_error_of_a_lost_metadata_log_says_how_to_keep_partitions",
     ),
     row(
         "start with --take-over CLUSTER_ID: topics and records come back",
@@ -131,12 +131,12 @@ DIRECTORY_ROWS = (
         "free space, lower retention, or bring the object store back",
         *_DISK_FULL,
         FAULTS + "test_disk_full.py::test_a_full_disk_still_allows_removals",
-        FAULTS + "test_store_trouble.py::test_produce_goes_on_to_the_disk_watermark",
-        BROKER + "test_tiering.py::test_below_log_start_the_disk_is_freed_while_the_store_is_away",
+        FAULTS + "test_store_trouble.py::test_produce_continues_up_to_the_disk_watermark",
+        BROKER + "test_tiering.py::test_below_log_start_the_disk_is_freed_while_the_store_is_unreachable",
     ),
     row(
         "free some space, or let the node write there",
-        COLD + "test_chunk_file.py::test_a_file_that_cannot_be_written_says_so",
+        COLD + "test_chunk_file.py::test_an_unwritable_file_is_an_error",
         TIER + "test_read_ahead.py::test_a_full_disk_shrinks_the_cache_and_asks_to_retry",
     ),
     row(
@@ -158,7 +158,7 @@ STORE_ROWS = (
     ),
     row(
         "the program was replaced while the node ran; restart the node",
-        TIER + "test_tier_protocol.py::test_a_question_without_a_row_gets_an_error_and_the_process_goes_on",
+        TIER + "test_tier_protocol.py::test_a_question_without_a_row_gets_an_error_and_the_process_continues",
     ),
     row(
         "Made by `python -m service.configs.typed`: change the registry instead",
@@ -172,8 +172,8 @@ STORE_ROWS = (
     row("Stop this (node|one); the (one|node) that started last owns the cluster", *_STOP_THIS_NODE),
     row(
         "Start the newer directory again. If its disk is lost, keep this one",
-        BROKER + "test_copies.py::test_a_copy_that_has_missed_something_claims_nothing_and_the_original_goes_on",
-        "tests/service/test_takeover.py::test_an_older_copy_that_lacks_a_topic_says_how_the_cluster_goes_on",
+        BROKER + "test_copies.py::test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues",
+        "tests/service/test_takeover.py::test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster",
     ),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
     row(
@@ -185,7 +185,7 @@ STORE_ROWS = (
         BROKER + "test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts",
         BROKER + "test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs",
         BROKER + "test_store_lineage.py::test_a_manifest_of_another_partition_is_ignored",
-        COLD + "test_repair.py::test_a_repair_shows_everything_again_and_the_partition_goes_on",
+        COLD + "test_repair.py::test_a_repair_restores_everything_and_the_partition_continues",
         "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
     ),
     row(
@@ -239,7 +239,7 @@ STORE_ROWS = (
     ),
     row(
         "nothing says that this id was deleted or replaced",
-        "tests/service/test_takeover_steps.py::test_a_live_topic_whose_file_is_gone_or_older_is_not_deleted",
+        "tests/service/test_takeover_steps.py::test_a_live_topic_with_a_missing_or_older_file_is_not_deleted",
     ),
     row(
         "correct --store or the cluster id, or put the file back", STORE + "a_cluster_file_that_is_missing_is_put_back"
@@ -260,7 +260,7 @@ STORE_ROWS = (
     ),
     row(
         "shorten its retention if those records may be deleted",
-        STORE + "a_full_manifest_takes_segments_again_once_retention_is_shortened",
+        STORE + "a_full_manifest_accepts_segments_after_retention_is_shortened",
     ),
     row(": upgrade( it)?$", STORE + "files_of_a_newer_version_are_readable_after_the_upgrade"),
     row(

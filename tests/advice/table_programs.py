@@ -25,7 +25,7 @@ REQUEST_ROWS = (
     row(
         "send (smaller batches|larger blocks|one batch a partition|exactly one)|use a client of Kafka 0.11|"
         "use none, gzip, snappy, lz4 or zstd|is not allowed here; use another",
-        REQUESTS + "a_batch_that_is_refused_is_sent_as_the_error_says",
+        REQUESTS + "a_refused_batch_is_accepted_when_sent_as_advised",
         GATEWAY + "test_hot_parse.py::test_refused_batches_are_answered_in_request_order",
     ),
     row(
@@ -47,7 +47,7 @@ REQUEST_ROWS = (
     ),
     row(
         "the only one of its cluster; stop it instead",
-        GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_go",
+        GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_be_unregistered",
         "tests/service/test_stopping.py::test_a_stopping_node_is_unready_while_it_finishes_answers",
     ),
     row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
@@ -69,19 +69,21 @@ REQUEST_ROWS = (
         SDK + "test_preflight.py::test_nobody_is_named_at_once",
         SDK + "test_preflight.py::test_a_node_is_a_node",
     ),
-    row("make it with `create_topic`", SDK + "test_wrong_input.py::test_a_missing_topic_is_made_as_the_error_says"),
+    row(
+        "make it with `create_topic`", SDK + "test_wrong_input.py::test_a_missing_topic_is_created_as_the_error_advises"
+    ),
     row("read batches by Log", SERVICERS + "test_records.py::test_too_many_reads_are_refused"),
     row("send them in parts", SERVICERS + "test_records.py::test_more_records_than_a_request_holds_are_sent_in_parts"),
     row("read them in several calls", SERVICERS + "test_records.py::test_many_partitions_are_read_in_several_calls"),
     row(
         "set `idempotent` too",
         SERVICERS + "test_streams.py::test_a_stream_out_of_form_is_refused",
-        SERVICERS + "test_streams.py::test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there_once",
+        SERVICERS + "test_streams.py::test_a_resumed_stream_keeps_its_identity_and_drops_duplicates",
     ),
     row(
         "open one without a token",
         SERVICERS + "test_streams.py::test_a_token_that_this_cluster_never_gave_is_refused",
-        SERVICERS + "test_streams.py::test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there_once",
+        SERVICERS + "test_streams.py::test_a_resumed_stream_keeps_its_identity_and_drops_duplicates",
     ),
     row(
         "ask for all topics, or for some by name or id",
@@ -114,7 +116,7 @@ WORD_ROWS = (
         "^no Kafka listener: …; name a node's Kafka listener",
         "tests/service/cli/test_listener.py::test_a_nodes_other_listeners_are_named",
     ),
-    row(r"write the table \[", "tests/service/cli/test_profiles.py::test_a_profile_is_written_as_the_error_says"),
+    row(r"write the table \[", "tests/service/cli/test_profiles.py::test_a_profile_is_added_as_the_error_advises"),
     row("name its address with --http", WORDS + "top_accepts_the_advised_http_address"),
     row(
         "choose another (--|address in --listeners)|Set it when the node starts|^--set …: write|^write HOST:PORT|write NAME://|"
@@ -171,13 +173,13 @@ SPARK_ROWS = (
     row("choose offsets, times and columns", SPARK + "test_tables.py::test_columns_and_ranges"),
     row(
         "set it to the brokers' store",
-        "tests/lambdas/test_verify_commit.py::test_settings_name_what_is_missing",
-        "tests/lambdas/test_verify_commit.py::test_each_commit_wakes_a_check_of_what_it_added",
+        "tests/lambdas/test_verify_commit.py::test_the_error_names_the_missing_settings",
+        "tests/lambdas/test_verify_commit.py::test_each_commit_triggers_a_check_of_its_segments",
     ),
     row(
         "connect the function to the queue",
         "tests/lambdas/test_verify_commit.py::test_an_event_that_is_not_a_batch_names_the_fault",
-        "tests/lambdas/test_verify_commit.py::test_each_commit_wakes_a_check_of_what_it_added",
+        "tests/lambdas/test_verify_commit.py::test_each_commit_triggers_a_check_of_its_segments",
         "tests/lambdas/test_package.py::test_a_commit_wakes_the_handler",
     ),
 )

@@ -95,7 +95,7 @@ async def test_a_damaged_metadata_log_is_restored_from_a_copy(tmp_path: Path) ->
         await has_everything(node)
 
 
-async def test_damaged_metadata_are_moved_away_and_made_again_from_the_store(tmp_path: Path) -> None:
+async def test_damaged_metadata_are_set_aside_and_rebuilt_from_the_store(tmp_path: Path) -> None:
     """As the error promises, partitions stay, including records that were not offloaded."""
     node = await two_topics(tmp_path / "data")
     damage_metadata(tmp_path / "data")
@@ -126,7 +126,7 @@ async def test_a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay
         await has_everything(node)
 
 
-async def test_a_lost_metadata_log_without_a_store_at_hand_says_what_keeps_partitions(tmp_path: Path) -> None:
+async def test_the_error_of_a_lost_metadata_log_says_how_to_keep_partitions(tmp_path: Path) -> None:
     node = await two_topics(tmp_path / "data")
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path / "data" / METADATA, copy)

@@ -127,7 +127,7 @@ def of_no_codec() -> bytes:
         ),
     ],
 )
-async def test_a_batch_that_is_refused_is_sent_as_the_error_says(
+async def test_a_refused_batch_is_accepted_when_sent_as_advised(
     tmp_path: Path, refused: Callable[[], bytes], said: str, advised: list[bytes]
 ) -> None:
     async with running(tmp_path) as node:

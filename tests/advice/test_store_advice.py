@@ -194,7 +194,7 @@ def memory(store: FaultyStore) -> BlockingMemoryStore:
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------
-async def test_a_full_manifest_takes_segments_again_once_retention_is_shortened(world: World) -> None:
+async def test_a_full_manifest_accepts_segments_after_retention_is_shortened(world: World) -> None:
     with mock.patch.multiple(pages, MAX_SEGMENTS=4, MAX_PAGES=4, MAX_PAGE_SEGMENTS=4, MAX_PAGE_REFS=4):
         with pytest.raises(StorageError, match="shorten its retention if those records may be deleted"):
             await world.extend(1000)

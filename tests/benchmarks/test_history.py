@@ -28,7 +28,7 @@ def test_a_commit_is_2_puts_amortised_and_never_more_than_4(
     assert puts.most <= 4
 
 
-async def test_an_idle_partition_asks_nothing_and_a_listing_shows_a_thousand_objects_a_request(
+async def test_an_idle_partition_makes_no_requests_and_a_listing_has_a_thousand_objects_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_node, "IDLE_PARTITIONS", 5)

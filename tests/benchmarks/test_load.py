@@ -56,7 +56,7 @@ def test_an_answer_with_one_error_is_found(tmp_path: Path, partitions: int) -> N
         c.close()
 
 
-def test_every_row_of_the_fleet_and_of_what_goes_on_beside_gives_figures(
+def test_every_row_of_the_fleet_and_of_background_load_gives_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "TAIL_S", 0.2)

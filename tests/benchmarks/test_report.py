@@ -32,7 +32,7 @@ def measured(*, cut_short: str = "") -> report.Kept:
     return report.described("requests", table, rounds=1, cut_short=cut_short)
 
 
-def test_tables_stand_in_their_places_and_nothing_else_is_touched(page: Path) -> None:
+def test_tables_are_written_between_their_marks_and_nowhere_else(page: Path) -> None:
     report.keep(measured())
     report.write()
     text = page.read_text()
@@ -44,7 +44,7 @@ def test_tables_stand_in_their_places_and_nothing_else_is_touched(page: Path) ->
     assert report.read()["requests"].rows[0].rounds == {"kafka": [100.0], "tidelog": [150.0]}
 
 
-def test_a_part_that_was_cut_short_says_so(page: Path) -> None:
+def test_an_interrupted_part_is_marked(page: Path) -> None:
     report.keep(measured(cut_short="LoadFailed: no leader"))
     report.write()
     assert "Cut short: LoadFailed: no leader." in page.read_text()

@@ -103,7 +103,7 @@ def write(address: str, topic: str, *values: bytes) -> None:
 
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
-def test_consumers_go_on_after_a_restart_raised_the_epoch(changing: Node, java: Talker) -> None:
+def test_consumers_continue_after_a_restart_raised_the_epoch(changing: Node, java: Talker) -> None:
     """Consumers fetch with the old epoch, are refused, learn the new one and continue where they were.
 
     A consumer that starts at an offset of the older epoch asks OffsetForLeaderEpoch whether its records still exist.

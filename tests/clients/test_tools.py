@@ -71,7 +71,7 @@ def test_kafkas_test_of_clients_and_brokers_passes(plain: Node, java: Talker) ->
     assert (answer["status"], "SUCCESS" in answer["printed"]) == (0, True), answer["printed"]
 
 
-def test_its_verifiable_producer_is_told_of_every_record(plain: Node) -> None:
+def test_the_verifiable_producer_gets_an_answer_for_every_record(plain: Node) -> None:
     """The tool writes 0, 1, 2 ... and reports each acknowledgement. It needs its own process because it ends it."""
     create(plain, "verified", 1, {})
     printed = kafka_jars.run_tool(

@@ -171,7 +171,7 @@ class ObjectStoreConformance:
                 await store.head(key)
 
     # --- conditions ---------------------------------------------------------------------------------------------------
-    async def test_creating_what_exists_fails_and_changes_nothing(self, store: ObjectStore) -> None:
+    async def test_creating_an_existing_key_fails_and_changes_nothing(self, store: ObjectStore) -> None:
         first = await store.put("root", b"first", if_absent=True)
         with pytest.raises(PreconditionFailed):
             await store.put("root", b"second", if_absent=True)
@@ -192,7 +192,7 @@ class ObjectStoreConformance:
         read = await store.get("root")
         assert (read.data, read.etag) == (b"second", second.etag)
 
-    async def test_replacing_what_is_missing_fails_and_creates_nothing(self, store: ObjectStore) -> None:
+    async def test_replacing_a_missing_key_fails_and_creates_nothing(self, store: ObjectStore) -> None:
         etag = (await store.put("other", b"")).etag
         with pytest.raises(PreconditionFailed):
             await store.put("root", b"first", if_match=etag)

@@ -161,7 +161,7 @@ async def test_the_end_offset_of_an_epoch(any_core: Driven) -> None:
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
-async def test_a_topic_made_again_begins_anew(any_core: Driven) -> None:
+async def test_a_recreated_topic_starts_empty(any_core: Driven) -> None:
     ids = set()
     for value in (b"old", b"new"):
         await any_core.create("t")

@@ -162,7 +162,7 @@ async def test_delete_records_hides_them_in_both_tiers(node: Running) -> None:
     assert await node.log.delete_records(T0, -1) == 40
 
 
-async def test_the_store_away_costs_cold_reads_only(node: Running) -> None:
+async def test_an_unreachable_store_fails_cold_reads_only(node: Running) -> None:
     await filled(node)
     await node.seal("t")
     await node.evicted("t")
@@ -224,7 +224,7 @@ async def test_configs_are_described_with_their_sources_and_refused_as_a_whole(n
 
 
 # --- the bucket -------------------------------------------------------------------------------------------------------
-async def test_manifests_and_segments_tile_what_is_in_the_bucket(node: Running) -> None:
+async def test_manifests_and_segments_tile_the_offloaded_offsets(node: Running) -> None:
     await filled(node)
     (empty,) = await node.core.cold.manifests("t")
     assert not isinstance(empty, LogError)

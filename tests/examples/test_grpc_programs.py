@@ -78,7 +78,7 @@ def test_they_send_and_read_records(node: Node, program: Program) -> None:
     assert all(each["headers"] == {"language": language} for each in sent)
 
 
-def test_they_say_what_the_node_says(node: Node, program: Program) -> None:
+def test_they_print_the_nodes_answers(node: Node, program: Program) -> None:
     done = program(node.grpc, "no-such-topic", "x")
     assert done.returncode == 1
     assert "no topic 'no-such-topic'" in done.stderr

@@ -63,7 +63,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, dict[str, s
 
 
 @pytest.mark.xdist_group("spark")  # in one worker with the snippet, so that the commands are run once
-def test_the_commands_do_what_they_say(printed: tuple[Node, dict[str, str]]) -> None:
+def test_the_commands_do_what_their_comments_say(printed: tuple[Node, dict[str, str]]) -> None:
     _, outputs = printed
 
     def said(part: str) -> str:
@@ -83,7 +83,7 @@ def test_the_commands_do_what_they_say(printed: tuple[Node, dict[str, str]]) -> 
 
 
 @pytest.mark.xdist_group("spark")
-def test_the_examples_of_kafka_and_grpc_do_what_they_say(printed: tuple[Node, dict[str, str]]) -> None:
+def test_the_examples_of_kafka_and_grpc_print_what_the_page_shows(printed: tuple[Node, dict[str, str]]) -> None:
     _, outputs = printed
     assert outputs["Kafka clients"].splitlines() == ["0 b'alice' b'tea'", "1 b'alice' b'coffee'", "2 b'alice' b'water'"]
     assert outputs["gRPC"].splitlines() == ["0 3", "[b'tea', b'coffee', b'water', b'juice']"]
@@ -102,7 +102,7 @@ def test_the_output_of_a_start_can_be_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("spark")
-def test_the_first_snippet_asks_the_bucket_with_sql(printed: tuple[Node, dict[str, str]]) -> None:
+def test_the_first_snippet_queries_the_bucket_with_sql(printed: tuple[Node, dict[str, str]]) -> None:
     """The node has stopped, so only the bucket can answer."""
     node, _ = printed
     (snippet,) = re.findall(r"^```python\n(.*?)^```", README.split("\n## ")[0], re.MULTILINE | re.DOTALL)
@@ -133,7 +133,7 @@ def test_the_snippet_reads_the_topic(
     assert "juice" in shown
 
 
-def test_the_configuration_file_is_one(tmp_path: Path) -> None:
+def test_the_configuration_file_is_accepted(tmp_path: Path) -> None:
     (block,) = blocks("toml", "Configuration")
     path = tmp_path / "node.toml"
     path.write_text(block)

@@ -55,7 +55,7 @@ def test_the_examples_do_what_they_say(node: Node) -> None:
 
 
 @pytest.mark.parametrize("name", ["produce", "consume", "blocking", "topics", "cold"])
-def test_an_example_without_arguments_says_how_it_is_called(name: str) -> None:
+def test_an_example_without_arguments_prints_its_usage(name: str) -> None:
     program = ROOT / "examples" / "sdk" / f"{name}.py"
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -79,7 +79,7 @@ def full(tmp_path: Path) -> Iterator[Full]:
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.faults)])
-def test_appends_are_refused_and_reads_go_on_until_space_returns(full: Full, rounds: int) -> None:
+def test_appends_are_refused_and_reads_continue_until_space_returns(full: Full, rounds: int) -> None:
     """Each round leaves another number of bytes free, so that a batch, an index or a new segment fails."""
     rng = random.Random(SEED + rounds)
     print(f"TIDELOG_FAULT_SEED={SEED}")

@@ -42,7 +42,7 @@ def fill(path: Path) -> None:
 
 
 @pytest.mark.parametrize("during_snapshots", [False, True])
-async def test_a_full_disk_refuses_changes_and_reads_go_on_until_space_returns(
+async def test_a_full_disk_refuses_changes_and_allows_reads_until_space_returns(
     small_disk: Path, during_snapshots: bool
 ) -> None:
     bound = 2000 if during_snapshots else 1 << 30

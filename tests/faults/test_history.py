@@ -72,7 +72,7 @@ def test_a_lost_record_at_the_end() -> None:
     assert judge(history) == ["pass 1: b'plain-4', acknowledged at 0/5, is lost"]
 
 
-def test_a_lost_record_whose_offset_was_given_to_the_next() -> None:
+def test_a_lost_record_whose_offset_was_assigned_to_the_next() -> None:
     history = sound()
     edit(history, lambda records: records.pop(4))
     edit(history, renumber)
@@ -86,7 +86,7 @@ def test_a_record_acknowledged_without_an_offset_may_not_be_lost() -> None:
     assert judge(history) == ["pass 1: b'plain-5', acknowledged at 1/None, is lost"]
 
 
-def test_a_record_seen_but_never_acknowledged_may_not_go_again() -> None:
+def test_a_record_once_read_may_not_disappear() -> None:
     history = sound()
     history.acks = []
     history.passes = [Pass(0, history.passes[1].partitions), Pass(0, history.passes[1].partitions)]

@@ -190,7 +190,7 @@ async def check_start(held: Held | None, run: Run, root: Path) -> None:
 
 
 @pytest.mark.parametrize("starts", [15, pytest.param(250, marks=[pytest.mark.faults, pytest.mark.timeout(900)])])
-async def test_a_node_that_starts_on_what_is_left_has_everything_offloaded(
+async def test_a_node_that_starts_after_the_loss_has_everything_offloaded(
     run: Run, tmp_path: Path, starts: int
 ) -> None:
     print(f"TIDELOG_FAULT_SEED={SEED}")

@@ -90,7 +90,7 @@ def test_a_slow_store_serves(troubled: World) -> None:
     troubled.sound()
 
 
-def test_a_store_that_is_away_at_the_start_is_named_and_taken_up_later(troubled: World) -> None:
+def test_a_store_unreachable_at_the_start_is_named_and_used_later(troubled: World) -> None:
     troubled.write(100)
     troubled.node.stop()
     troubled.proxy.always(hang_up_before())
@@ -155,7 +155,7 @@ def test_offloaded_bytes_equal_the_written_ones(troubled: World) -> None:
     troubled.sound()
 
 
-def test_produce_goes_on_to_the_disk_watermark(tmp_path: Path, versitygw: S3Server) -> None:
+def test_produce_continues_up_to_the_disk_watermark(tmp_path: Path, versitygw: S3Server) -> None:
     """Then produce is refused, before the disk is full; when the store is back, space returns and produce resumes."""
     with small_disk(tmp_path / "data", 32), S3Proxy(versitygw.endpoint) as proxy:
         marks = {"tidelog.disk.watermark.slow": "0.5", "tidelog.disk.watermark.refuse": "0.6"}

@@ -63,7 +63,7 @@ LOSSES = [whole_directory, every_file, segments, manifest_and_segments]
         *(pytest.param(loss, clean, marks=pytest.mark.faults) for loss in LOSSES for clean in (True, False)),
     ],
 )
-def test_a_lost_log_goes_on_at_the_end_of_the_manifest(
+def test_a_lost_log_continues_at_the_end_of_the_manifest(
     world: World, loss: Callable[[Path], None], clean_stop: bool
 ) -> None:
     with world.load() as load:

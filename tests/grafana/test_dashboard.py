@@ -41,12 +41,12 @@ def loaded() -> dict[str, Any]:
     return dashboard
 
 
-def test_the_file_is_what_its_table_makes() -> None:
+def test_the_file_is_generated_from_its_table() -> None:
     assert PATH.read_text() == text(), "run `python -m scripts.grafana_dashboard`"
 
 
 @pytest.mark.parametrize(("where", "panel"), list(panels()), ids=lambda value: value if isinstance(value, str) else "")
-def test_every_expression_asks_for_what_is_served(where: str, panel: Panel) -> None:
+def test_every_expression_uses_served_metrics(where: str, panel: Panel) -> None:
     known = served()
     for query in panel.queries:
         series = list(asked(query.expression))
@@ -76,7 +76,7 @@ def test_a_name_that_is_not_served_is_found() -> None:
     assert each.name == "a_bucket" and set(each.labels) == {"x", "y"} and set(each.grouped) == {"le"}
 
 
-def test_panels_lie_side_by_side_in_their_rows(loaded: dict[str, Any]) -> None:
+def test_panels_of_a_row_are_side_by_side(loaded: dict[str, Any]) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in loaded["panels"]:
         place = panel["gridPos"]

@@ -26,7 +26,7 @@ def stop_cleanly(node: Node) -> None:
 
 
 @pytest.mark.parametrize("restart", [crash, stop_cleanly])
-def test_records_are_there_once_and_a_reader_goes_on(tmp_path: Path, restart: Callable[[Node], None]) -> None:
+def test_records_are_appended_once_and_a_reader_continues(tmp_path: Path, restart: Callable[[Node], None]) -> None:
     with Node(tmp_path) as node, BlockingClient.connect(node.grpc) as client:
         client.create_topic("t", partitions=2)
         found: list[Message] = []

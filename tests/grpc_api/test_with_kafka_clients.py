@@ -72,7 +72,7 @@ def read_by_sdk(client: BlockingClient, topic: str) -> list[Message]:
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_each_reads_what_the_other_wrote(node: Node, compression: Compression) -> None:
+def test_each_client_reads_records_of_the_other(node: Node, compression: Compression) -> None:
     theirs, ours = f"theirs-{compression}", f"ours-{compression}"
     with BlockingClient.connect(node.grpc) as client:
         for topic in (theirs, ours):

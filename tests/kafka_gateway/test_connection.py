@@ -70,7 +70,7 @@ def test_any_split_of_the_bytes_gives_the_same_requests(bodies: list[bytes], cut
     assert connection.held_bytes == 0
 
 
-def test_many_connections_share_one_buffer_and_keep_only_what_is_cut_off() -> None:
+def test_many_connections_share_one_buffer_and_keep_only_incomplete_frames() -> None:
     scratch = bytearray(SCRATCH)
     first, second = Connection(Limits(), scratch), Connection(Limits(), scratch)
     whole = frame(PRODUCE, 1, b"first body")
@@ -80,7 +80,7 @@ def test_many_connections_share_one_buffer_and_keep_only_what_is_cut_off() -> No
     assert (first.held_bytes, second.held_bytes) == (0, 0)
 
 
-def test_a_buffer_grows_with_what_arrives_and_not_with_what_is_promised() -> None:
+def test_a_buffer_grows_with_received_and_not_with_announced_bytes() -> None:
     connection = make(scratch=1 << 16)
     feed(connection, frame(PRODUCE, 1, bytes(90 << 20))[: 1 << 16])
     assert connection.held_bytes <= 1 << 20
@@ -115,7 +115,7 @@ def test_frames_of_all_sizes_in_pieces_of_all_sizes(seed: int) -> None:
 
 @pytest.mark.parametrize("promised", [LARGE_FRAME, 100_000, KEPT_BUFFER, 90 << 20])
 @pytest.mark.parametrize("arrived", [1, 112, 5000, 15_000])
-def test_a_buffer_is_a_small_multiple_of_what_has_arrived(promised: int, arrived: int) -> None:
+def test_a_buffer_is_a_small_multiple_of_the_received_bytes(promised: int, arrived: int) -> None:
     """Otherwise thousands of connections would fill the request memory pool with a hundred bytes each."""
     connection = make(scratch=1 << 16)
     feed(connection, frame(PRODUCE, 1, bytes(promised))[:arrived])

@@ -63,7 +63,7 @@ async def test_a_short_request_whose_task_starts_late_does_not_wait_for_long_one
         assert [int(row.error_code) for row in topic.partitions] == [0]
 
 
-async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
+async def test_a_turn_handles_only_as_many_sockets_as_its_time_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that 2,000 clients that send at once are served over several turns, with all others in between."""

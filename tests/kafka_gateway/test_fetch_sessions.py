@@ -44,11 +44,11 @@ def test_ids_are_positive_and_differ() -> None:
     assert [create(cache, 1), create(cache, 1)] == [2**31 - 1, 5]
 
 
-def test_epochs_go_round() -> None:
+def test_session_epochs_wrap_around() -> None:
     assert [next_epoch(0), next_epoch(1), next_epoch(2**31 - 1)] == [1, 2, 1]
 
 
-def test_without_room_there_is_no_session() -> None:
+def test_without_room_no_session_is_created() -> None:
     cache = cache_of(2)
     first, second = create(cache, 2), create(cache, 3)
     assert first and second
@@ -56,7 +56,7 @@ def test_without_room_there_is_no_session() -> None:
     assert len(cache) == 2 and cache.evictions == 0
 
 
-def test_the_stalest_goes_first() -> None:
+def test_the_stalest_session_is_evicted_first() -> None:
     cache = cache_of(2)
     first, second = create(cache, 2), create(cache, 3)
     assert use(cache, first, 1, 10)
@@ -66,7 +66,7 @@ def test_the_stalest_goes_first() -> None:
     assert cache.evictions == 1
 
 
-def test_a_larger_session_takes_the_place_of_the_smallest_old_one() -> None:
+def test_a_larger_session_evicts_the_smallest_old_one() -> None:
     cache = cache_of(2)
     first, second = create(cache, 2), create(cache, 3)
     now = EVICTION_MS + 1
@@ -86,7 +86,7 @@ def test_sessions_created_or_used_within_two_minutes_stay() -> None:
     assert create(cache, 50, EVICTION_MS + 10)
 
 
-def test_partitions_are_counted_as_sessions_grow_and_go() -> None:
+def test_partitions_are_counted_as_sessions_grow_and_end() -> None:
     cache = cache_of(10)
     session = create(cache, 5)
     assert isinstance(cache.begin(ask(session, 1, (5, 6), (0,)), 12, 0), FetchContext)
@@ -104,7 +104,7 @@ def test_partitions_of_all_sessions_are_bounded() -> None:
     assert (cache.partitions, len(cache)) == (4, 1)
 
 
-def test_without_slots_there_are_no_sessions() -> None:
+def test_with_zero_slots_no_session_is_created() -> None:
     assert create(cache_of(0), 1) == 0
 
 

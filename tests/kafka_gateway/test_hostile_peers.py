@@ -62,7 +62,7 @@ async def test_a_frame_of_a_senseless_size_is_not_waited_for(node: Node, size: i
     await is_served(node)
 
 
-async def test_promises_of_a_hundred_mebibytes_cost_what_arrives(node: Node) -> None:
+async def test_announced_hundred_mebibytes_cost_only_the_received_bytes(node: Node) -> None:
     await is_served(node)
     before = resident_bytes(node)
     async with peers(node, PEERS) as promising:
@@ -73,7 +73,7 @@ async def test_promises_of_a_hundred_mebibytes_cost_what_arrives(node: Node) -> 
         assert resident_bytes(node) - before < PEERS * FIRST_BUFFER + PEERS_BYTES
 
 
-async def test_slow_peers_are_served_in_their_time_and_hold_nobody_up(node: Node) -> None:
+async def test_slow_peers_are_served_and_delay_no_other(node: Node) -> None:
     async with peers(node, PEERS) as slow:
         for place in range(len(API_VERSIONS)):
             for peer in slow:

@@ -136,7 +136,7 @@ def test_refused_batches_are_answered_in_request_order(module: Any, version: int
 
 
 @pytest.mark.parametrize("first", [[], [(7, None)], [(7, BATCH)]])
-def test_a_second_batch_of_a_partition_is_refused_wherever_the_first_one_stands(module: Any, first: Any) -> None:
+def test_a_second_batch_of_a_partition_is_refused_at_any_position(module: Any, first: Any) -> None:
     rows = [*first, (0, BATCH), (0, OTHER), (0, BATCH), (1, BATCH)]
     frame = request_frame("produce", 9, topic_data=[produce_topic(9, "known", KNOWN_ID, rows)])
     request = parse_produce(module, frame, 9)
@@ -147,7 +147,7 @@ def test_a_second_batch_of_a_partition_is_refused_wherever_the_first_one_stands(
     assert [append.partition.partition for append in request.appends][-2:] == [0, 1]
 
 
-def test_an_unknown_topic_id_is_refused_and_what_follows_is_read(module: Any) -> None:
+def test_an_unknown_topic_id_is_refused_and_later_topics_are_read(module: Any) -> None:
     topics = [
         produce_topic(13, "", uuid.UUID(int=5), [(0, BATCH), (1, None)]),
         produce_topic(13, "", KNOWN_ID, [(4, OTHER)]),

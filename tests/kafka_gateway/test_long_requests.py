@@ -226,7 +226,7 @@ async def test_produces_that_fail_in_the_middle_make_room_for_the_next(
                 assert {int(row.error_code) != 0 for row in rows} == {fails}
 
 
-async def test_a_large_produce_of_which_some_is_refused_says_so_of_each(tmp_path: Path) -> None:
+async def test_a_large_produce_reports_each_refused_batch(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, server), connected(server) as client:
         batch, broken = record_batch(bytes(3 << 20)), record_batch(bytes(3 << 20))[:-1] + b"x"
         rows = [{"index": index, "records": each} for index, each in enumerate((broken, batch, batch))]
@@ -286,7 +286,7 @@ async def test_more_rows_than_one_request_may_have_are_refused_by_name(tmp_path:
         assert [topic.name for topic in (await client.ask("metadata", 9, topics=None)).topics] == ["topic"]
 
 
-async def test_requests_that_many_send_in_one_go_take_turns_with_others(tmp_path: Path) -> None:
+async def test_pipelined_requests_take_turns_with_others(tmp_path: Path) -> None:
     """Each request is short, but together they are long."""
     some = request_frame("delete_topics", 5, topic_names=NAMES[:200])
     async with serving(tmp_path) as (_, server), connected(server) as asks_much, connected(server) as asks_little:

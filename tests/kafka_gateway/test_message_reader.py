@@ -103,7 +103,7 @@ def test_any_bytes_are_read_or_malformed(version: tuple[str, int], place: int, d
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 1 << 28, 5])
-def test_a_count_that_lies_is_malformed(count: int) -> None:
+def test_a_wrong_count_is_malformed(count: int) -> None:
     with pytest.raises(Malformed, match=f"an array of {count} elements"):
         messages_of("metadata", 1).read(struct.pack(">i", count))
     compact = bytearray()

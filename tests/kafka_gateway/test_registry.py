@@ -41,7 +41,7 @@ def test_every_served_version_exists_and_is_flexible_from_where_the_table_says(a
         assert request.__flexible__ == (version >= api.flexible_from)
 
 
-def test_only_produce_is_advertised_below_what_is_served() -> None:
+def test_only_produce_is_advertised_below_its_served_versions() -> None:
     assert [(api.name, api.served_from) for api in APIS if api.served_from != api.lowest] == [("Produce", 3)]
 
 

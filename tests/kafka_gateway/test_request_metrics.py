@@ -9,7 +9,7 @@ from kafka_gateway.settings import Limits
 
 
 @pytest.mark.parametrize("place", range(len(TOTAL_BOUNDS_S)))
-def test_a_bucket_holds_what_is_not_longer_than_its_bound(place: int) -> None:
+def test_a_bucket_counts_durations_up_to_its_bound(place: int) -> None:
     metrics = RequestMetrics()
     metrics.answered(TOTAL_BOUNDS_S[place])
     metrics.answered(TOTAL_BOUNDS_S[place] * 1.001)

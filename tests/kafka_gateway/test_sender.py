@@ -73,7 +73,7 @@ async def finish(sender: Sender, near: socket.socket, far: socket.socket, connec
     return b"".join(out)
 
 
-async def test_a_large_file_goes_in_shares(sockets: tuple[socket.socket, socket.socket]) -> None:
+async def test_a_large_file_is_sent_in_shares(sockets: tuple[socket.socket, socket.socket]) -> None:
     content = os.urandom(LARGEST_SHARE + 1000)
     file = shared_file(content)
     sender, connection = (
@@ -128,7 +128,7 @@ async def test_many_small_answers_are_one_write(sockets: tuple[socket.socket, so
 
 
 @pytest.mark.parametrize("size", [1, 8 << 10])
-async def test_a_large_answer_goes_in_shares(
+async def test_a_large_answer_is_sent_in_shares(
     sockets: tuple[socket.socket, socket.socket], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shares are bounded by bytes and by the number of send calls."""
@@ -146,7 +146,7 @@ async def test_a_large_answer_goes_in_shares(
     assert first + await finish(sender, *sockets, connection) == b"".join(pieces)
 
 
-async def test_the_head_of_a_file_takes_nothing_of_the_files_share(
+async def test_bytes_before_a_file_do_not_count_in_its_share(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     """Otherwise every response whose file has the size of a share would be cut in two."""
@@ -169,7 +169,7 @@ async def test_a_full_socket_counts_as_blocked(sockets: tuple[socket.socket, soc
     assert first + await finish(sender, *sockets, connection) == b"".join(pieces)
 
 
-async def test_small_answers_go_without_ceremony(sockets: tuple[socket.socket, socket.socket]) -> None:
+async def test_small_answers_are_sent_directly(sockets: tuple[socket.socket, socket.socket]) -> None:
     sender, connection = Sender(asyncio.get_running_loop()), answering(b"one", b"two")
     assert sender.send_small(sockets[0], connection)
     assert (drained(sockets[1]), connection.unsent, list(connection.out)) == (b"onetwo", 0, [])
@@ -272,7 +272,7 @@ def busy_sender() -> Sender:
     return sender
 
 
-async def test_a_thread_sends_what_is_large_while_others_are_given_small_answers(
+async def test_a_thread_sends_large_answers_while_small_ones_are_sent(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     content = os.urandom(32 << 20)

@@ -75,7 +75,7 @@ async def test_produces_without_answers_leave_no_trace_in_the_answers(tmp_path: 
 
 
 @pytest.mark.parametrize("size", [1 << 20, 3 << 20])
-async def test_a_large_batch_goes_in_and_out(tmp_path: Path, size: int) -> None:
+async def test_a_large_batch_is_produced_and_fetched(tmp_path: Path, size: int) -> None:
     batch = record_batch(bytes(size))
     async with serving(tmp_path) as (_, server), connected(server) as client:
         client.send(produce(1, batch=batch), produce(2, batch=batch))
@@ -87,7 +87,7 @@ async def test_a_large_batch_goes_in_and_out(tmp_path: Path, size: int) -> None:
         assert server.held_bytes == 0
 
 
-async def test_thousands_of_requests_in_one_segment_are_taken_in_shares(tmp_path: Path) -> None:
+async def test_thousands_of_requests_in_one_segment_are_handled_in_shares(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server), connected(server) as client, connected(server) as other:
         count = 20 * REQUESTS_A_TURN
         await other.ask("metadata", 9, topics=None)

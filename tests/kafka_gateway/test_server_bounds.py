@@ -54,7 +54,7 @@ async def test_requests_that_are_not_whole_have_a_bound_together(tmp_path: Path)
         assert server.connections == 1
 
 
-async def test_requests_that_never_get_whole_lock_nobody_out(tmp_path: Path) -> None:
+async def test_incomplete_requests_lock_no_client_out(tmp_path: Path) -> None:
     begun = produce(1, batch=record_batch(bytes(2 << 20)))
     async with serving(tmp_path, request_memory_bytes=9 << 19) as (_, server), connected(server) as stalled:
         stalled.send(begun[: 5 << 18])
@@ -138,7 +138,7 @@ async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: P
 
 
 # --- clients that go ---------------------------------------------------------------------------------------------------
-async def test_a_client_that_goes_ends_its_waiting_fetch(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_ends_its_delayed_fetch(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server):
         async with connected(server) as client:
             client.send(fetch(1, wait_ms=60_000))
@@ -155,7 +155,7 @@ async def test_requests_received_before_the_client_left_are_handled(tmp_path: Pa
         assert core.partitions[PARTITION].next_offset == 10
 
 
-async def test_files_are_released_when_the_client_goes_while_they_are_sent(tmp_path: Path) -> None:
+async def test_files_are_released_when_the_client_leaves_during_their_sending(tmp_path: Path) -> None:
     batch = record_batch(bytes(8 << 20))
     async with serving(tmp_path) as (core, server):
         file = core.partitions[PARTITION].file

@@ -81,7 +81,7 @@ def world(kept: Kept) -> World:
     return World(kept)
 
 
-def test_the_shortest_interval_and_all_names_of_what_fits(world: World) -> None:
+def test_matching_subscriptions_give_the_shortest_interval_and_all_names(world: World) -> None:
     world.subscriptions = [
         Subscription(["a.", "b."], 5000, [("client_id", "prod.*")]),
         Subscription(["b.", "c."], 700, [("client_id", "producer"), ("client_instance_id", "A+Cw")]),
@@ -104,7 +104,9 @@ def test_the_shortest_interval_and_all_names_of_what_fits(world: World) -> None:
         ("client_source_port", "999", True),
     ],
 )
-def test_a_subscription_may_name_what_the_connection_knows(world: World, what: str, pattern: str, fits: bool) -> None:
+def test_a_subscription_may_match_properties_of_the_connection(
+    world: World, what: str, pattern: str, fits: bool
+) -> None:
     world.client.software_name, world.client.software_version = "librdkafka", "1.2"
     world.subscriptions = [Subscription(["a."], 500, [(what, pattern)])]
     assert bool(world.subscribed().metrics) is fits

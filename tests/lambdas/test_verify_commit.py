@@ -65,7 +65,7 @@ class Dying(BlockingMemoryStore):
         raise AssertionError("the handler lists nothing")
 
 
-async def test_each_commit_wakes_a_check_of_what_it_added(world: World) -> None:
+async def test_each_commit_triggers_a_check_of_its_segments(world: World) -> None:
     for number in range(3):
         await world.extend()
         assert world.wake() == []
@@ -225,7 +225,7 @@ async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -
     assert second.base == 10
 
 
-async def test_a_cursor_older_than_the_grace_says_what_it_may_have_missed(world: World) -> None:
+async def test_a_cursor_older_than_the_grace_reports_a_possible_gap(world: World) -> None:
     await world.extend()
     assert world.wake() == []
     for _ in range(3):
@@ -323,7 +323,7 @@ def test_an_event_that_is_not_a_batch_names_the_fault(world: World) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "file:///tmp/x", "memory://x"])
-def test_settings_name_what_is_missing(url: str) -> None:
+def test_the_error_names_the_missing_settings(url: str) -> None:
     with pytest.raises(InvalidConfig, match="TIDELOG_STORE"):
         read_settings({"TIDELOG_STORE": url})
     found = read_settings({"TIDELOG_STORE": "s3://history/live", "TIDELOG_READER": "mine"})

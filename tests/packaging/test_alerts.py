@@ -90,7 +90,7 @@ def test_each_fires_for_the_sick_node_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=NAMES)
-def test_each_asks_for_what_is_served_and_stands_in_the_page(alert: dict[str, Any]) -> None:
+def test_each_alert_uses_served_metrics_and_is_in_the_page(alert: dict[str, Any]) -> None:
     known = served()
     for name in set(re.findall(r"\b[a-z]\w*_\w+", alert["expr"])):
         assert name in known, name

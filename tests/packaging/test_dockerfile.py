@@ -37,7 +37,7 @@ def test_it_runs_as_a_user_without_rights_the_same_as_in_kubernetes() -> None:
     assert f"useradd --uid {context['runAsUser']} " in rests("RUN")[0]
 
 
-def test_it_serves_what_it_exposes_and_is_asked_where_it_answers() -> None:
+def test_the_exposed_ports_are_served_and_the_health_check_uses_one() -> None:
     ports = [each.port for each in listeners_of(SETTINGS).bound]
     ports += [host_and_port(SETTINGS.grpc_listener)[1], host_and_port(SETTINGS.http_listener)[1]]
     assert rests("EXPOSE") == [" ".join(map(str, ports))]

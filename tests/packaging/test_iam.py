@@ -199,7 +199,7 @@ def test_the_policies_of_node_and_reader_allow_their_requests_and_no_more(
     check("node", written | recorder.made)
 
 
-def test_no_policy_says_everything() -> None:
+def test_no_policy_allows_everything() -> None:
     for name in ("node", "reader"):
         for each in statements(name):
             assert not any("*" in action for action in each["Action"])

@@ -103,7 +103,7 @@ def test_kustomize_builds_them(folder: str, services: list[str]) -> None:
     )
 
 
-def test_the_node_takes_its_settings_and_is_reached_where_services_lead() -> None:
+def test_the_node_accepts_its_settings_and_listens_where_services_point() -> None:
     pod = resource("StatefulSet")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     written = {each["name"]: each.get("value") for each in container["env"]}
@@ -133,6 +133,6 @@ def test_probes_request_served_paths() -> None:
     assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 
 
-def test_node_toml_holds_what_must_be_replaced_and_nothing_secret() -> None:
+def test_node_toml_has_the_values_to_replace_and_no_secrets() -> None:
     loaded = tomllib.loads((FOLDER / "base" / "node.toml").read_text())
     assert loaded["store"] == "s3://BUCKET/tidelog"

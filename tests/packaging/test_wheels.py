@@ -46,7 +46,7 @@ def test_there_are_wheels_of_both_for_each_python() -> None:
 
 @pytest.mark.parametrize("wheel", ALL, ids=lambda wheel: wheel.name)
 class TestContents:
-    def test_it_holds_what_git_tracks_and_its_own_kernels(self, wheel: Path) -> None:
+    def test_the_wheel_has_the_tracked_files_and_its_own_kernels(self, wheel: Path) -> None:
         name, _, tag, *_ = wheel.name.split("-")
         wanted = set()
         for place, inside in PLACES[name].items():

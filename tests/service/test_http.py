@@ -101,7 +101,7 @@ async def test_connections_stay_within_the_limit(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-async def test_a_connection_whose_answer_is_being_built_is_kept(asked_before: bool) -> None:
+async def test_a_connection_with_an_answer_in_progress_is_kept(asked_before: bool) -> None:
     """The slow request's connection is the oldest; the later ones are idle, before or after an answer."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 

@@ -91,7 +91,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     assert json.loads(node.get("/readyz")[1])["store"] == "ok"
 
 
-def test_an_older_copy_that_lacks_a_topic_says_how_the_cluster_goes_on(node: Node, tmp_path: Path) -> None:
+def test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster(node: Node, tmp_path: Path) -> None:
     """The backup is of the last start of the lost directory, so only the missing topic shows that it is older."""
     create(node, "orders", 1, TIERED)
     cluster = cluster_of(node)
@@ -115,7 +115,7 @@ def test_an_older_copy_that_lacks_a_topic_says_how_the_cluster_goes_on(node: Nod
         assert len(consume(node, topic, 1, 100)) == 100
 
 
-def test_an_older_copy_of_a_lost_directory_says_how_the_cluster_goes_on(node: Node, tmp_path: Path) -> None:
+def test_an_older_copy_of_a_lost_directory_says_how_to_continue_the_cluster(node: Node, tmp_path: Path) -> None:
     create(node, "orders", 1, TIERED)
     produce(node, "orders", 100)
     cluster = cluster_of(node)

@@ -147,7 +147,7 @@ async def test_a_recovery_point_is_of_the_time_its_end_was_committed_not_of_the_
             assert {p.claimed.committed_at for p in found if p.topic == "u"} == {0}
 
 
-async def test_a_take_over_does_not_go_on_where_another_start_came_in_between(tmp_path: Path) -> None:
+async def test_a_take_over_stops_if_another_start_came_in_between(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     store = FaultyStore(left)
     store.fail(1, "put", "cluster.json", Cut("before the swap"))
@@ -191,7 +191,7 @@ async def refused(directory: Path, left: MemoryStore, cluster: str, why: str) ->
     assert {info.key: left.blocking().get(info.key).data for info in left.blocking().list("")} == before
 
 
-async def test_a_live_topic_whose_file_is_gone_or_older_is_not_deleted(tmp_path: Path) -> None:
+async def test_a_live_topic_with_a_missing_or_older_file_is_not_deleted(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     cluster = before.cluster_id
     await metadata_removed(left, cluster)

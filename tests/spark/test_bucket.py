@@ -90,7 +90,7 @@ def test_a_deleted_topic(memory_bucket: Bucket) -> None:
     assert f"topic a (topic id {topic_id_of('a')}) was deleted" in refusal(memory_bucket)
 
 
-def test_a_partition_deleted_meanwhile(memory_bucket: Bucket) -> None:
+def test_a_partition_deleted_during_the_query(memory_bucket: Bucket) -> None:
     memory_bucket.publish("a", 1)
     memory_bucket.extend("a", numbered(0, 5))
     asyncio.run(memory_bucket.tier("a").delete_partition())

@@ -84,7 +84,9 @@ def test_tables_name_their_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         tables(store="/directory", topics="a")
 
 
-def test_an_executor_that_lacks_one_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bucket: Bucket) -> None:
+def test_an_executor_without_a_dependency_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bucket: Bucket
+) -> None:
     bucket.publish("a", 1)
     bucket.extend("a", numbered(0, 10))
     source = DefaultSource(options(tmp_path / "store", "a"))

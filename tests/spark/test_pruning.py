@@ -124,7 +124,7 @@ def test_the_planned_segments_and_pages(
     assert pieces(reader_of(tmp_path / "store", *filters)) == read
 
 
-def test_the_log_says_what_prunes(bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_pruning_conditions(bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     reader_of(tmp_path / "store", EqualTo(("key",), b"k"), GreaterThan(OFFSET, 5))
     reader_of(tmp_path / "store", StringStartsWith(("topic",), "b"))
     assert [entry.message for entry in caplog.records] == [

@@ -135,7 +135,7 @@ def test_a_piece_is_its_bytes_read_in_whole_checked_stretches(
     assert len(watched.reads) == len(segment_reads) + 1  # one more read for the sidecar
 
 
-def test_reads_ahead_go_on_into_the_next_piece(memory_bucket: Bucket, segment: RemoteSegment) -> None:
+def test_read_ahead_continues_into_the_next_piece(memory_bucket: Bucket, segment: RemoteSegment) -> None:
     watched = Watched(memory_bucket.store)
     pieces = [
         piece_of(segment, 0, 100),

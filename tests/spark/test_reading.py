@@ -297,7 +297,7 @@ def test_aborted_records_and_markers_are_not_read(transactional: Path) -> None:
     assert read_offsets(transactional, isolationLevel="read_committed") == COMMITTED
 
 
-def test_aborted_records_are_read_if_asked_for(transactional: Path) -> None:
+def test_aborted_records_are_read_on_request(transactional: Path) -> None:
     markers = {15, 16, 20, 31}
     expected = [offset for offset in range(32) if offset not in markers]
     assert read_offsets(transactional, isolationLevel="read_uncommitted") == expected

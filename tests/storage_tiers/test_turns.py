@@ -31,7 +31,7 @@ async def work(turn: Turn, seconds: Seconds, name: str, story: list[str], slices
         turn.leave()
 
 
-async def test_work_takes_turns_and_the_loop_goes_round_between_them() -> None:
+async def test_work_takes_turns_and_the_loop_runs_between_them() -> None:
     seconds, story = Seconds(), list[str]()
     lane = Lane(seconds)
     rounds = 0

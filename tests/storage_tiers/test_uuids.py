@@ -35,7 +35,7 @@ def test_text_and_bytes_are_one_another() -> None:
         assert parse_uuid(uuid_text(raw)) == raw
 
 
-def test_a_dashed_uuid_is_one_of_version_4() -> None:
+def test_a_dashed_uuid_has_version_4() -> None:
     text = random_dashed_uuid(SeededRng(1))
     parsed = uuid.UUID(text)
     assert (str(parsed), parsed.version, parsed.variant) == (text, 4, uuid.RFC_4122)

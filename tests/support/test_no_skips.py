@@ -44,7 +44,7 @@ def test_a_skipped_test_fails_the_run(tmp_path: Path, words: tuple[str, ...]) ->
     assert [said for _, said in WAYS if said not in told] == []
 
 
-def test_every_row_says_why_and_names_tests_that_are_there() -> None:
+def test_every_row_has_a_reason_and_names_existing_tests() -> None:
     sources = "\n".join(f"/{path.name}::" for path in (ROOT / "tests").rglob("test_*.py"))
     for row in ALLOWED:
         assert row.why and row.said

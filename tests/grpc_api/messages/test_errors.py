@@ -38,7 +38,7 @@ def test_every_error_comes_back_as_itself(error: type[LogError]) -> None:
     assert detail.retriable == retriable(back) == (error.advice in (Advice.RETRY, Advice.REDIRECT))
 
 
-def test_the_detail_is_where_and_what_rich_grpc_errors_are() -> None:
+def test_the_detail_has_the_key_and_form_of_rich_grpc_errors() -> None:
     ((key, value),) = trailing_metadata(errors.NotLeader("moved"))
 
     status = Status.FromString(value)

@@ -7,7 +7,7 @@ from hatchling.builders.wheel import WheelBuilder
 from grpc_api.proto.generate import ROOT, sources
 
 
-def test_the_wheel_holds_every_proto_file_and_says_that_it_is_typed() -> None:
+def test_the_wheel_has_every_proto_file_and_the_typed_marker() -> None:
     shipped = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
 
     protos = {str(source.relative_to(ROOT)) for source in sources()}

@@ -79,7 +79,7 @@ def test_threads_share_a_producer(client: BlockingClient) -> None:
     assert all(each == sorted(each) for each in offsets)
 
 
-def test_a_reader_polls_seeks_and_goes_on(client: BlockingClient) -> None:
+def test_a_reader_polls_seeks_and_continues(client: BlockingClient) -> None:
     client.create_topic("t")
     with client.reader("t") as reader:
         assert reader.poll(0.2) is None

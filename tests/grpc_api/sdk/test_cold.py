@@ -102,7 +102,7 @@ async def test_asyncio_reads_the_same(left: Left) -> None:
     assert [message.offset for message in found] == [149, *range(150)]
 
 
-async def test_log_start_hides_what_was_deleted(tmp_path: Path) -> None:
+async def test_log_start_hides_deleted_records(tmp_path: Path) -> None:
     memory = MemoryStore(SystemClock())
     async with served(tmp_path / "data", FaultyStore(memory)) as node:
         await fill(node)

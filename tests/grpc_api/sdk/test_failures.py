@@ -114,7 +114,7 @@ async def test_without_idempotence_a_lost_answer_may_mean_twice_but_never_none(
     assert await values_of(client) == [b"lost", b"lost"]
 
 
-async def test_nothing_is_lost_or_doubled_while_the_node_comes_and_goes(node: Served, client: Client) -> None:
+async def test_restarts_of_the_node_lose_and_duplicate_nothing(node: Served, client: Client) -> None:
     await client.create_topic("t", partitions=3)
     sent: list[asyncio.Future[Sent]] = []
     async with client.producer(ProducerOptions(batch_bytes=2000, linger_s=0.001)) as producer:
@@ -156,7 +156,7 @@ async def test_a_node_that_forgot_the_producer_costs_one_batch_and_no_more(
     assert await values_of(client) == [b"a", b"c"]
 
 
-async def test_a_record_whose_time_is_up_says_whether_it_may_be_there(
+async def test_the_error_of_a_timed_out_record_says_whether_it_may_be_in_the_log(
     node: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_topic("t")
@@ -217,7 +217,7 @@ async def test_a_closed_producer_refuses_records(client: Client) -> None:
     assert await values_of(client) == [b"x"]
 
 
-async def test_a_topic_that_is_deleted_meanwhile_is_named_when_time_is_up(node: Served, client: Client) -> None:
+async def test_a_topic_deleted_meanwhile_is_named_at_the_timeout(node: Served, client: Client) -> None:
     await client.create_topic("t")
     async with client.producer(ProducerOptions(linger_s=0.3, delivery_timeout_s=0.8)) as producer:
         doomed = await producer.send("t", b"x")
@@ -229,7 +229,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_named_when_time_is_up(node: 
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-async def test_a_reader_goes_on_where_it_was_when_the_node_comes_back(node: Served, client: Client) -> None:
+async def test_a_reader_continues_at_its_position_when_the_node_returns(node: Served, client: Client) -> None:
     await client.create_topic("t")
     async with client.producer() as producer:
         await send_all(producer, 1000)

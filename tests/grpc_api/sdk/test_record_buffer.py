@@ -123,7 +123,7 @@ def test_without_an_open_batch_with_room_nothing_is_added(module: ModuleType) ->
 
 
 @each_twin
-def test_a_record_larger_than_all_bounds_goes_alone(module: ModuleType) -> None:
+def test_a_record_larger_than_all_bounds_is_sent_alone(module: ModuleType) -> None:
     buffer = module.RecordBuffer(500, 400)
     large = (None, b"x" * 5000, NO_HEADERS, 5, object)
     begin(module, buffer, "t", 0)

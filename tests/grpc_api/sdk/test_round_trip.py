@@ -56,7 +56,7 @@ async def test_codecs_are_used_and_read(node: Served, client: Client, compressio
     assert {header.codec.name.lower() for _, header in headers(stored)} == {compression}
 
 
-async def test_keys_go_where_java_puts_them_and_keep_their_order(client: Client) -> None:
+async def test_keys_are_partitioned_as_in_java_and_keep_their_order(client: Client) -> None:
     await client.create_topic("t", partitions=7)
     async with client.producer() as producer:
         for number in range(700):
@@ -82,7 +82,7 @@ async def test_records_without_key_fill_one_batch_then_another_partition(client:
     assert 5 <= changes <= 15
 
 
-async def test_a_reader_waits_for_what_comes(client: Client) -> None:
+async def test_a_reader_waits_for_new_records(client: Client) -> None:
     await client.create_topic("t")
     reader = client.reader("t", start="latest")
     waiting = asyncio.ensure_future(anext(reader))
@@ -213,7 +213,7 @@ def test_impossible_options_are_refused_when_given(wrong: dict[str, object]) -> 
         ProducerOptions(**wrong)  # type: ignore[arg-type]
 
 
-async def test_full_batches_go_out_while_the_program_keeps_sending(client: Client) -> None:
+async def test_full_batches_are_sent_while_the_program_keeps_producing(client: Client) -> None:
     """A program that awaits only `send` leaves the loop no other turn; the buffer never fills here."""
     await client.create_topic("t")
     options = ProducerOptions(linger_s=1.0, batch_bytes=10_000, buffer_bytes=1 << 30)

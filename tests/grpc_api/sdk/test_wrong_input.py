@@ -64,7 +64,7 @@ async def test_later_changes_to_a_programs_buffer_are_not_sent(client: Client) -
     assert [(message.key, message.value) for message in await read(client)] == [(b"key", b"sent")]
 
 
-async def test_a_missing_topic_is_made_as_the_error_says(client: Client) -> None:
+async def test_a_missing_topic_is_created_as_the_error_advises(client: Client) -> None:
     async with client.producer() as producer:
         with pytest.raises(UnknownTopicOrPartition, match="make it with `create_topic`"):
             await producer.send("t", b"x")

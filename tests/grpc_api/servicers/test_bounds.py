@@ -137,7 +137,7 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("traced")
-async def test_a_stream_that_waits_keeps_nothing_of_what_it_has_sent(node: Served, channel: Any) -> None:
+async def test_a_waiting_stream_keeps_none_of_its_sent_answers(node: Served, channel: Any) -> None:
     """This holds whether it waits for records or for memory: sent answers no longer count."""
     await fill(node, 1)
     answers = node.server.bounds.answers
@@ -282,7 +282,7 @@ async def test_the_more_streams_follow_the_longer_each_may_be_silent() -> None:
     assert follower.next_fetch(100_000).max_wait_ms == 100_000 * 1000 // LOOKS_PER_SECOND
 
 
-async def test_a_silent_look_makes_nothing_anew_of_the_partitions_a_stream_follows() -> None:
+async def test_an_idle_check_rebuilds_nothing_for_a_streams_partitions() -> None:
     """New objects that survive make garbage collections longer, which every caller waits for."""
     wanted = [FetchPartition(TopicPartition("t", each), 0, 1) for each in range(100)]
     follower = _Follower(Fetch(wanted, 100, 1, 1, Isolation(0)))

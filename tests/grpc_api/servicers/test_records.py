@@ -173,7 +173,7 @@ async def test_a_read_begins_at_the_given_position(client: Client, stub: Any) ->
     assert len(await read_all(stub, offsets=offsets)) == 6
 
 
-async def test_a_read_without_an_end_goes_on_with_what_comes(client: Client, stub: Any) -> None:
+async def test_a_read_without_an_end_continues_with_new_records(client: Client, stub: Any) -> None:
     await client.create_topic("t")
     call = stub.Read(pb.ReadRequest(topic="t", latest=False))
     for number in range(3):

@@ -133,7 +133,7 @@ async def test_the_callers_deadline_ends_the_wait(core: SealingCore, channel: An
     await asyncio.wait_for(core.cancelled.wait(), 10)
 
 
-async def test_health_says_that_it_serves(channel: Any) -> None:
+async def test_the_health_service_reports_serving(channel: Any) -> None:
     health = health_pb2_grpc.HealthStub(channel)
 
     for service in ("", *SERVICES):

@@ -75,7 +75,7 @@ async def test_requests_are_answered_in_their_order_with_their_sequence(stub: An
     assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there_once(node: Served, stub: Any) -> None:
+async def test_a_resumed_stream_keeps_its_identity_and_drops_duplicates(node: Served, stub: Any) -> None:
     first = stub.ProduceStream()
     await first.write(opening(idempotent=True))
     opened = (await first.read()).opened
@@ -180,7 +180,7 @@ async def test_a_stream_out_of_form_is_refused(
     assert log_end(node) == 0
 
 
-async def test_an_idempotent_stream_takes_its_own_batches_only(node: Served, stub: Any) -> None:
+async def test_an_idempotent_stream_accepts_only_batches_of_its_producer(node: Served, stub: Any) -> None:
     call = stub.ProduceStream()
     await call.write(opening(idempotent=True))
     opened = (await call.read()).opened
@@ -292,7 +292,7 @@ async def test_a_slow_reader_is_not_read_for(node: Served, stub: Any, monkeypatc
     call.cancel()
 
 
-async def test_a_stream_holds_no_file_while_its_caller_takes_its_time(
+async def test_a_stream_holds_no_file_while_its_caller_is_slow(
     node: Served, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers are copies, so the disk may free the segment meanwhile."""

@@ -107,7 +107,7 @@ async def test_partitions_are_added(handlers: HandlerClient, core: MemoryCore, v
     assert TopicPartition("second", 2) in core.partitions
 
 
-async def test_partitions_of_one_topic_are_asked_for_once(handlers: HandlerClient) -> None:
+async def test_growing_a_topic_twice_in_a_request_is_refused(handlers: HandlerClient) -> None:
     topics = [{"name": "second", "count": count, "assignments": None} for count in (2, 3)]
     answer = await handlers.ask("create_partitions", 3, topics=topics)
     assert [(row.name, int(row.error_code)) for row in answer.results] == [("second", 42)]
@@ -249,7 +249,7 @@ async def test_configs_are_described(handlers: HandlerClient, core: MemoryCore, 
         assert (one.configs[0].config_type, one.configs[0].documentation) == (2, None)
 
 
-async def test_synonyms_and_documentation_come_only_when_asked_for(handlers: HandlerClient) -> None:
+async def test_synonyms_and_documentation_are_returned_on_request_only(handlers: HandlerClient) -> None:
     resources = [{"resource_type": 2, "resource_name": "first", "configuration_keys": ["retention.ms"]}]
     plain = await handlers.ask("describe_configs", 4, resources=resources)
     assert plain.results[0].configs[0].synonyms == ()

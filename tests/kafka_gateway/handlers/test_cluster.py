@@ -77,7 +77,7 @@ async def test_only_the_requested_directory_is_described(handlers: HandlerClient
     assert (int(answer.error_code), directory_rows(answer)) == (0, rows)
 
 
-async def test_a_failing_disk_says_so(
+async def test_a_failing_disk_is_described_as_offline(
     handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = core.node
@@ -238,13 +238,13 @@ async def test_only_the_metadata_partition_alone_has_a_quorum(
 
 
 @pytest.mark.parametrize("broker_id", [7, -1])
-async def test_brokers_that_are_not_there_cannot_go(handlers: HandlerClient, broker_id: int) -> None:
+async def test_missing_brokers_cannot_be_unregistered(handlers: HandlerClient, broker_id: int) -> None:
     answer = await handlers.ask("unregister_broker", 0, broker_id=broker_id)
     message = f"Broker ID {broker_id} is not currently registered"
     assert (int(answer.error_code), answer.error_message) == (102, message)
 
 
-async def test_the_only_broker_cannot_go(handlers: HandlerClient) -> None:
+async def test_the_only_broker_cannot_be_unregistered(handlers: HandlerClient) -> None:
     answer = await handlers.ask("unregister_broker", 0, broker_id=1)
     assert int(answer.error_code) == 42
     assert "stop it instead" in answer.error_message

@@ -87,7 +87,7 @@ async def test_the_node_bounds_answers_too(core: MemoryCore) -> None:
         ([], ("zz", 0), []),
     ],
 )
-async def test_a_cursor_says_where_an_answer_begins(
+async def test_an_answer_begins_at_its_cursor(
     handlers: HandlerClient, names: list[str], cursor: tuple[str, int], pages: Any
 ) -> None:
     assert shown(await ask(handlers, names, cursor=cursor)) == pages

@@ -164,7 +164,7 @@ async def test_a_session_learns_the_name_of_an_id_when_the_topic_is_there(
     assert rows_of(await handlers.ask("fetch", 13, **values)) == [(0, 0, 0, 0)]
 
 
-async def test_partitions_with_records_go_to_the_end_of_a_session(handlers: HandlerClient, core: MemoryCore) -> None:
+async def test_partitions_with_records_move_to_the_end_of_a_session(handlers: HandlerClient, core: MemoryCore) -> None:
     for partition in (0, 1, 2):
         append(core, "first", partition)
     full = await handlers.ask("fetch", 12, **request(core, [(0, 2), (1, 2), (2, 2)], session_epoch=0))

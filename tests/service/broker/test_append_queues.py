@@ -77,7 +77,7 @@ async def values(node: Running) -> list[bytes | None]:
     return [record.value for record in await node.read_all("t")]
 
 
-async def test_others_go_on_and_the_order_stays(node: Running, gate: Gate) -> None:
+async def test_other_partitions_continue_and_the_order_is_kept(node: Running, gate: Gate) -> None:
     first, second = send(node, b"1"), send(node, b"2", b"3")
     await until(lambda: gate.waiting == 1)
     await node.append("plain", b"meanwhile")
@@ -149,7 +149,7 @@ async def test_the_queue_is_bounded(node: Running, gate: Gate, monkeypatch: pyte
     assert await values(node) == [b"1", b"3"]
 
 
-async def test_a_topic_deleted_meanwhile_takes_nothing_more(node: Running, gate: Gate) -> None:
+async def test_a_topic_deleted_meanwhile_refuses_queued_batches(node: Running, gate: Gate) -> None:
     first = send(node, b"1")
     await until(lambda: gate.waiting == 1)
     await node.core.topics.delete(["t"])
@@ -157,7 +157,7 @@ async def test_a_topic_deleted_meanwhile_takes_nothing_more(node: Running, gate:
     assert isinstance((await first)[0], UnknownTopicOrPartition)
 
 
-async def test_a_node_that_closes_finishes_what_it_has(tmp_path: Path, gate: Gate) -> None:
+async def test_a_closing_node_finishes_its_queued_batches(tmp_path: Path, gate: Gate) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", configs={"compression.type": "lz4"})
         first = send(node, b"1")
@@ -368,7 +368,7 @@ async def test_beyond_a_bound_the_loop_writes_itself(
     assert node.node.broker.append_queues.held_bytes == 0
 
 
-async def test_a_node_that_closes_finishes_what_threads_write(tmp_path: Path, held: Gate) -> None:
+async def test_a_closing_node_finishes_the_writes_of_threads(tmp_path: Path, held: Gate) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("plain")
         sent = [send(node, LARGER, topic="plain") for _ in range(3)]
@@ -379,7 +379,7 @@ async def test_a_node_that_closes_finishes_what_threads_write(tmp_path: Path, he
         assert await plain_values(node) == [LARGER] * 3
 
 
-async def test_a_queue_that_is_never_empty_goes_back_to_the_loop(
+async def test_a_queue_that_is_never_empty_returns_to_the_loop(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One producer with several requests in flight never finds its partition idle."""

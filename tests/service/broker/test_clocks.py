@@ -86,7 +86,7 @@ async def test_nothing_is_evicted_by_age_when_the_clock_jumps_ahead(tmp_path: Pa
         assert led.log.hot.local_start_offset == 0
 
 
-async def test_a_lasting_step_is_adopted(tmp_path: Path) -> None:
+async def test_a_step_that_lasts_becomes_the_expiry_time(tmp_path: Path) -> None:
     clock = SetClock()
     broker = {"log.retention.check.interval.ms": "50", "tidelog.clock.step.settle.ms": "1500"}
     async with running(tmp_path / "data", FaultyStore(MemoryStore(clock)), broker=broker, clock=clock) as node:
@@ -143,7 +143,7 @@ async def test_nothing_expires_by_a_clock_that_was_wrong_at_the_start(tmp_path: 
         await until(lambda: node.node.work.expiry.step_ms == 0)
 
 
-async def test_a_step_that_another_machine_confirms_is_taken_over_at_once(tmp_path: Path) -> None:
+async def test_a_step_confirmed_by_the_stores_clock_is_trusted_at_once(tmp_path: Path) -> None:
     clock = SetClock()
     broker = {"log.retention.check.interval.ms": "50"}
     store = FaultyStore(MemoryStore(clock))

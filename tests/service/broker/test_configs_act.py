@@ -148,7 +148,7 @@ async def test_a_config_acts_at_once_and_stops_when_it_is_deleted(
         assert not await acts(node)
 
 
-async def test_index_entries_are_as_dense_as_the_topic_says(node: Running) -> None:
+async def test_index_entries_follow_the_topics_interval(node: Running) -> None:
     await node.create("t", configs={"remote.storage.enable": "false", "index.interval.bytes": "1000"})
     await add(node, 20)
     sparse = await index_entries(node)
@@ -164,7 +164,7 @@ async def test_without_delete_in_its_policy_nothing_is_forgotten(node: Running) 
     assert await forgets_what_is_old(node)
 
 
-async def test_local_copies_go_as_soon_as_the_topic_says(node: Running) -> None:
+async def test_local_segments_are_evicted_by_the_topics_configs(node: Running) -> None:
     await node.create("t", configs={"local.retention.ms": "-2", "local.retention.bytes": "-2"})
     for change in ({"local_retention_ms": "0"}, {"local_retention_ms": None, "local_retention_bytes": "0"}):
         await add(node, 3)
@@ -193,7 +193,7 @@ async def test_a_topic_is_offloaded_in_time_paused_and_taken_back(node: Running)
     assert len(await node.read_all("t")) == hot(node).end_offset
 
 
-async def test_records_are_looked_into_unless_the_topic_says_header(node: Running) -> None:
+async def test_records_are_validated_unless_the_topic_says_header(node: Running) -> None:
     await node.create("t")
     whole = build_batch([NewRecord(b"k", VALUE, (), int(time.time() * 1000))])
     broken = bytearray(whole)
@@ -258,7 +258,7 @@ async def test_topics_are_created_with_the_brokers_defaults(tmp_path: Path) -> N
         assert [broker.rack for broker in node.core.topics.cluster().brokers] == ["r1"]
 
 
-async def test_connections_are_bounded_as_the_brokers_are_told_live(node: Running) -> None:
+async def test_connection_bounds_follow_dynamic_configs(node: Running) -> None:
     await alter(
         node,
         None,

@@ -100,7 +100,7 @@ async def test_a_copy_is_at_home_after_claiming_partitions_that_failed_to_open(t
             await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
 
 
-async def test_a_copy_that_was_served_unclaimed_claims_what_it_leads(tmp_path: Path) -> None:
+async def test_a_copy_served_unclaimed_claims_its_led_partitions(tmp_path: Path) -> None:
     serves = {"tidelog.store.claim.wait.ms": "0", "tidelog.store.unclaimed": "serve"}
     async with running(tmp_path / "data") as node:
         await begun(node)
@@ -214,7 +214,7 @@ async def made_a_topic_anew(node: Running) -> None:
         (made_a_topic_anew, "topic t was deleted and made anew"),
     ],
 )
-async def test_a_copy_that_has_missed_something_claims_nothing_and_the_original_goes_on(
+async def test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues(
     tmp_path: Path, did: Callable[[Running], Awaitable[None]], said: str
 ) -> None:
     """It would create the same thing twice: the topic under another id, so that the one in the bucket counts as deleted."""

@@ -83,7 +83,7 @@ async def test_a_partition_that_was_held_back_can_be_deleted(tmp_path: Path) -> 
 @pytest.mark.parametrize("tiered", [True, False])
 @pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS])
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_damaged_checkpoint_is_made_anew(tmp_path: Path, name: str, tiered: bool, clean: bool) -> None:
+async def test_a_damaged_checkpoint_is_rebuilt(tmp_path: Path, name: str, tiered: bool, clean: bool) -> None:
     node = await two_topics(tmp_path / "data", {} if tiered else LOCAL)
     (tmp_path / "data" / name).write_bytes(b"0\n7\n")
     if not clean:

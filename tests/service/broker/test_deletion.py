@@ -60,7 +60,7 @@ async def check_untouched(node: Running, new: Partition) -> None:
     assert node.node.ground.ending.fatal is None
 
 
-async def test_deleting_records_of_a_topic_that_goes_meanwhile(node: Running) -> None:
+async def test_deleting_records_of_a_topic_deleted_meanwhile(node: Running) -> None:
     await tiered(node)
     gate = node.store.hold(1, "put", "manifests/")
     work = asyncio.ensure_future(ends(node.log.delete_records(T0, 17)))
@@ -70,7 +70,7 @@ async def test_deleting_records_of_a_topic_that_goes_meanwhile(node: Running) ->
     await check_untouched(node, new)
 
 
-async def test_retention_of_a_topic_that_goes_meanwhile(node: Running) -> None:
+async def test_retention_of_a_topic_deleted_meanwhile(node: Running) -> None:
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")
@@ -81,7 +81,7 @@ async def test_retention_of_a_topic_that_goes_meanwhile(node: Running) -> None:
     await check_untouched(node, new)
 
 
-async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> None:
+async def test_retention_continues_when_a_topic_is_deleted_meanwhile(node: Running) -> None:
     """The topic's directory is gone when retention would save the committed manifest in it."""
     old = await tiered(node)
     old.log.hot.raise_log_start(20)

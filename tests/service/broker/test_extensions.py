@@ -20,7 +20,7 @@ JOB = ExtendJob(
 
 
 @pytest.mark.parametrize("outcome", [TierUnavailable("no answer"), asyncio.CancelledError()], ids=["lost", "cut"])
-async def test_an_offload_whose_outcome_is_open_counts_until_a_later_one_has_ended_well(
+async def test_an_offload_of_unknown_outcome_counts_until_a_later_one_succeeds(
     tmp_path: Path, outcome: BaseException
 ) -> None:
     async with running(tmp_path) as node:

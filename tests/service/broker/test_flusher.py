@@ -100,7 +100,7 @@ class HeldFsync(OsFiles):
         super().fsync(fd)
 
 
-async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) -> None:
+async def test_a_flush_ends_when_its_log_is_discarded(tmp_path: Path) -> None:
     """The bucket's log may be shorter, so the offsets to flush may never exist again."""
     files = HeldFsync()
     async with running(tmp_path / "data", files=files) as node:

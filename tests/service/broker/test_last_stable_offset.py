@@ -65,7 +65,7 @@ def fetched(led: Partition, offset: int, isolation: Isolation) -> Fetched:
     return taken.answers[0]
 
 
-async def test_an_open_transaction_ends_what_readers_of_committed_records_see(log: HotLog) -> None:
+async def test_an_open_transaction_bounds_reads_of_committed_records(log: HotLog) -> None:
     led = partition_of(log)
     append(led, batch_of(2))
     append(led, batch_of(1, producer=(8, 0, 0), transactional=True))

@@ -130,7 +130,7 @@ async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) 
     assert found == {partition.partition: partition.log.log_start_offset for partition in partitions}
 
 
-async def test_the_manifest_drops_segments_that_lie_in_a_page(node: Running) -> None:
+async def test_the_manifest_drops_segments_inside_a_page(node: Running) -> None:
     """With more segments than a manifest holds, the oldest are in a manifest page, and retention takes some of that page."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):

@@ -40,7 +40,7 @@ async def test_existing_records_are_answered_at_once(tmp_path: Path) -> None:
             part.release_all()
 
 
-async def test_it_waits_for_what_comes_and_for_no_longer_than_it_may(tmp_path: Path) -> None:
+async def test_it_waits_for_new_records_until_its_deadline(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t", COUNT)
         assert not any(part.size or part.error for part in await fetch(node, asked(20)))

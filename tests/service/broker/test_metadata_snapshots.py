@@ -18,7 +18,7 @@ async def snapshots_of(node: Running) -> list[str]:
     return [info.key async for info in node.store.list(f"{node.node.ground.metadata.image.cluster_id}/metadata/")]
 
 
-async def test_a_tier_process_that_ends_meanwhile_takes_no_snapshot_with_it(
+async def test_a_tier_process_that_ends_meanwhile_loses_no_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "1000"}) as node:

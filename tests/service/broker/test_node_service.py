@@ -19,7 +19,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
         yield started
 
 
-async def test_the_directory_holds_what_is_local(node: Running, tmp_path: Path) -> None:
+async def test_the_directory_has_the_local_bytes(node: Running, tmp_path: Path) -> None:
     await filled(node)
     await node.create("a", partitions=2)
     await node.append("a", b"value")
@@ -37,7 +37,7 @@ async def test_the_directory_holds_what_is_local(node: Running, tmp_path: Path) 
     assert {r.partition: r.size_bytes for r in directory.replicas}[TopicPartition("t", 0)] == 0
 
 
-async def test_a_replica_is_looked_at_when_it_is_taken(node: Running) -> None:
+async def test_a_replica_is_described_when_it_is_read(node: Running) -> None:
     """Looking at thousands of replicas takes 10 ms if it is done in one go."""
     await node.create("t")
     (directory,) = node.node.broker.core.node.log_directories()

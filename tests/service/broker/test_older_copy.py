@@ -57,7 +57,7 @@ async def an_older_copy(root: Path, put_back: Callable[[Path, Path], None]) -> R
 
 
 @pytest.mark.parametrize("put_back", [another_directory, other_files])
-async def test_it_takes_nothing_before_it_was_compared(
+async def test_it_refuses_appends_before_its_comparison(
     tmp_path: Path, put_back: Callable[[Path, Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     node = await an_older_copy(tmp_path, put_back)
@@ -83,7 +83,7 @@ async def test_it_takes_nothing_before_it_was_compared(
     assert "partitions.moved" not in caplog.text
 
 
-async def test_one_that_lacks_nothing_goes_on(tmp_path: Path) -> None:
+async def test_a_complete_copy_continues(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=TIERED)
         for i in range(10):

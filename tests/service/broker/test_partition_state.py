@@ -28,7 +28,7 @@ def test_a_quorum_of_one_commits_at_once() -> None:
     assert state.high_watermark == 5
 
 
-def test_an_append_that_must_be_flushed_holds_itself_and_what_follows() -> None:
+def test_an_append_that_must_be_flushed_delays_itself_and_later_ones() -> None:
     state = alone()
     state.appended(0, 5, hold_until_flushed=False)
     assert not state.appended(5, 8, hold_until_flushed=True)
@@ -129,7 +129,7 @@ def test_a_former_leader_neither_counts_its_flushes_nor_its_followers() -> None:
     assert state.high_watermark == 4
 
 
-def test_a_new_leader_is_behind_its_epoch_until_what_came_before_is_committed() -> None:
+def test_a_new_leader_is_behind_its_epoch_until_earlier_records_are_committed() -> None:
     state = replicated(2, log_end=5)
     assert (state.epoch_start, state.is_behind_epoch) == (5, True)
     state.appended(5, 9, hold_until_flushed=False)

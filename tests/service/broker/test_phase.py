@@ -236,7 +236,7 @@ def test_callers_get_the_latest_reason_of_each_cause() -> None:
 @pytest.mark.parametrize(
     "event", [event for event, effect in EFFECTS.items() if effect.cause or effect.ends_acknowledgements]
 )
-def test_an_event_that_callers_are_told_of_needs_a_reason(event: PartitionEvent) -> None:
+def test_an_event_reported_to_callers_needs_a_reason(event: PartitionEvent) -> None:
     life = after(Life.begin(KEY), PartitionEvent.RECOVER)
     if event is PartitionEvent.COMPARE:
         life = Life.begin(KEY)
@@ -327,7 +327,7 @@ async def test_every_event_in_every_phase(tmp_path: Path, phase: Phase, event: P
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if ANSWERS[phase].read is None])
-async def test_past_the_log_end_of_what_may_be_an_older_copy_may_be_more(tmp_path: Path, phase: Phase) -> None:
+async def test_offsets_past_the_end_of_a_possible_older_copy_are_not_out_of_range(tmp_path: Path, phase: Phase) -> None:
     led = in_phase(phase, tmp_path)
     with pytest.raises(OffsetNotAvailable if led.is_recovering else OffsetOutOfRange):
         led.read(7, max_bytes=100, isolation=Isolation.READ_UNCOMMITTED, min_one=True)

@@ -58,7 +58,7 @@ async def alter(node: Running, topic: str, **values: str) -> None:
 
 
 @pytest.mark.parametrize("wanted", CODECS)
-async def test_every_codec_is_stored_as_the_topic_says(node: Running, wanted: str) -> None:
+async def test_every_codec_is_stored_by_the_topics_config(node: Running, wanted: str) -> None:
     await node.create("t", configs={"compression.type": wanted})
     records = [
         NewRecord(b"a", TEXT, (("name", b"x"), ("none", None)), now_ms()),

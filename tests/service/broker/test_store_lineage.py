@@ -285,7 +285,7 @@ async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) 
         assert [record.offset for record in await node.read_all("t")] == list(range(end))
 
 
-async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
+async def test_eviction_checks_the_store_first(tmp_path: Path) -> None:
     """What the bucket showed an hour ago may be gone, and then the local records are the last copy."""
     async with grown(tmp_path / "data") as (node, _):
         key, hot = led(node).ids.manifest_key, led(node).log.hot

@@ -119,9 +119,7 @@ async def test_a_partition_that_fails_holds_no_other_one_up(tmp_path: Path) -> N
             await round_of(node)
 
 
-async def test_a_listing_that_was_cut_short_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interrupted_listing_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage_tiers.cold.process.operations.LISTED_KEYS", 3)
     async with running(tmp_path / "data", broker=CALM) as node:
         await tiered(node, "a", "b")
@@ -188,7 +186,7 @@ async def test_a_lost_manifest_is_reported_at_the_next_listing(
         assert "no manifest" in caplog.text
 
 
-async def test_removed_ranges_go_without_a_listing(tmp_path: Path) -> None:
+async def test_removed_segments_are_swept_without_a_listing(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=CALM) as node:
         (led,) = await tiered(node, "a")
         await round_of(node)

@@ -72,7 +72,7 @@ async def test_keys_outside_the_topics_partitions_stay(tmp_path: Path) -> None:
         assert [record.value for record in await node.read_all("t")] == [b"new"]
 
 
-async def test_a_manifest_that_is_gone_is_deleted_again_before_anything_goes(tmp_path: Path) -> None:
+async def test_a_missing_manifest_is_marked_deleted_again_before_any_sweep(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=CALM) as node:
         prefix = await deleted(node)
         key = f"{prefix}manifests/00003.json"

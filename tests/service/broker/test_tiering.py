@@ -62,7 +62,7 @@ def log_start_in_the_bucket(led: Partition) -> int:
 
 
 # --- the store away ---------------------------------------------------------------------------------------------------
-async def test_below_log_start_the_disk_is_freed_while_the_store_is_away(tmp_path: Path) -> None:
+async def test_below_log_start_the_disk_is_freed_while_the_store_is_unreachable(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore(SystemClock()), down=True)
     async with running(tmp_path / "data", store, new_cluster=True) as node:
         led = await filled(node)
@@ -157,7 +157,7 @@ async def test_segments_that_may_be_offloaded_are_not_called_deleted(node: Runni
     assert log_start_in_the_bucket(led) == 17
 
 
-async def test_sealing_a_topic_that_is_deleted_says_so(node: Running) -> None:
+async def test_sealing_a_deleted_topic_reports_it(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/")
     await filled(node)
     sealing = asyncio.ensure_future(node.log.seal("t", wait=True, timeout_ms=60_000))
@@ -181,7 +181,7 @@ async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
 
 
 # --- what must not happen -----------------------------------------------------------------------------------------------
-async def test_a_range_without_batches_is_an_error_and_stops_nobody(
+async def test_a_segment_without_batches_is_an_error_and_stops_no_other(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.create("t", configs=TIERED)
@@ -194,7 +194,7 @@ async def test_a_range_without_batches_is_an_error_and_stops_nobody(
     assert led.log.tier is None
 
 
-async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
+async def test_an_unexpected_failure_is_logged_and_work_continues(
     node: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await node.create("t", configs=TIERED)
@@ -215,7 +215,7 @@ async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
     assert "a defect" in caplog.text
 
 
-async def test_a_manifest_that_says_deleted_is_no_reason_to_evict(node: Running) -> None:
+async def test_a_manifest_marked_deleted_does_not_cause_eviction(node: Running) -> None:
     led = await filled(node, KEPT)
     await node.seal("t")
     manifest, known = await manifest_of(led), led.log.tier
@@ -252,7 +252,7 @@ async def test_a_topic_that_is_tiered_no_more_keeps_its_history_over_a_restart(t
         assert [record.offset for record in await node.read_all("t", start=17)] == list(range(17, 41))
 
 
-async def test_a_partition_whose_manifest_was_lost_waits_for_the_bucket(tmp_path: Path) -> None:
+async def test_a_partition_with_a_lost_saved_manifest_recovers_from_the_bucket(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         led = await filled(node)
         await node.seal("t")

@@ -145,6 +145,6 @@ def test_a_closed_connection_is_logged() -> None:
         require_reachable(address)
 
 
-def test_the_request_is_one_that_kafka_answers() -> None:
+def test_the_probe_is_a_request_that_kafka_answers() -> None:
     """ApiVersions (18), version 0; its correlation id is two line ends."""
     assert REQUEST == b"\0\0\0\x15\0\x12\0\0\r\n\r\n\0\x0btidelog-cli"

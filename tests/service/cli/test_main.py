@@ -83,7 +83,7 @@ def test_the_command_imports_nothing_heavy_before_it_is_needed() -> None:
     ],
     ids=" ".join,
 )
-def test_a_node_that_is_not_there_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
+def test_an_unreachable_node_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
     address = f"127.0.0.1:{free_port()}"
 
     ran = tidelog(*words, "--bootstrap-server", address, stdin="")
@@ -129,7 +129,7 @@ def test_a_wrong_command_line_is_exit_code_2(words: tuple[str, ...]) -> None:
     assert tidelog(*words, stdin="").code == 2
 
 
-def test_a_store_that_is_not_there_is_one_line_and_exit_code_2() -> None:
+def test_a_missing_store_is_one_line_and_exit_code_2() -> None:
     ran = tidelog("cold", "ls", "--store", "file:///nowhere/at/all")
 
     assert ran.code == 2

@@ -78,7 +78,7 @@ def test_the_command_line_precedes_the_environment_and_the_default(
     ],
     ids=" ".join,
 )
-def test_every_command_that_talks_to_a_node_takes_both(
+def test_every_command_with_a_node_accepts_both(
     node: Node, profiles: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiles.write_text(f'[near]\nbootstrap-server = "{nobody()},{node.kafka}"\n')
@@ -121,9 +121,7 @@ def test_every_command_that_talks_to_a_node_takes_both(
         (b"\xff", "prod", "{path} is not TOML, which is UTF-8: byte 0 is not"),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_one_line(
-    profiles: Path, text: str | bytes | None, name: str | None, said: str
-) -> None:
+def test_an_unusable_profile_is_one_line(profiles: Path, text: str | bytes | None, name: str | None, said: str) -> None:
     if text is not None:
         profiles.write_bytes(text if isinstance(text, bytes) else text.encode())
 
@@ -140,7 +138,7 @@ def test_an_unreadable_file_is_reported(profiles: Path) -> None:
     assert (ran.code, ran.err) == (2, f"tidelog: cannot read {profiles}: Is a directory\n")
 
 
-def test_a_profile_is_written_as_the_error_says(node: Node, profiles: Path) -> None:
+def test_a_profile_is_added_as_the_error_advises(node: Node, profiles: Path) -> None:
     told = tidelog("topic", "list", "--profile", "prod").err
     line = 'write the table [prod] with bootstrap-server = "HOST:PORT" there'
     assert line in told

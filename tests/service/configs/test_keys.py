@@ -176,7 +176,7 @@ def test_unknown_keys_name_the_nearest() -> None:
         (TOPIC_KEYS, "message.timestamp.difference.max.ms", "write message.timestamp.before.max.ms and"),
     ],
 )
-def test_keys_of_earlier_kafkas_name_what_there_is_instead(registry: Registry, name: str, instead: str) -> None:
+def test_keys_of_earlier_kafkas_name_their_replacement(registry: Registry, name: str, instead: str) -> None:
     with pytest.raises(InvalidConfig, match=f"Unknown {registry.scope.value} config name: {name} .*{instead}"):
         registry.get(name)
 

@@ -89,7 +89,7 @@ def test_kafkas_lists_of_synonyms_with_units() -> None:
     assert described(image, BROKER, "log.retention.minutes").value is None
 
 
-def test_the_default_of_all_brokers_shows_only_what_was_set() -> None:
+def test_the_default_of_all_brokers_shows_only_set_keys() -> None:
     assert not NODE.describe(EMPTY, EVERY_BROKER)
     image = altered(EMPTY, EVERY_BROKER, ("log.segment.bytes", SET, "2000000"))
     (entry,) = NODE.describe(image, EVERY_BROKER)
@@ -97,7 +97,7 @@ def test_the_default_of_all_brokers_shows_only_what_was_set() -> None:
     assert listed(entry) == [("log.segment.bytes", "2000000", 3)]
 
 
-def test_a_node_describes_what_it_was_started_with() -> None:
+def test_a_node_describes_its_startup_configs() -> None:
     node = Resolver({"tidelog.grpc.listener": "127.0.0.1:5000"}, node_id=7, has_store=True)
     broker = Resource(ResourceKind.BROKER, "7")
     assert described(EMPTY, broker, "tidelog.grpc.listener", node).value == "127.0.0.1:5000"
@@ -172,7 +172,7 @@ def test_topics_without_configs_share_their_settings_and_the_cache_is_bounded(mo
     assert len(node._cached) <= 5
 
 
-def test_internal_topics_reach_the_bucket_sooner_unless_told_otherwise() -> None:
+def test_internal_topics_reach_the_bucket_sooner_by_default() -> None:
     assert TIERED.topic(EMPTY, "z").tidelog_tier_max_lag_ms == 3_600_000
     assert TIERED.topic(EMPTY, "__consumer_offsets").tidelog_tier_max_lag_ms == 600_000
     image = altered(EMPTY, EVERY_BROKER, ("tidelog.tier.max.lag.ms", SET, "5"))
@@ -194,7 +194,7 @@ def test_internal_topics_reach_the_bucket_sooner_unless_told_otherwise() -> None
         ),
     ],
 )
-def test_describing_what_is_not_there(resource: Resource, error: type[LogError], message: str) -> None:
+def test_describing_missing_resources(resource: Resource, error: type[LogError], message: str) -> None:
     with pytest.raises(error) as raised:
         NODE.describe(EMPTY, resource)
     assert str(raised.value) == message

@@ -70,7 +70,7 @@ def test_the_new_cluster_option_starts_a_cluster_and_may_stay_on_the_command_lin
     assert first in clusters(node)
 
 
-def test_an_empty_directory_waits_for_a_store_that_is_away(tmp_path: Path, versitygw: S3Server) -> None:
+def test_an_empty_directory_waits_for_an_unreachable_store(tmp_path: Path, versitygw: S3Server) -> None:
     with S3Proxy(versitygw.endpoint) as proxy:
         proxy.always(hang_up_before())
         node = Node(tmp_path, store=f"s3://{BUCKET}/{tmp_path.name}", flags=["--s3-endpoint", proxy.endpoint])
@@ -115,7 +115,7 @@ def test_a_refusal_is_bounded() -> None:
     assert f"and {100 - NAMED_CLUSTERS} more" in said
 
 
-def test_a_node_whose_records_went_to_a_store_does_not_start_without_one(tmp_path: Path) -> None:
+def test_a_node_with_offloaded_records_does_not_start_without_a_store(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         create(node, "kept", 1, {**TIERED, "local.retention.ms": "-2"})
         create(node, "evicted", 1, TIERED)

@@ -123,7 +123,7 @@ async def test_a_copy_refuses_appends_until_its_manifest_is_claimed(tmp_path: Pa
         assert decode((await node.store.get(key)).data).commit == shown.commit
 
 
-async def test_a_copy_whose_disk_fails_counts_as_moved_until_it_was_compared(tmp_path: Path) -> None:
+async def test_a_copy_with_a_failing_disk_counts_as_moved_until_compared(tmp_path: Path) -> None:
     """Otherwise the next start would lead at once, even on a log older than the bucket."""
     directory = tmp_path / "data"
     async with running(directory) as node:

@@ -121,7 +121,7 @@ def test_a_manifest_older_than_its_segments(store: BlockingMemoryStore, behind: 
     assert (FindingKind.WENT_BACK, MANIFEST) in found(store)
 
 
-def test_one_offload_that_was_never_committed_is_no_damage(store: BlockingMemoryStore) -> None:
+def test_one_uncommitted_offload_is_not_damage(store: BlockingMemoryStore) -> None:
     segment = manifest_of(store).segments[-1]
     for old, new in (
         (segment.key, ids_of(1).segment_key(120, 2, "a" * 32)),
@@ -394,7 +394,7 @@ def test_a_saved_manifest_newer_than_the_stores(store: BlockingMemoryStore, data
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
 
 
-def test_a_saved_manifest_of_long_ago_whose_segments_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_an_old_saved_manifest_with_swept_segments(store: BlockingMemoryStore, data_dir: Path) -> None:
     """Its commit is older than any in `recent`: each of its segments must then be live or removed since."""
     now = manifest_of(store)
     ids = tuple(CommitId(commit, f"{commit:032x}") for commit in range(now.commit + 9, now.commit + 41))

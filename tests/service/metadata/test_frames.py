@@ -65,5 +65,5 @@ def test_a_term_never_falls() -> None:
         scan(encode(FRAMES[0]) + encode(Frame(2, 8, b"")), 7, "log")
 
 
-def test_a_length_beyond_the_file_is_no_frame() -> None:
+def test_a_length_beyond_the_file_is_not_a_frame() -> None:
     assert decode(b"\xff" * 64) is None

@@ -127,7 +127,7 @@ def test_completely_deleted_topics_are_remembered_for_a_while() -> None:
     assert kept == tuple(many[5:])
 
 
-def test_revisions_of_topic_files_rise_and_go_with_their_topics() -> None:
+def test_revisions_of_topic_files_rise_and_end_with_their_topics() -> None:
     image = image_of(*new_topic("a", 1), *new_topic("b", 2))
     seen = {topic_id(1): 4, topic_id(2): 2, topic_id(3): 9}
     image = image.apply(pb.MetadataRecord(topic_files=topic_files_record(seen)))

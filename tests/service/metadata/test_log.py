@@ -79,7 +79,7 @@ async def test_proposals_made_while_the_disk_is_busy_share_one_fsync_and_apply_i
         assert log.image.topic_config("a") == {"k": "49"}
 
 
-async def test_change_plans_on_what_was_accepted_and_returns_the_plans_result(tmp_path: Path) -> None:
+async def test_change_plans_on_accepted_proposals_and_returns_the_plans_result(tmp_path: Path) -> None:
     def plan(name: str) -> Callable[[MetadataImage], tuple[list[pb.MetadataRecord], int]]:
         def create(image: MetadataImage) -> tuple[list[pb.MetadataRecord], int]:
             if name in image.topic_ids:

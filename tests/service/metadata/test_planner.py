@@ -74,7 +74,7 @@ def test_an_existing_name_is_reported_before_any_other_error() -> None:
     refused(TopicExists, "Topic 'a.b' already exists.", NewTopic("a.b", 0, 0, {"nope": "1"}))
 
 
-def test_the_name_of_the_metadata_log_is_taken() -> None:
+def test_the_name_of_the_metadata_log_is_reserved() -> None:
     refused(
         InvalidRequest,
         "Creation of internal topic __cluster_metadata is prohibited.",
@@ -312,7 +312,7 @@ def test_a_topic_id_is_new_and_prints_well() -> None:
     assert str(TopicId(taken[3])).startswith("-")
 
 
-def test_a_start_registers_the_broker_anew_and_raises_every_leader_epoch() -> None:
+def test_a_start_registers_the_broker_again_and_raises_every_leader_epoch() -> None:
     at = Endpoint("INSIDE", "localhost", 9092)
     image = MetadataImage()
     for expected in (1, 2):
@@ -328,7 +328,7 @@ def test_a_start_registers_the_broker_anew_and_raises_every_leader_epoch() -> No
     assert planner.name_cluster(image, "cluster") == ()
 
 
-def test_a_broker_leads_only_what_it_has_a_replica_of() -> None:
+def test_a_broker_leads_only_partitions_of_which_it_is_a_replica() -> None:
     assert planner.lead_everything(ONE, 2) == ()
 
 
@@ -360,7 +360,7 @@ def test_followers_of_one_leader_differ() -> None:
     assert len({pair for pair in replicas if pair[0] == 1}) == 3
 
 
-def test_replicas_of_a_partition_stand_in_different_racks() -> None:
+def test_replicas_of_a_partition_are_in_different_racks() -> None:
     racks = ["a", "a", "a", "b", "b", "c"]
     for replicas in placed(racks, 30, 3):
         assert len({racks[broker - 1] for broker in replicas}) == 3
@@ -379,7 +379,7 @@ def test_topics_of_one_partition_do_not_all_land_on_one_broker() -> None:
     assert leaders == {1, 2, 3}
 
 
-def test_growth_goes_on_where_placement_stopped() -> None:
+def test_new_partitions_continue_the_placement() -> None:
     image = image_with_brokers([None] * 3)
     image = image.apply_batch(create_topic(image, NewTopic("t", 2), CONFIGS, topic_id(5)).records)
     image = image.apply_batch(create_partitions(image, "t", 6, None))

@@ -85,7 +85,7 @@ def test_a_push_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
     }
 
 
-def test_a_push_of_many_metrics_takes_several_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_push_of_many_metrics_is_logged_in_several_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "tidelog.client.metrics")
     many = [message((1, b"metric.%03d" % n), (7, message((1, DOUBLE)))) for n in range(100)]
     ClientTelemetryLog(lambda: (NAME,)).receive(PushedMetrics(bytes(16), "me", b"".join(map(data_of, many)), False))
@@ -103,7 +103,7 @@ def subscribe(node: Node, match: str) -> None:
     assert kafka_jars.run_tool(tool, *bootstrap, "--list").split() == ["all"]
 
 
-def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
+def test_a_java_producer_pushes_the_subscribed_metrics(tmp_path: Path) -> None:
     with Node(tmp_path, settings={"metric.reporters": NAME}) as node:
         subscribe(node, "client_id=perf.*")
         properties = ("--command-property", f"bootstrap.servers={node.kafka}", "client.id=perf-1")
@@ -120,7 +120,7 @@ def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
     assert any(name.startswith("org.apache.kafka.producer.") for name in last["metrics"])
 
 
-def test_librdkafka_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
+def test_librdkafka_pushes_the_subscribed_metrics(tmp_path: Path) -> None:
     """The subscription matches by software name, which only the connection knows."""
     with Node(tmp_path, settings={"metric.reporters": NAME}) as node:
         subscribe(node, "client_software_name=confluent-kafka-python")

@@ -200,7 +200,7 @@ async def test_an_unreachable_store_is_logged_once(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.parametrize("configs", [{}, TIERED], ids=["local", "tiered"])
-async def test_a_log_that_lost_what_was_flushed_is_an_error(
+async def test_a_log_that_lost_flushed_records_is_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, configs: dict[str, str]
 ) -> None:
     async with running(tmp_path) as node:

@@ -76,7 +76,7 @@ def test_openmetrics_is_served_if_accept_prefers_it(accept: str, wanted: bool) -
     assert prefers_open_metrics(accept) is wanted
 
 
-async def test_the_server_says_which_form_it_is_and_waits_for_the_node() -> None:
+async def test_the_server_names_its_format_and_waits_for_the_node() -> None:
     import aiohttp
 
     started: list[bool] = []
@@ -119,7 +119,7 @@ async def test_others_have_their_turn_while_many_partitions_are_looked_at(tmp_pa
         assert (await scraping).count(b"\nkafka_log_log_size{") == partitions
 
 
-async def test_a_partition_that_goes_during_a_scrape_counts_once(tmp_path: Path) -> None:
+async def test_a_partition_removed_during_a_scrape_counts_once(tmp_path: Path) -> None:
     async with observed(tmp_path / "data", {}) as world:
         await world.create("t", 2 * PARTITIONS_A_TURN)
         await world.node.append("t", b"a", partition=2 * PARTITIONS_A_TURN - 1)

@@ -65,7 +65,7 @@ def test_a_kafka_client_with_tls_is_recognised(node: Node) -> None:
     assert "a TLS hello" in said(node, "request.refused")[before]["error"]
 
 
-def test_http_and_grpc_are_called_what_they_are(node: Node) -> None:
+def test_http_and_grpc_are_named_in_the_log(node: Node) -> None:
     with pytest.raises((urllib.error.URLError, OSError)):
         urllib.request.urlopen(f"http://{node.kafka}/metrics", timeout=10)
     until(lambda: any("an HTTP request" in line["error"] for line in said(node, "request.refused")), "HTTP is named")
@@ -116,7 +116,7 @@ def alter(node: Node, topic: str, key: str, value: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def test_a_topic_that_asks_for_compaction_is_warned_of(node: Node) -> None:
+def test_a_compacted_topic_causes_a_warning(node: Node) -> None:
     create(node, "compacted", 1, {"cleanup.policy": "compact"})
     create(node, "plain", 1, {})
     line = waits_for(node, "topic.not_compacted", topic="compacted")

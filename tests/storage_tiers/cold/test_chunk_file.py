@@ -45,7 +45,7 @@ def test_a_flipped_bit_is_found_at_the_end_of_its_mib(tmp_path: Path, at: int) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_ends_early_is_no_file(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     file = begun(tmp_path, crcs=None)
     file.write(CONTENT[:-1])
     with pytest.raises(TierCorrupt, match=f"ends at byte {8 * MIB + len(CONTENT) - 1}, before byte"):
@@ -71,7 +71,7 @@ def test_chunks_from_before_a_restart_are_forgotten(tmp_path: Path) -> None:
     assert (tmp_path / "chunk").read_bytes() == CONTENT
 
 
-def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_an_unwritable_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="Not a directory; free some space, or let the node write there"):
         begun(tmp_path / "file")

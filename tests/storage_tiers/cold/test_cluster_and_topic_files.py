@@ -77,7 +77,7 @@ class TestIncarnation:
         assert await open_cluster(store, CLUSTER, holder("next"), known + 1) == known + 2
         assert store.count("put") == known + 3
 
-    async def test_a_store_that_went_backwards_is_told_from_a_copy(self, store: FaultyStore) -> None:
+    async def test_a_store_that_went_backwards_is_distinguished_from_a_copy(self, store: FaultyStore) -> None:
         with pytest.raises(StoreBehind, match="shows incarnation 0, this directory has held 1"):
             await open_cluster(store, CLUSTER, holder("next"), 1)
         await open_cluster(store, CLUSTER, holder("first"), 0)

@@ -342,7 +342,7 @@ def test_twenty_thousand_segments_stay_within_bounds() -> None:
     assert written < 10 * stored, "a remote segment is rewritten a few times in its life, not with every spill"
 
 
-def test_a_full_manifest_says_so() -> None:
+def test_a_full_manifest_is_an_error() -> None:
     manifest = first_manifest(IDS)
     known: dict[str, ManifestPage] = {}
     with mock.patch.multiple(pages, MAX_SEGMENTS=2, MAX_PAGES=2, MAX_PAGE_SEGMENTS=2):

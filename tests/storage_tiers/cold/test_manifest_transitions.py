@@ -57,7 +57,7 @@ def test_a_key_that_the_manifest_names_never_becomes_another_segments(manifest: 
         extended(named, taken)
 
 
-def test_a_segment_begins_at_the_end_or_where_log_start_hides_what_is_missing(manifest: Manifest) -> None:
+def test_a_segment_begins_at_the_end_or_log_start_hides_the_gap(manifest: Manifest) -> None:
     later = segment_of(IDS, 25, 30, 9)
     for log_start in (0, 24):
         with pytest.raises(InvalidRequest, match="must begin at offset 20, not at 25"):

@@ -32,7 +32,7 @@ class Machine:
         return fetched / (self.now - begun)
 
 
-def test_nothing_is_slowed_while_nobody_produces() -> None:
+def test_fetches_are_not_slowed_without_producers() -> None:
     machine = Machine(room=50e6)
     assert machine.run(10, producing=False) == pytest.approx(400e6)
     assert machine.pace.rate is None
@@ -50,7 +50,7 @@ def test_with_processors_to_spare_nothing_is_slowed_for_long() -> None:
     assert machine.run(10) > 0.9 * 400e6
 
 
-def test_it_begins_slowly_and_never_stands_still() -> None:
+def test_the_pace_begins_slowly_and_never_stops() -> None:
     machine = Machine(room=1.0)
     machine.appended = 1
     machine.run(PERIOD_S)

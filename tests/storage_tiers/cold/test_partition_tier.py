@@ -39,7 +39,7 @@ def local(tmp_path: Path) -> Local:
     return Local(tmp_path)
 
 
-async def test_extension_offloads_then_names_what_it_offloaded(
+async def test_an_extension_offloads_a_segment_before_naming_it(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
@@ -125,7 +125,7 @@ async def test_a_maintainer_keeps_the_incarnation(store: FaultyStore, clock: Eag
     assert (manifest.incarnation, manifest.log_start, manifest.end, manifest.leader_epoch) == (7, 10, 10, 1)
 
 
-async def test_claim_is_one_commit_an_epoch(store: FaultyStore, clock: EagerClock) -> None:
+async def test_a_claim_is_one_commit_per_epoch(store: FaultyStore, clock: EagerClock) -> None:
     tier = tier_of(store, clock)
     assert (await tier.claim(4)).commit == 1
     assert (await tier.claim(4)).commit == 1
@@ -148,7 +148,7 @@ async def test_lost_answers_are_recognised(
     assert stored_manifest(memory.blocking()) == manifest
 
 
-async def test_ours_among_the_recent_commits_is_success_whatever_stands_on_top(
+async def test_our_commit_among_the_recent_ones_is_success_even_below_others(
     store: FaultyStore, clock: EagerClock, local: Local
 ) -> None:
     tier, other = tier_of(store, clock), tier_of(store, clock, seed=2, incarnation=2)
@@ -177,7 +177,7 @@ async def test_attempts_are_bounded(store: FaultyStore, clock: EagerClock, local
     assert (await tier.extend(local.job(0, 10))).end == 10
 
 
-async def test_a_large_segment_goes_up_in_parts(
+async def test_a_large_segment_is_uploaded_in_parts(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     value = bytes(1 << 20)
@@ -235,7 +235,7 @@ async def test_a_deletion_creates_a_missing_manifest(
     assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key]
 
 
-async def test_sweeping_takes_only_what_is_past_the_grace(
+async def test_only_objects_past_the_grace_are_swept(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
@@ -273,7 +273,7 @@ async def test_the_newest_sidecar_outlives_its_segment(
     assert sidecar_key not in [info.key for info in memory.blocking().list(IDS.segments_prefix)]
 
 
-async def test_pins_hold_what_was_live_at_their_commit(
+async def test_pins_hold_the_segments_live_at_their_commit(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)

@@ -304,7 +304,7 @@ async def test_removed_segments_stay_removed(world: World) -> None:
     assert broken(manifest) is None
 
 
-async def test_a_repair_elsewhere_does_not_discard_what_only_this_log_holds(world: World) -> None:
+async def test_a_repair_by_another_node_keeps_records_only_in_this_log(world: World) -> None:
     saved = await world.extend(2)
     theirs = repaired(planned(plan(saved, None, evidence())), None, world.author())
     shown = replace(theirs, end=30, commit=theirs.commit + 1)
@@ -351,7 +351,7 @@ def restore(world: World, manifest: Manifest | None) -> None:
 
 
 @pytest.mark.parametrize("shown", ["gone", "older", "damaged"])
-async def test_a_repair_shows_everything_again_and_the_partition_goes_on(world: World, shown: str) -> None:
+async def test_a_repair_restores_everything_and_the_partition_continues(world: World, shown: str) -> None:
     saved = await world.extend(70)
     before = stored_live(world.store.blocking(), saved)
     restore(world, world.manifests[30] if shown == "older" else None)

@@ -208,7 +208,7 @@ def test_bounds_and_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [[50, 50, 50], [50, 3_000_000, 50], [600_000, 600_000, 600_000]])
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_batch_whose_bytes_changed_on_the_disk_is_named(tmp_path: Path, sizes: list[int], which: int) -> None:
+def test_a_batch_changed_on_the_disk_is_named(tmp_path: Path, sizes: list[int], which: int) -> None:
     """A flip in any byte that the batch's CRC covers; batches are small, larger than one read, or span two reads."""
     data, places = segment([(2, size, 1) for size in sizes])
     ends = [position for _, position in places[1:]] + [len(data)]

@@ -169,7 +169,7 @@ async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> 
     assert sorted(world.keys()) == sorted([manifest.segments[0].key, manifest.segments[0].sidecar_key])
 
 
-async def test_an_expiration_that_landed_late_takes_effect_once(world: World) -> None:
+async def test_a_delayed_expiration_takes_effect_once(world: World) -> None:
     for base in (0, 10):
         await world.writer.extend(world.local.job(base, 10))
     gate = world.store.hold(1, "put", "/manifests/")

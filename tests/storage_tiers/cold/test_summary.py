@@ -63,7 +63,7 @@ def test_the_least_recently_used_entry_goes_first(manifest: Manifest) -> None:
     assert known.bytes == 3 * cost(manifest)
 
 
-def test_runs_count_and_go_with_their_partition(manifest: Manifest) -> None:
+def test_runs_are_counted_and_dropped_with_their_partition(manifest: Manifest) -> None:
     run = tuple(neighbours(64))
     known = KnownSegments(MAX_RUNS * 64 * SEGMENT_BYTES + cost(manifest))
     known.keep_manifest(IDS[1], manifest)

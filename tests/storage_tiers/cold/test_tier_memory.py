@@ -44,6 +44,6 @@ def grown(how: str) -> int:
     return int(done.stdout)
 
 
-def test_freed_large_blocks_go_back_to_the_system() -> None:
+def test_freed_large_blocks_return_to_the_system() -> None:
     assert grown("kept") > 8 << 20, "else the test shows nothing"
     assert grown("given back") < 4 << 20

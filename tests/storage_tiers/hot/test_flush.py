@@ -96,7 +96,7 @@ def test_a_flush_in_a_thread_beside_appends_and_rolls(tmp_path: Path) -> None:
     assert read_all(again) == b"".join(content)
 
 
-def test_a_truncation_waits_for_the_sync_and_takes_its_results_over(tmp_path: Path) -> None:
+def test_a_truncation_waits_for_the_sync_and_uses_its_results(tmp_path: Path) -> None:
     files = StubbornFiles()
     log = open_log(tmp_path, files=files, settings=SMALL)
     for _ in range(30):

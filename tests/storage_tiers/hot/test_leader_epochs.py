@@ -41,7 +41,7 @@ def test_which_epoch_an_offset_is_of(offset: int, epoch: int) -> None:
     assert LeaderEpochs(HISTORY).epoch_at(offset) == epoch
 
 
-def test_assigning_removes_what_contradicts_it() -> None:
+def test_assigning_removes_contradicting_entries() -> None:
     epochs = LeaderEpochs(HISTORY)
     assert not epochs.assign(5, 25)
     assert epochs.assign(6, 20)

@@ -110,7 +110,7 @@ def test_a_batch_larger_than_every_buffer_is_read_whole(tmp_path: Path) -> None:
     assert open_log(tmp_path).end_offset == 4
 
 
-def test_readers_keep_what_is_evicted_and_deleted(tmp_path: Path) -> None:
+def test_readers_keep_evicted_and_deleted_files(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 60)
     slices = log.reader.read(0, max_bytes=500, upto_offset=120)
     assert evict_below(log, 100) > 0
@@ -264,7 +264,7 @@ def test_a_follower_appends_the_leaders_batches(tmp_path: Path) -> None:
         )
 
 
-def test_a_follower_refuses_what_does_not_continue_its_log(tmp_path: Path) -> None:
+def test_a_follower_refuses_batches_that_do_not_continue_its_log(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.appender.append_as_follower(memoryview(placed(batch_of(3), 10, 4)))  # a gap is legal
     assert (log.end_offset, log.epoch_at(12)) == (13, 4)

@@ -48,7 +48,7 @@ def test_truncation(tmp_path: Path, offset: int, flushed: bool) -> None:
     assert read_all(again) == b"".join(kept) and again.cuts == ()
 
 
-def test_truncation_takes_epochs_producers_and_transactions_along(tmp_path: Path) -> None:
+def test_truncation_also_truncates_epochs_producers_and_transactions(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch_of(1, producer=(9, 0, 0)), epoch=1)
     append(log, batch_of(1, producer=(8, 0, 0), transactional=True), epoch=1)

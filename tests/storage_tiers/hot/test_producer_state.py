@@ -122,7 +122,7 @@ def test_a_transaction_holds_the_stable_offset_until_its_marker_is_replicated() 
     assert state.first_unstable_offset is None
 
 
-def test_an_open_transaction_takes_no_other_writes() -> None:
+def test_an_open_transaction_refuses_other_writes() -> None:
     state = ProducerStateManager()
     written(state, header(1, 0, transactional=True), 0)
     with pytest.raises(InvalidTransactionState, match="open transaction"):
@@ -190,7 +190,7 @@ def test_a_smaller_bound_holds_from_the_next_producer_on() -> None:
     assert list(state.producers) == [8, 9, 10]
 
 
-def test_a_snapshot_restores_what_decides() -> None:
+def test_a_snapshot_restores_the_state_for_validation() -> None:
     state = ProducerStateManager()
     written(state, header(3, 0), 0)
     written(state, header(2, 3), 3)

@@ -89,7 +89,7 @@ def test_stopping_clean_twice_changes_nothing(tmp_path: Path) -> None:
     assert {entry.name: entry.stat().st_ino for entry in os.scandir(log.directory)} == before
 
 
-def test_after_a_crash_only_what_is_not_trusted_is_read(tmp_path: Path) -> None:
+def test_after_a_crash_only_bytes_behind_the_recovery_point_are_read(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, flush_at=60)
     point = log.recovery_point
     # Damage in a trusted segment goes unnoticed: fsck finds it, start-up does not look.

@@ -110,7 +110,7 @@ class TestRetention:
         hot = segments(10, 20, max_timestamp=-1, first_append_ms=NOW - 2 * HOUR)
         assert self.plan([], hot, retention_ms=HOUR) == RetentionPlan(20, roll_active=True)
 
-    def test_nothing_at_or_above_the_high_watermark_goes(self) -> None:
+    def test_nothing_at_or_above_the_high_watermark_is_deleted(self) -> None:
         hot = segments(10, 20, 30, max_timestamp=0)
         assert self.plan([], hot, retention_ms=HOUR, high_watermark=15) == RetentionPlan(10)
 
@@ -200,7 +200,7 @@ class TestTiering:
         plan = self.plan(hot, seal_below=10)
         assert not plan.close_active and plan.offloads == (Offload(0, 0, 10),)
 
-    def test_a_seal_closes_only_what_it_asks_for(self) -> None:
+    def test_a_seal_closes_only_its_segments(self) -> None:
         assert self.plan(segments(10, 20), seal_below=15).close_active
         assert not self.plan(segments(10, 20), seal_below=10).close_active
         assert not self.plan(segments(10, 20), seal_below=15, tier_end=15).close_active

@@ -92,7 +92,7 @@ def test_control_batches_that_end_no_transaction() -> None:
         decode_control(build_batch([NewRecord(None, None)]))
 
 
-def test_offsets_mask_what_a_reader_did_not_ask_for() -> None:
+def test_offsets_mask_records_outside_the_request() -> None:
     log = b"".join(
         build_batch([NewRecord(None, b"%d" % (base + at)) for at in range(3)], base_offset=base, codec=Codec.SNAPPY)
         for base in (0, 3, 10)

@@ -63,7 +63,9 @@ def test_sound_records_and_their_timestamps(records: list[NewRecord]) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(batches(), st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), max_size=4), st.integers(0, 8))
-def test_the_walker_accepts_what_the_plain_decoder_reads(batch: bytes, writes: list[tuple[int, int]], cut: int) -> None:
+def test_the_walker_accepts_the_batches_of_the_plain_decoder(
+    batch: bytes, writes: list[tuple[int, int]], cut: int
+) -> None:
     header = read_header(batch)
     payload = bytearray(records_payload(batch, header))
     for position, value in writes:
@@ -90,7 +92,7 @@ def test_the_walker_accepts_what_the_plain_decoder_reads(batch: bytes, writes: l
     st.booleans(),
     st.sampled_from((0, 1000, (1 << 63) - 1)),
 )
-def test_a_plain_batch_is_what_all_checks_pass_unchanged(
+def test_a_plain_batch_is_one_that_passes_all_checks_unchanged(
     records: list[NewRecord], writes: list[tuple[int, int]], fitting_crc: bool, compacted: bool, before: int
 ) -> None:
     batch = bytearray(build_batch(records))
@@ -203,7 +205,7 @@ def chain(*counts: int, base: int = 100, epoch: int = 3) -> tuple[bytes, list[tu
     return log, expected
 
 
-def test_scan_lists_whole_batches_and_says_why_it_stopped() -> None:
+def test_scan_lists_whole_batches_and_the_reason_of_its_stop() -> None:
     log, expected = chain(1, 5, 2)
     assert all_agree("scan_batches", log, 0, len(log)) == (expected, len(log), batch_walk.WHOLE)
     assert all_agree("scan_batches", log, expected[1][0], len(log)) == (expected[1:], len(log), batch_walk.WHOLE)
@@ -245,7 +247,7 @@ def test_find_batch_by_offset() -> None:
     assert all_agree("find_batch", log, expected[2][0], len(log), 0) == expected[2][:3]
 
 
-def test_find_batch_says_how_to_read_on() -> None:
+def test_find_batch_returns_the_bytes_to_read_next() -> None:
     log, expected = chain(1, 5)
     at, size, base = expected[1][:3]
     assert all_agree("find_batch", log, 0, at, 103) == (-1, at, 0)

@@ -39,7 +39,7 @@ def test_it_is_emptied_at_the_start(tmp_path: Path) -> None:
     assert names(again) == set() and again.used_bytes == 0
 
 
-def test_the_least_recently_used_goes(tmp_path: Path) -> None:
+def test_the_least_recently_used_chunk_is_evicted(tmp_path: Path) -> None:
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     keys = [filled(cache, number) for number in range(4)]
     assert cache.used_bytes == LEAST_BYTES
@@ -112,7 +112,7 @@ def test_a_second_copy_of_a_chunk_is_removed(tmp_path: Path) -> None:
     assert cache.get(key) is not None
 
 
-def test_strays_go_and_chunks_stay(tmp_path: Path) -> None:
+def test_strays_are_removed_and_chunks_stay(tmp_path: Path) -> None:
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     key = filled(cache, 1, 10)
     (tmp_path / "stray").write_bytes(b"x")
@@ -168,7 +168,7 @@ def test_descriptors_of_a_large_answer_do_not_stay_open(tmp_path: Path, monkeypa
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_chunk_for_which_there_is_no_descriptor_is_not_lost(tmp_path: Path) -> None:
+def test_a_chunk_is_not_lost_without_a_descriptor(tmp_path: Path) -> None:
     """Otherwise it would be fetched from the bucket again and again while no descriptor is free."""
     cache = ChunkCache(str(tmp_path), LEAST_BYTES)
     key = filled(cache, 1, 10)

@@ -138,7 +138,7 @@ async def test_a_batch_larger_than_max_bytes_and_chunks_comes_whole(tmp_path: Pa
         assert taken(await read(b.reader(), manifest, 4, 1000)) == batch(4)
 
 
-async def test_offsets_in_holes_go_to_the_next_batch(tmp_path: Path) -> None:
+async def test_offsets_in_holes_lead_to_the_next_batch(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.offload(batch(0) + batch(10), 0, 20)
         manifest = await b.offload(batch(25, size=200_000) + batch(40), 20, 60)
@@ -195,7 +195,7 @@ async def test_pages_are_searched_by_the_tier_process(tmp_path: Path) -> None:
         assert await reader.max_timestamp(b.manifest, log_start=0) == TimestampOffset(1_700_000_000_089, 89, 1)
 
 
-async def test_the_largest_timestamp_stands_in_a_page_above_one_that_log_start_passed(tmp_path: Path) -> None:
+async def test_the_largest_timestamp_is_found_in_a_page_above_an_expired_one(tmp_path: Path) -> None:
     def stamp(offset: int) -> int:
         return 1_700_000_000_000 + {0: 900, 70: 500}.get(offset, offset)
 

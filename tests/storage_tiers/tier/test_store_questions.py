@@ -95,7 +95,7 @@ async def test_operations_without_store_requests_do_not_report_it_as_back(tmp_pa
 
 # --- the highest incarnation ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("highest", [0, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, "topic.json", "snapshot"])
-async def test_the_highest_incarnation_is_found_wherever_it_stands(tmp_path: Path, highest: int | str) -> None:
+async def test_the_highest_incarnation_is_found_in_any_object(tmp_path: Path, highest: int | str) -> None:
     async with broker(tmp_path) as node:
         for partition in range(AT_ONCE + 2):
             writer = ManifestWriter(1, 9 if partition == highest else 3)
@@ -131,7 +131,7 @@ NEWER = ManifestWriter(2, 5)
 
 
 @pytest.mark.parametrize(("had", "least", "has"), [(3, 7, 7), (7, 3, 7), (None, 7, 7), (None, -1, 0)])
-async def test_a_partition_is_taken_under_the_highest_epoch_that_anything_shows(
+async def test_a_partition_is_claimed_under_the_highest_epoch_in_the_bucket(
     tmp_path: Path, had: int | None, least: int, has: int
 ) -> None:
     async with broker(tmp_path) as node:
@@ -160,7 +160,7 @@ async def test_a_deleted_partition_stays_as_it_is(tmp_path: Path) -> None:
         assert await manifest_of(node) == before
 
 
-async def test_a_manifest_that_is_gone_is_not_begun_anew_where_segments_begin_above_zero(tmp_path: Path) -> None:
+async def test_a_missing_manifest_is_not_started_over_above_offset_zero(tmp_path: Path) -> None:
     """Even when only one segment is left."""
     async with broker(tmp_path) as node:
         await node.offload(batch(0), 0, 1)
@@ -251,7 +251,7 @@ async def test_a_page_of_removed_segments_is_refused(tmp_path: Path, level: int)
         await known.live_page(IDS, ref)
 
 
-async def test_tiers_are_forgotten_beyond_a_bound_those_not_asked_for_longest_first(
+async def test_the_longest_unused_tiers_are_forgotten_beyond_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context_module, "MAX_PARTITIONS", 2)

@@ -84,7 +84,7 @@ async def test_closing_answers_waiters_and_refuses_new_requests(tmp_path: Path) 
             await b.client.ask(chunk())
 
 
-async def test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off(tmp_path: Path) -> None:
+async def test_a_lost_process_fails_open_questions_and_restarts_with_back_off(tmp_path: Path) -> None:
     clock = EagerClock()
     launcher = Losing(clock)
     async with broker(tmp_path, launcher=launcher) as b:
@@ -203,7 +203,7 @@ async def test_unawaited_downloads_delay_nothing_and_leave_no_file(tmp_path: Pat
         assert len(files(tmp_path)) == 2
 
 
-async def test_a_process_for_which_there_is_no_descriptor_is_unavailable(tmp_path: Path) -> None:
+async def test_the_process_is_unavailable_without_a_descriptor(tmp_path: Path) -> None:
     async with broker(tmp_path, launcher=ExecLauncher()) as b:
         with no_descriptors(), pytest.raises(TierUnavailable, match="cannot be started: Too many open files"):
             await b.client.ask(chunk())

@@ -127,7 +127,7 @@ def test_by_default_a_hung_process_is_replaced_within_ten_seconds() -> None:
     assert (settings.silent_beats + 1) * settings.heartbeat_s < 10
 
 
-async def test_a_process_that_works_for_long_is_not_taken_for_hung(tmp_path: Path) -> None:
+async def test_a_process_that_works_for_long_does_not_count_as_hung(tmp_path: Path) -> None:
     settings = dataclasses.replace(QUICK, read_deadline_s=10.0, heartbeat_s=0.01)
     async with broker(tmp_path, settings=settings) as b:
         await b.store.put("a", BYTES)
@@ -160,7 +160,7 @@ async def until_answered(b: Broker) -> None:
             continue
 
 
-async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
+async def test_a_commit_is_completed_after_a_kill_in_its_middle(tmp_path: Path) -> None:
     location, _ = await stored(tmp_path)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
         base = 0

@@ -165,7 +165,7 @@ async def test_every_row_is_answered_by_the_process(tmp_path: Path) -> None:
         assert (b.client.stats.starts, b.client.stats.lost) == (1, 0)
 
 
-async def test_a_question_without_a_row_gets_an_error_and_the_process_goes_on(
+async def test_a_question_without_a_row_gets_an_error_and_the_process_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a running node is upgraded on disk: the broker is older or newer than the process that it starts."""

@@ -183,7 +183,7 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
         assert b.gets() == 3
 
 
-async def test_a_chunk_that_a_thread_has_read_is_let_go(tmp_path: Path) -> None:
+async def test_a_chunk_read_by_a_thread_is_released(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
         manifest = await b.offload(b"".join(batch(offset, size=300_000) for offset in range(3)), 0, 3)
         reader = b.reader()

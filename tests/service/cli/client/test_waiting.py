@@ -35,7 +35,7 @@ SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions"
         ({"recovering_partitions": ["t-0", "t-1"]}, "t-0 is recovering: it waits for the object store"),
     ],
 )
-def test_the_nodes_own_word_is_what_is_said(changed: dict[str, object], said: str) -> None:
+def test_the_nodes_own_reason_is_printed(changed: dict[str, object], said: str) -> None:
     assert explain_readyz(SOUND | changed, ["t-0", "t-1"]) == said
 
 
@@ -65,7 +65,7 @@ def test_seal_reports_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert failed.startswith("tidelog: cannot seal t through ")
 
 
-def test_a_seal_that_is_soon_done_says_nothing(tmp_path: Path) -> None:
+def test_a_quick_seal_prints_nothing(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         create(node, "t", 1, {})
         assert tidelog("produce", "t", "-b", node.kafka, stdin="1\n").code == 0

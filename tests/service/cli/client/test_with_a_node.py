@@ -100,7 +100,7 @@ def test_a_mistyped_topic_is_answered_with_the_similar_one(node: Node, words: tu
     assert (ran.code, ran.err) == (1, f"tidelog: {said}\n")
 
 
-def test_deleting_what_is_not_there(node: Node, topic: str) -> None:
+def test_deleting_missing_topics_and_records(node: Node, topic: str) -> None:
     assert at(node, "topic", "delete", "never-was").code == 1
     assert at(node, "topic", "delete", "never-was", topic, "--if-exists", "--json").json == {"deleted": [topic]}
 
@@ -262,7 +262,7 @@ def test_the_console_script_works_in_a_pipe(node: Node, topic: str) -> None:
 
 # --- the bucket --------------------------------------------------------------------------------------------------------
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")
-def test_output_that_cannot_be_written_is_one_line(node: Node, topic: str) -> None:
+def test_unwritable_output_is_one_line(node: Node, topic: str) -> None:
     address = ("--bootstrap-server", node.kafka)
     assert tidelog("produce", topic, *address, stdin="a\nb\n").code == 0
     consume = ("consume", topic, "--exit-at-end")

@@ -132,7 +132,7 @@ def test_binary_is_base64_in_json(tmp_path: Path) -> None:
     assert "key" not in line
 
 
-def test_markers_say_what_they_end(tmp_path: Path) -> None:
+def test_markers_show_the_outcome_of_their_transaction(tmp_path: Path) -> None:
     path = tmp_path / f"{BASE}.log"
     path.write_bytes(
         build_control_batch(
@@ -147,7 +147,7 @@ def test_markers_say_what_they_end(tmp_path: Path) -> None:
     assert ran.out.splitlines()[-1] == f"| offset: 0 CreateTime: {START} endTxnMarker: ABORT coordinatorEpoch: 9"
 
 
-def test_a_flipped_byte_is_damage_and_what_follows_is_shown(partition: Path) -> None:
+def test_a_flipped_byte_is_damage_and_later_batches_are_shown(partition: Path) -> None:
     change(partition / f"{BASE}.log", len(plain_batches()[0]) - 1, b"\x7f")
 
     ran = tidelog("log", "dump", "--deep", "--json", partition / f"{BASE}.log")

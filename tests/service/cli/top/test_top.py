@@ -77,7 +77,7 @@ def test_rates_are_of_the_interval() -> None:
     assert (topic.topic, topic.bytes_in_per_s) == ("orders", 1000)
 
 
-def test_counters_begin_anew_with_a_restart() -> None:
+def test_counters_restart_with_the_node() -> None:
     before = page(10, bytes_in=9000, requests=5)
     numbers = node_numbers(before, page(12, started=2000, bytes_in=9400, requests=4), unix_s=2001)
     assert numbers.restarted
@@ -92,7 +92,7 @@ def test_an_api_without_requests_has_no_quantile() -> None:
     assert numbers.apis == () and numbers.tier.hit_ratio is None
 
 
-def test_a_page_without_metrics_is_none() -> None:
+def test_a_page_without_metrics_is_refused() -> None:
     with pytest.raises(ValueError, match="no metrics"):
         Scrape.parse("", 0)
 
@@ -173,7 +173,7 @@ def test_a_narrow_screen_cuts_nothing_off() -> None:
         assert words in text
 
 
-def test_states_of_a_node_stand_on_its_line() -> None:
+def test_the_state_of_a_node_is_on_its_line() -> None:
     for change, word in (
         ({"restarted": True}, "restarted"),
         ({"refused_per_s": 1.0}, "refuses"),
@@ -199,7 +199,7 @@ def test_unreachable_nodes_are_reported() -> None:
     assert (line["reached"], line["numbers"]) == (False, None) and "Connection refused" in line["trouble"]
 
 
-def test_a_node_that_nobody_started_is_named() -> None:
+def test_a_node_that_was_never_started_is_named() -> None:
     ran = tidelog("top", "--once", "-b", f"127.0.0.1:{free_port()}")
     assert ran.code == 2 and "cannot reach a node" in ran.err
 

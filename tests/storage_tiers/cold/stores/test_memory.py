@@ -53,7 +53,7 @@ async def test_a_cancelled_upload_leaves_nothing() -> None:
     assert [info async for info in store.list("")] == []
 
 
-async def test_keys_that_come_and_go_during_a_listing() -> None:
+async def test_keys_created_and_deleted_during_a_listing() -> None:
     store = MemoryStore(ManualClock())
     for key in ("a", "c", "e"):
         await store.put(key, b"")
