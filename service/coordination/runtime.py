@@ -133,6 +133,8 @@ class ShardHost(Generic[State]):
         #: Requests without an answer.
         self._waiting: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        #: The loop's time before which no session ends.
+        self._resumes_s = 0.0
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def ask(self, event: object, caller: Caller, producer: TransactionalProducer | None = None) -> asyncio.Future[Any]:
@@ -238,24 +240,27 @@ class ShardHost(Generic[State]):
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def _arm(self) -> None:
+        """Plans the next tick, no earlier than the end of a pause's grace."""
         due_ms = self._shard.next_deadline_ms()
         if due_ms is None:
             return
-        delay_s = max(0, due_ms - self._clock.steady_ms()) / 1000
+        now_ms, now_s = self._clock.steady_ms(), self._loop.time()
+        at_s = max(now_s + (due_ms - now_ms) / 1000, now_s, self._resumes_s)
         if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + delay_s:
+            if self._timer.when() <= at_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_later(delay_s, self._tick, due_ms)
+        self._timer = self._loop.call_at(at_s, self._tick, now_ms + int((at_s - now_s) * 1000))
 
-    def _tick(self, due_ms: int) -> None:
+    def _tick(self, planned_ms: int) -> None:
         self._timer = None
         if self.state is not ShardState.ACTIVE:
             return
         now_ms = self._clock.steady_ms()
-        if now_ms - due_ms > PAUSED_MS:
+        if now_ms - planned_ms > PAUSED_MS:
             # The process did not run: heartbeats that came meanwhile lie in the sockets and are served first.
-            self._timer = self._loop.call_later(AFTER_PAUSE_MS / 1000, self._tick, now_ms + AFTER_PAUSE_MS)
+            self._resumes_s = self._loop.time() + AFTER_PAUSE_MS / 1000
+            self._arm()
             return
         self._take(self._shard.tick(now_ms))
 

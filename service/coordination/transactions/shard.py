@@ -227,7 +227,6 @@ class TransactionShard:
             known.add(event.partitions, event.client_version, now_ms)
             self._write(known, outcome)
             if is_new:
-                self._deadlines.clear(known.expiry)
                 self._deadlines.set(known.timeout, now_ms + known.timeout_ms)
         return PartitionsAdded(None)
 
@@ -321,8 +320,6 @@ class TransactionShard:
     # --- records ------------------------------------------------------------------------------------------------------
     def _decide(self, known: Transaction, outcome: Outcome) -> None:
         """Records the decision to commit or abort; its markers follow once the record is committed."""
-        self._deadlines.clear(known.timeout)
-        self._deadlines.clear(known.expiry)
         self._deciding[known.transactional_id] = self.written + len(outcome.records)
         self._write(known, outcome)
 
@@ -330,7 +327,6 @@ class TransactionShard:
         outcome.write(encode_key(known.transactional_id), encode_value(known.value))
 
     def _idle(self, known: Transaction, now_ms: int) -> None:
-        self._deadlines.clear(known.timeout)
         self._deadlines.set(known.expiry, now_ms + self.settings.expiration_ms)
 
     def _counted(self, outcome: Outcome) -> Outcome:

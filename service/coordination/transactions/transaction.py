@@ -143,9 +143,8 @@ class Transaction:
     def add(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> None:
         """Opens the transaction, unless it is open, with these partitions in it."""
         if self.status is not TransactionStatus.ONGOING:
-            self.start_ms, self.partitions = now_ms, set()
-        assert self.partitions is not None
-        self.partitions.update(partitions)
+            self.start_ms = now_ms
+        self.partitions = (self.partitions or set()).union(partitions)
         self.client_version = client_version
         self.enter(TransactionStatus.ONGOING, now_ms)
 

@@ -25,6 +25,7 @@ from grpc_api.contract.groups import (
     SyncGroup,
     TopicCommit,
 )
+from grpc_api.contract.log import Appended
 from service.broker.partition.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
 from service.coordination.groups.group_offsets import OffsetSettings
@@ -52,7 +53,7 @@ from storage_tiers.records.batch import headers
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, running, until
-from tests.support.clock import SeededRng
+from tests.support.clock import ManualClock, SeededRng
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 TOPIC = "__consumer_offsets"
@@ -293,6 +294,40 @@ async def test_a_session_ends_by_the_clock_and_empties_the_group(coordinator: He
     await until(is_empty)
 
 
+async def test_after_a_pause_of_the_process_what_lies_in_the_sockets_comes_before_the_end_of_sessions() -> None:
+    clock = ManualClock()
+    log = Unreadable()
+    log.is_damaged = False
+    settings = GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
+    host = ShardHost(
+        TopicPartition("offsets", 0),
+        log,
+        lambda: GroupShard(SeededRng(1), settings, OffsetSettings()),
+        clock=clock,
+        lane=Lane(),
+        backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+    )
+    await until(lambda: host.state is ShardState.ACTIVE)
+    joined = await host.ask(_join(needs_member_id=False, session=300), CALLER)
+    await host.ask(SyncGroup("g", 1, joined.member_id, None, []), CALLER)
+    due = asyncio.get_running_loop().time() + 0.4
+    clock.advance(20)
+    await until(lambda: asyncio.get_running_loop().time() > due)  # the timer of its session has fired
+    assert host.ask(Heartbeat("g", 1, joined.member_id, None), CALLER).result().error is None
+    clock.advance(0.2)
+    await until(lambda: asyncio.get_running_loop().time() > due + 0.7)
+    assert host.ask(Heartbeat("g", 1, joined.member_id, None), CALLER).result().error is None
+    clock.advance(20)
+
+    def is_empty() -> bool:
+        # Requests that go on do not put the end of a silent member's session off.
+        host.ask(Heartbeat("other", 1, "nobody", None), CALLER)
+        return bool(host.look(lambda shard: shard.list(ListGroups(frozenset({"empty"})))))
+
+    await until(is_empty)
+    await host.close(NotCoordinator("the test is over"))
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "code"), [("", 0), ("test-group", 12), ("a", 47), ("Ünïcödé", None), ("polygenelubricants", 0)]
@@ -305,15 +340,18 @@ def test_a_group_is_kept_where_kafka_keeps_it(name: str, code: int | None) -> No
 
 
 class Unreadable:
-    """A partition whose log is damaged until it is repaired."""
+    """A log that is damaged until it is repaired, and keeps nothing."""
 
     max_batch_bytes = 1 << 20
 
     def __init__(self) -> None:
         self.is_damaged = True
+        self.end = 0
 
-    def append(self, batch: bytes) -> Any:
-        raise AssertionError("nothing is written to a log that was not read")
+    def append(self, batch: bytes) -> Appended:
+        assert not self.is_damaged
+        self.end += 1
+        return Appended(self.end, 0, -1, 0)
 
     async def read(self) -> AsyncIterator[bytes]:
         if self.is_damaged:

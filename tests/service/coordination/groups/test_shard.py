@@ -339,6 +339,18 @@ def test_an_offset_with_a_retention_of_its_own_keeps_it() -> None:
     assert (broker.fetch().offset, broker.fetch(partition=1).offset) == (-1, 6)
 
 
+def test_a_group_that_a_member_is_about_to_join_does_not_expire() -> None:
+    broker = Broker()
+    request = JoinGroup("g", "", None, "consumer", [MemberProtocol("range", b"")], 30_000, 60_000, needs_member_id=True)
+    broker.ask(request)
+    expire(broker)
+    assert broker.listed() == ["g"]
+    broker.now += 30_000
+    broker.keep(broker.shard.tick(broker.now))
+    expire(broker)
+    assert broker.listed() == []
+
+
 def test_an_offset_in_an_open_transaction_keeps_the_group() -> None:
     broker = Broker()
     broker.commit_in_transaction(5)

@@ -157,6 +157,7 @@ def test_markers_are_wanted_only_once_the_decision_is_committed() -> None:
     producer = x.producer()
     x.add(producer, A)
     x.shard.handle(EndTransaction("x", producer, True, 2, 1), CALLER, object(), x.now)
+    x.shard.committed(x.shard.written - 1)
     assert x.shard.prepared() == []
     x.shard.committed(x.shard.written)
     assert len(x.shard.prepared()) == 1
@@ -290,6 +291,21 @@ def test_an_end_whose_answer_was_lost_gets_it_again() -> None:
     assert isinstance(x.end(producer, commit=False).error, InvalidTransactionState)
 
 
+def test_a_producer_of_two_transactions_ago_is_fenced() -> None:
+    x = Coordinator()
+    first = x.producer()
+    x.committed(x.committed(first, A), B)
+    for commit in (True, False):
+        assert isinstance(x.end(first, commit=commit).error, ProducerFenced)
+
+
+def test_a_producer_that_lost_the_answer_to_its_end_may_begin_with_the_epoch_it_knows() -> None:
+    x = Coordinator()
+    first = x.producer()
+    second = x.committed(first, A)
+    assert x.producer(expected=first) == second
+
+
 def test_an_abort_without_partitions_is_a_transaction_of_version_2_and_a_commit_is_none() -> None:
     x = Coordinator()
     producer = x.producer()
@@ -320,7 +336,7 @@ def test_with_version_2_the_next_producer_id_begins_with_the_transaction_that_us
     assert (new, ended.error) == ((102, 0), None)
     assert x.shard.prepared()[0].producer == (101, LAST_EPOCH + 1)
     x.restart()
-    x.mark()
+    assert [markers.version for markers in x.mark()] == [2]
     assert x.shard.describe("x").producer == new
     again = x.end(producer)
     assert (again.error, again.producer) == (None, new)
