@@ -21,6 +21,7 @@ CACHE_FOLDER = "cache"
 def check(settings: NodeSettings) -> None:
     """Checks the settings before anything is created on disk. InvalidConfig names the wrong setting."""
     check_static(settings.broker)
+    listeners_of(settings)
     if settings.new_cluster and settings.take_over is not None:
         raise InvalidConfig("--new-cluster begins a cluster, --take-over continues one: give one of them")
     if settings.take_over is not None and settings.store == NO_STORE:

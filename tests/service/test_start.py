@@ -62,6 +62,14 @@ def test_a_port_in_use_is_named(tmp_path: Path, taken: int, listener: str) -> No
     assert not list(tmp_path.iterdir())
 
 
+def test_wrong_listeners_are_named_before_a_port_in_use(tmp_path: Path, taken: int) -> None:
+    settings = NodeSettings(
+        data_dir=tmp_path / "node", store="none", listeners="INSIDE://:0", http_listener=f"127.0.0.1:{taken}"
+    )
+    with pytest.raises(LogError, match=r"add INSIDE:PLAINTEXT to listener\.security\.protocol\.map"):
+        run(settings)
+
+
 def test_a_start_that_fails_before_the_logs_leaves_them_clean(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
