@@ -1,8 +1,8 @@
 """Downloads what cold reads need: sidecars into memory, chunks into the cache. One for all partitions of a broker.
 
 Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else; a download
-finishes even if every waiter leaves; failures go to current waiters and are never cached; read-ahead never fills more than half
-of the cache with unread chunks.
+finishes even if every waiter leaves; failures go to current waiters and are not cached, except that a corrupt object is not
+asked for again within a second (`recently_corrupt.py`); read-ahead never fills more than half of the cache with unread chunks.
 
 Not promised: that a download is still in the cache when its waiter runs; a reader that misses it again retries.
 """
@@ -10,6 +10,7 @@ Not promised: that a download is still in the cache when its waiter runs; a read
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from storage_tiers.cold.read.cache import ChunkCache, ChunkKey
 from storage_tiers.cold.read.known_segments import KnownSegments
 from storage_tiers.cold.read.lookup_permits import LookupPermits
 from storage_tiers.cold.read.pace import Pace
+from storage_tiers.cold.read.recently_corrupt import RecentlyCorrupt
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
@@ -66,6 +68,7 @@ class Hydrator:
         self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
         self._fronts_bytes = 0
         self._flights: dict[Hashable, PendingFetch] = {}
+        self._corrupt = RecentlyCorrupt(clock)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._read_ahead_bytes = 0
         self._room = asyncio.Event()
@@ -123,6 +126,7 @@ class Hydrator:
         """The result of the download under `name`, started with `begin` unless one is under way."""
         flight = self._flights.get(name)
         if flight is None:
+            self._corrupt.check(name)
             flight = self._fly(name, begin(), None)
         found: T = await asyncio.shield(flight.task)
         return found
@@ -169,6 +173,7 @@ class Hydrator:
     def _front_flight(self, segment: RemoteSegment, *, urgent: bool) -> PendingFetch:
         flight = self._flights.get(segment.sidecar_key)
         if flight is None:
+            self._corrupt.check(segment.sidecar_key)
             position, length = sidecar.front(segment.sections)
             if not 0 < length <= MAX_METADATA_OBJECT_BYTES:
                 raise TierCorrupt(f"the manifest says that {segment.sidecar_key} has {length} bytes of index")
@@ -183,6 +188,7 @@ class Hydrator:
             return None
         flight = self._flights.get(key)
         if flight is None:
+            self._corrupt.check(key)
             front = self._fronts.get(segment.sidecar_key)
             if front is None:
                 raise TierUnavailable(f"the sidecar of {segment.key} was evicted from memory; retry")
@@ -197,8 +203,13 @@ class Hydrator:
     ) -> PendingFetch:
         flight = PendingFetch(self.spawn(work), question)
         self._flights[name] = flight
-        flight.task.add_done_callback(lambda _: self._flights.pop(name))
+        flight.task.add_done_callback(functools.partial(self._landed, name))
         return flight
+
+    def _landed(self, name: Hashable, task: asyncio.Task[Any]) -> None:
+        del self._flights[name]
+        if not task.cancelled() and isinstance(failure := task.exception(), TierCorrupt):
+            self._corrupt.note(name, failure)
 
     async def _bring_front(self, segment: RemoteSegment, question: FetchObject) -> None:
         data = await self._fetch(question)

@@ -65,6 +65,7 @@ class Broker:
     cache: ChunkCache
     hydrator: Hydrator
     directory: Path
+    clock: EagerClock
     manifest: Manifest | None = None
     reloads: int = 0
     written: int = 0
@@ -151,7 +152,7 @@ async def broker(
     )
     hydrator = Hydrator(client, cache, Pace(lambda: 0, lambda: 0.0, lambda: 1.0), clock)
     try:
-        yield Broker(faulty, client, cache, hydrator, directory)
+        yield Broker(faulty, client, cache, hydrator, directory, clock)
     finally:
         await hydrator.close()
         await client.close()

@@ -17,6 +17,7 @@ from storage_tiers.cold.read import reader as cold_reader
 from storage_tiers.cold.read.known_segments import KnownSegments, cost
 from storage_tiers.cold.read.lookup_permits import MAX_HYDRATIONS, LookupPermits
 from storage_tiers.cold.read.reader import ColdMiss
+from storage_tiers.cold.read.recently_corrupt import CORRUPT_S
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
 from storage_tiers.records.batch import headers
@@ -275,7 +276,31 @@ async def test_a_tampered_chunk_is_refused_and_never_cached(tmp_path: Path) -> N
             with pytest.raises(TierCorrupt, match="fsck"):
                 await found.waiter
             assert len(b.cache) == 0 and list((tmp_path / "cache").iterdir()) == []
+            b.clock.advance(CORRUPT_S)
         await b.store.put(manifest.segments[0].key, content)
+        assert taken(await read(b.reader(), manifest, 0)) == content
+
+
+@pytest.mark.parametrize("of", ["chunk", "sidecar"])
+async def test_a_corrupt_object_is_not_asked_for_again_at_once(tmp_path: Path, of: str) -> None:
+    async with broker(tmp_path) as b:
+        manifest = await b.offload(content := batch(0, 10), 0, 10)
+        segment = manifest.segments[0]
+        key = segment.key if of == "chunk" else segment.sidecar_key
+        whole = (await b.store.get(key)).data
+        await b.store.put(key, bytes(len(whole)))
+        failures, asked = set(), []
+        for _ in range(3):
+            found = b.reader().read(manifest, 0, 100, log_start=0)
+            assert isinstance(found, ColdMiss)
+            with pytest.raises(TierCorrupt) as failure:
+                await found.waiter
+            failures.add(str(failure.value))
+            asked.append(b.store.count("get", key) + b.store.count("get_into", key))
+        assert len(failures) == 1
+        assert asked[0] == asked[-1], "each retry cost the store a request"
+        await b.store.put(key, whole)
+        b.clock.advance(CORRUPT_S)
         assert taken(await read(b.reader(), manifest, 0)) == content
 
 
@@ -286,6 +311,7 @@ async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
         whole = (await b.store.get(key)).data
         for damaged in (whole[:100], whole[:-1] + b"x", bytes(len(whole))):
             await b.store.put(key, damaged)
+            b.clock.advance(CORRUPT_S)
             if damaged == whole[:-1] + b"x":
                 with pytest.raises(TierCorrupt):
                     await b.reader().newest_state(manifest)
