@@ -185,7 +185,7 @@ async def test_200_connections_write_and_read_at_once(changing: Node) -> None:
         assert connections(changing) >= CONNECTIONS
         read = await asyncio.wait_for(asyncio.gather(*(values(each, len(producers)) for each in consumers)), 60)
         assert all(found == {b"%d" % n for n in range(len(producers))} for found in read)
-    until(lambda: connections(changing) == 0, "the node forgets its connections")
+    until(lambda: connections(changing) == 0, "the node drops its connections")
 
 
 async def values(consumer: Any, count: int) -> set[bytes]:

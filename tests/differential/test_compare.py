@@ -159,8 +159,8 @@ def test_for_any_intended_difference_our_answer_is_recorded() -> None:
     assert pinned.strayed(known, "s", 3, was, asked) == []
     (strayed,) = pinned.strayed(known, "s", 3, free({"n": 1}, {"n": {"topic": "s-v3-t", "code": "B"}}), asked)
     assert strayed.leaf.kafka == '{"code": "A", "topic": "s-t"}'
-    assert pinned.strayed(known, "s", 3, free({"n": 1}, {"n": 1}), asked), "what was ours alone is now Kafka's"
-    assert pinned.strayed(known, "s", 5, was, asked), "no answer of version 5 is written down"
+    assert pinned.strayed(known, "s", 3, free({"n": 1}, {"n": 1}), asked), "our own answer now equals Kafka's"
+    assert pinned.strayed(known, "s", 5, was, asked), "no answer of version 5 is recorded"
     assert pinned.strayed({}, "s", 3, was, asked)
     assert pinned.gone(known, known) == []
     assert pinned.gone(known, {}) == ["s: step 0 (api): n"]

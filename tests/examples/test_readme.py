@@ -93,7 +93,7 @@ def test_the_output_of_a_start_can_be_copied(tmp_path: Path) -> None:
     """Even if the node's virtual environment is not activated."""
     elsewhere = {"PATH": "/usr/bin:/bin"}
     with Node(tmp_path, environment=elsewhere) as node:
-        until(lambda: "Stop it" in node.output(), "it says what to try")
+        until(lambda: "Stop it" in node.output(), "the output says what to try")
         told = node.output().split("Talk to it:\n")[1].split("Stop it")[0]
         done = subprocess.run(
             told, shell=True, capture_output=True, text=True, cwd=node.directory, timeout=60, check=False, env=elsewhere

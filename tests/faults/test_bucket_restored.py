@@ -93,17 +93,17 @@ def test_the_bucket_shows_yesterday(world: World, part: str, restarted: bool) ->
     if restarted:
         world.node.start()
     world.write(300)
-    until(lambda: f"{TOPIC}-0" in behind(world), "it says that the store is behind")
+    until(lambda: f"{TOPIC}-0" in behind(world), "the node reports that the store is behind")
     assert "/manifests/00000.json" in behind(world)[f"{TOPIC}-0"]
     stored, local = set(yesterday.keys()), world.local_bytes()
     rounds_of_everything_that_deletes(world, today)
     assert set(yesterday.keys()) >= stored, "nothing was swept"
     assert world.local_bytes() >= local > 0, "nothing was evicted"
-    assert world.fetch(600).data, "what was taken since is served"
+    assert world.fetch(600).data, "records appended since are served"
     assert world.node.running and world.node.readyz() == 200
 
     today.put_back(and_nothing_else=False)
-    until(lambda: behind(world) == {}, "it goes on")
+    until(lambda: behind(world) == {}, "the partition continues")
     world.swept()
 
 

@@ -78,11 +78,11 @@ def test_strangers_take_no_descriptor_that_a_log_needs(node: Limited, server: st
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(single_requests.connected(node.kafka))
         stack.enter_context(strangers(getattr(node, server), LIMIT + 26))
-        until(lambda: open_files(node) > before + 40, "strangers came in")
+        until(lambda: open_files(node) > before + 40, "the other clients are connected")
         for _ in range(6):
             for number in range(8):
                 assert client.produce(TOPIC, b"x" * 1500, partition=number)[0] == single_requests.NONE
-    until(lambda: open_files(node) < before + 40, "strangers have left")
+    until(lambda: open_files(node) < before + 40, "the other clients have left")
     goes_on(node, 8)
     seal(node, TOPIC)
     with urllib.request.urlopen(f"http://{node.http}/readyz", timeout=20) as answer:

@@ -92,7 +92,7 @@ def test_appends_are_refused_and_reads_continue_until_space_returns(full: Full, 
         full.sound()
         until(lambda: "full" in full.disk() or "no space left" in full.disk(), "/readyz names the disk")
         full.free()
-        until(lambda: full.produce(5000) == single_requests.NONE, "produce goes on")
+        until(lambda: full.produce(5000) == single_requests.NONE, "produce continues")
         for _ in range(5):
             assert full.produce(5000) == single_requests.NONE
     full.node.kill()
@@ -120,7 +120,7 @@ def test_metadata_and_checkpoints_are_refused_whole(full: Full) -> None:
     assert full.node.stop() == 0
     full.fill()  # the stop may have used the ballast
     full.node.spawn()
-    assert full.node.wait() == 1, "a node that cannot write down its start does not run"
+    assert full.node.wait() == 1, "a node that cannot record its start does not run"
     assert "No space left on device" in full.node.output_tail(5)
 
     full.free()
@@ -138,14 +138,14 @@ def test_offloading_and_cold_reads_wait_for_space(full: Full) -> None:
     for _ in range(100):
         assert full.produce(5000) == single_requests.NONE
     seal(full.node, TOPIC)
-    until(lambda: local_bytes(full.node, TOPIC) == 0, "local copies go")
+    until(lambda: local_bytes(full.node, TOPIC) == 0, "local segments are evicted")
     full.fill()
     found = single_requests.fetch(full.node.kafka, TOPIC, 0, wait_ms=30_000)
     assert (found.code, found.data) == (single_requests.KAFKA_STORAGE_ERROR, b"")
     full.free()
     full.sound()
 
-    until(lambda: full.produce(5000) == single_requests.NONE, "produce goes on")
+    until(lambda: full.produce(5000) == single_requests.NONE, "produce continues")
     for _ in range(100):
         assert full.produce(5000) == single_requests.NONE
     full.fill()
@@ -154,7 +154,7 @@ def test_offloading_and_cold_reads_wait_for_space(full: Full) -> None:
     assert full.node.running
     full.free()
     seal(full.node, TOPIC)
-    until(lambda: local_bytes(full.node, TOPIC) == 0, "local copies go")
+    until(lambda: local_bytes(full.node, TOPIC) == 0, "local segments are evicted")
     full.sound()
     with bucket.opened(full.node.store) as store:
         assert bucket.findings(store) == []
@@ -169,7 +169,7 @@ def test_a_full_disk_still_allows_removals(full: Full) -> None:
     seal(full.node, TOPIC)
     assert local_bytes(full.node, TOPIC) > 0
     delete_records(full.node, TOPIC, 50)
-    until(lambda: local_bytes(full.node, TOPIC) <= 300_000, "what was deleted goes")
+    until(lambda: local_bytes(full.node, TOPIC) <= 300_000, "the deleted records leave the disk")
     full.free()
-    until(lambda: full.produce(5000) == single_requests.NONE, "produce goes on")
+    until(lambda: full.produce(5000) == single_requests.NONE, "produce continues")
     assert (full.node.data_dir / "ballast").stat().st_blocks > 0

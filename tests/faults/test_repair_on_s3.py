@@ -53,7 +53,7 @@ class Life:
         assert producer.flush(60) == 0 and not failed
         self.sent += records
         seal(self.node, TOPIC)
-        until(lambda: local_bytes(self.node, TOPIC) == 0, "local copies go")
+        until(lambda: local_bytes(self.node, TOPIC) == 0, "local segments are evicted")
 
     def holds(self, *, but: range = range(0)) -> None:
         """Asserts that a consumer finds every record, in order, except the offsets given up, and that the bucket is sound."""

@@ -102,7 +102,7 @@ def test_a_store_unreachable_at_the_start_is_named_and_used_later(troubled: Worl
     assert troubled.fetch(COLD).high_watermark == COLD + 200
 
     troubled.proxy.clear()
-    until(lambda: json.loads(troubled.node.get("/readyz")[1])["store"] == "ok", "the store is taken up")
+    until(lambda: json.loads(troubled.node.get("/readyz")[1])["store"] == "ok", "the store is in use")
     troubled.sound()
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World
     path.write_bytes(data)
     found = troubled.fetch(first.base, PATIENCE_MS)
     assert found.code == single_requests.CORRUPT_MESSAGE and not found.data
-    until(lambda: troubled.fetch(last.base).data, "the last range is served")
+    until(lambda: troubled.fetch(last.base).data, "the last segment is served")
     with bucket.opened(troubled.node.store, troubled.server.endpoint) as store:
         assert any(first.key in finding for finding in bucket.findings(store))
 
@@ -149,7 +149,7 @@ def test_offloaded_bytes_equal_the_written_ones(troubled: World) -> None:
     troubled.proxy.always(damage, method="PUT", path=".log")
     troubled.write(200)
     seal(troubled.node, TOPIC, wait=False)
-    until(lambda: len(attempts) > 1, "the offload is tried again")
+    until(lambda: len(attempts) > 1, "the offload is retried")
     assert troubled.node.running and troubled.local_bytes()
     troubled.proxy.clear()
     troubled.sound()
@@ -172,12 +172,12 @@ def test_produce_continues_up_to_the_disk_watermark(tmp_path: Path, versitygw: S
                 kept.append((offset, value))
             assert code == single_requests.KAFKA_STORAGE_ERROR
             assert len(kept) * 200_000 > 10 << 20
-            assert b"%07d" % 0 in single_requests.fetch(node.kafka, TOPIC, 0).data, "reads go on"
+            assert b"%07d" % 0 in single_requests.fetch(node.kafka, TOPIC, 0).data, "reads continue"
 
             proxy.clear()
             until(
                 lambda: single_requests.produce(node.kafka, TOPIC, b"after")[0] == single_requests.NONE,
-                "produce goes on",
+                "produce continues",
             )
             found = read_everything(node.kafka, TOPIC, 1).partitions[0]
             assert [(seen.offset, seen.content.value) for seen in found[: len(kept)]] == kept

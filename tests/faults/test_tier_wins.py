@@ -153,7 +153,7 @@ def test_a_lost_log_recovers_when_the_store_is_reachable(world: World, loss: Cal
     world.proxy.always(answer(403, "AccessDenied"), path="manifests")
     world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
-    until(lambda: "partition.work_failed" in world.node.output(), "the manifest was asked for")
+    until(lambda: "partition.work_failed" in world.node.output(), "the manifest is requested")
     assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()
@@ -170,7 +170,7 @@ def test_the_sidecar_cannot_be_read_at_first(world: World) -> None:
     world.proxy.always(answer(403, "AccessDenied"), path=".idx")
     world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
-    until(lambda: "partition.work_failed" in world.node.output(), "the sidecar was asked for")
+    until(lambda: "partition.work_failed" in world.node.output(), "the sidecar is requested")
     assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()

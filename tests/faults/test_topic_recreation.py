@@ -99,7 +99,7 @@ def test_a_late_first_publication_does_not_bring_the_first_topic_back(world: Wor
     world.proxy.on(1, held(released), method="PUT", path="topic.json")
     count = world.proxy.count("PUT", "topic.json")
     world.create()
-    until(lambda: world.proxy.count("PUT", "topic.json") > count, "the publication is under way")
+    until(lambda: world.proxy.count("PUT", "topic.json") > count, "the publication is in progress")
     made_again(world)
     world.write(100)
     seal(world.node, TOPIC, wait=False)

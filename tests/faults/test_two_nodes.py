@@ -56,7 +56,7 @@ def served(node: Node) -> list[bytes]:
 def offload(node: Node) -> None:
     """Returns once the bucket holds all records and the local disk none."""
     seal(node, TOPIC)
-    until(lambda: local_bytes(node, TOPIC) == 0, "local copies go")
+    until(lambda: local_bytes(node, TOPIC) == 0, "local segments are evicted")
 
 
 def says_so_and_stops(node: Node) -> None:

@@ -65,7 +65,7 @@ class World:
     def offload(self) -> None:
         """Returns once the bucket holds all records and the local disk none."""
         seal(self.node, self.topic)
-        until(lambda: self.local_bytes() == 0, "local copies go")
+        until(lambda: self.local_bytes() == 0, "local segments are evicted")
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def fetch(self, offset: int, wait_ms: int = 500) -> single_requests.Fetched:

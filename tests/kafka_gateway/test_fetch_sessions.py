@@ -52,7 +52,7 @@ def test_without_room_no_session_is_created() -> None:
     cache = cache_of(2)
     first, second = create(cache, 2), create(cache, 3)
     assert first and second
-    assert create(cache, 100, EVICTION_MS) == 0, "nobody is old enough"
+    assert create(cache, 100, EVICTION_MS) == 0, "no session is old enough"
     assert len(cache) == 2 and cache.evictions == 0
 
 
@@ -71,7 +71,7 @@ def test_a_larger_session_evicts_the_smallest_old_one() -> None:
     first, second = create(cache, 2), create(cache, 3)
     now = EVICTION_MS + 1
     assert use(cache, first, 1, now) and use(cache, second, 1, now)
-    assert create(cache, 1, now) == create(cache, 2, now) == 0, "of equals the one that is there stays"
+    assert create(cache, 1, now) == create(cache, 2, now) == 0, "among equals the existing one stays"
     assert create(cache, 3, now)
     assert not use(cache, first, 2, now)
     assert use(cache, second, 2, now)
@@ -114,7 +114,7 @@ def test_a_wrong_epoch_changes_nothing(epoch: int) -> None:
     session = create(cache, 2)
     answer = cache.begin(ask(session, epoch, (7,), (0,)), 12, 0)
     if epoch == 0:
-        assert isinstance(answer, FetchContext), "a full request: it ends the session"
+        assert isinstance(answer, FetchContext), "a full request ends the session"
         assert cache.begin(ask(session, 1), 12, 0) == NOT_FOUND
         return
     assert answer == WRONG_EPOCH

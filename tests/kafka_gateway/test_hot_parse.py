@@ -420,5 +420,5 @@ def test_names_are_remembered_and_the_memory_is_bounded(module: Any, monkeypatch
     late, later = names.find(b"c", 0), names.find(b"d", 0)
     for index in range(module.REMEMBERED_PARTITIONS - 2):
         names.find(b"e", index)
-    assert names.find(b"c", 0) is late, "only as much is forgotten as has to be, the oldest first"
+    assert names.find(b"c", 0) is late, "only as many as necessary are dropped, the oldest first"
     assert names.find(b"d", 0) is later

@@ -257,7 +257,7 @@ async def test_work_ends_with_its_requester(
             client.send(request_frame("create_topics", 7, topics=rows))
             await until(lambda: len(created) > 1)
         await until(lambda: server.connections == 0)
-        assert "connection.closed" not in caplog.text, "a client that leaves is no event"
+        assert "connection.closed" not in caplog.text, "a client that leaves is not logged"
         async with connected(server) as other:
             # If the work went on, it would get every second turn.
             seen = -1

@@ -100,9 +100,9 @@ def test_an_answer_of_many_small_arrays_is_a_few_pieces() -> None:
 
     answer = {"topics": topics(20_000), "brokers": (), "cluster_id": "c"}
     pieces, rests = through(messages.writing(1, answer, Hurried(), Counter()))
-    assert [piece for piece in pieces if piece is large.data], "what is written once is not copied"
+    assert [piece for piece in pieces if piece is large.data], "fields written once are not copied"
     assert len(pieces) < 20 and max(len(piece) for piece in pieces) < 128 << 10
-    assert rests >= 20_000 + 20_000 // 256, "while it is joined too"
+    assert rests >= 20_000 + 20_000 // 256, "also while the pieces are joined"
     body = b"".join(pieces)
     assert int.from_bytes(body[:4], "big") == len(body) - 4
     read = response("metadata", 9, body[4:])

@@ -129,9 +129,9 @@ async def test_a_produce_of_unknown_topics_rests_while_it_is_read_appended_and_a
     frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(rows)], acks=1)
     answer = response("produce", 9, (await answer_of(ProduceHandler(core, lane), frame, 9))[4:])
     assert [topic.name for topic in answer.responses] == [f"unknown-{n}" for n in range(rows)]
-    assert rests_at[0] >= 2 * rows // STEP - 1, "while it is read, topics and partitions"
+    assert rests_at[0] >= 2 * rows // STEP - 1, "while topics and partitions are read"
     assert all(later > before for before, later in itertools.pairwise(rests_at)), "between two slices"
-    assert lane.rests - rests_at[-1] >= rows // STEP + rows // SLICE_ROWS, "while it is counted and written"
+    assert lane.rests - rests_at[-1] >= rows // STEP + rows // SLICE_ROWS, "while batches are counted and written"
 
 
 class Kept(HotParser):

@@ -288,7 +288,7 @@ async def test_a_thread_sends_large_answers_while_small_ones_are_sent(
         got += drained(sockets[1])
     assert bytes(got) == b"head" + content + b"tail"
     # A partial write is not mistaken for a complete one.
-    assert sender.sends_in_threads > FILE_THREADS, "who is done makes room for the next"
+    assert sender.sends_in_threads > FILE_THREADS, "a finished sender makes room for the next"
     assert fulls == sender.sends_in_threads - 1
     assert (file.users, connection.unsent) == (0, 0)
     sender.close()

@@ -151,7 +151,7 @@ def test_a_commit_wakes_the_handler(aws: Aws, unpacked: Path, tmp_path: Path) ->
     (cursor,) = aws.documents(".cursor")
     assert cursor["commit"] == verdicts[-1]["commit"]
 
-    assert aws.receive() == [], "what the handler writes wakes nobody"
+    assert aws.receive() == [], "objects written by the handler trigger no notification"
     assert invoke(unpacked, records, aws.server.endpoint) == ({"batchItemFailures": []}, [])
 
 

@@ -220,7 +220,7 @@ async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -
         )
 
     assert world.wake(store=Swept(world.store, 0, False)) == []
-    assert len(world.verdicts()) == 2, "the segment that went meanwhile has no verdict"
+    assert len(world.verdicts()) == 2, "the segment removed meanwhile has no verdict"
     assert world.cursor() == planned.commit + 1
     assert second.base == 10
 

@@ -27,7 +27,7 @@ def node(tmp_path: Path, versitygw: S3Server) -> Iterator[Node]:
 
 def test_a_usable_store_is_not_mentioned(node: Node) -> None:
     node.start()
-    until(lambda: INVITED in node.output(), "it says what to try")
+    until(lambda: INVITED in node.output(), "the output says what to try")
     assert "cannot be used" not in node.output()
 
 
@@ -36,7 +36,7 @@ def test_a_store_that_does_not_answer_is_named_before_the_commands(node: Node, v
         proxy.always(hang_up_before())
         node.flags = ["--s3-endpoint", proxy.endpoint]
         node.spawn()
-        until(lambda: INVITED in node.output(), "it says what to try")
+        until(lambda: INVITED in node.output(), "the output says what to try")
         before = node.output().partition(INVITED)[0]
         assert "\nThe store cannot be used yet: does not answer: " in before
         node.kill()

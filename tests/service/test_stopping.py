@@ -40,7 +40,7 @@ def test_a_stopping_node_is_unready_while_it_finishes_answers(tmp_path: Path) ->
 
         until(owes_more_than_it_can_send, "the node takes no more requests")
         node.signal(signal.SIGTERM)
-        until(lambda: node.readyz() == 503, "the node says that it stops")
+        until(lambda: node.readyz() == 503, "the node reports that it stops")
         status, body = node.get("/readyz")
         assert (status, json.loads(body)["stopping"]) == (503, True)
         assert node.get("/healthz")[0] == 200

@@ -112,12 +112,12 @@ def test_the_next_event_carries_the_number_omitted() -> None:
     seldom = events.RateLimit(burst=2, window_s=10, keys=2)
     assert [seldom.allows("a", now) for now in (0, 1, 2, 3)] == [0, 0, None, None]
     assert seldom.allows("a", 10) == 2
-    assert seldom.allows("a", 11) == 0, "told once"
+    assert seldom.allows("a", 11) == 0, "logged once"
     assert seldom.allows("b", 11) == 0
     assert [seldom.allows(key, 12) for key in "cde"] == [0, 0, None], (
         "of more things than are remembered all count as one"
     )
-    assert seldom.allows("a", 2) == 0, "a clock that was set back holds nothing up"
+    assert seldom.allows("a", 2) == 0, "a clock that was set back delays nothing"
 
 
 def test_a_trouble_is_logged_when_it_begins_changes_and_ends() -> None:

@@ -65,7 +65,7 @@ async def test_time_in_which_others_use_the_loop_is_not_the_requests() -> None:
     await turn.rest()
     seconds.now += SLICE_S
     turn.resume()
-    assert turn.is_over, "a request that has used up its first slice gets no other"
+    assert turn.is_over, "a request gets only one first slice"
     turn.leave()
 
 

@@ -30,11 +30,11 @@ def test_every_error_has_a_status_that_fits_its_advice(error: type[LogError]) ->
 
 @pytest.mark.parametrize("error", ALL_ERRORS, ids=lambda error: error.__name__)
 def test_every_error_comes_back_as_itself(error: type[LogError]) -> None:
-    detail = detail_in(trailing_metadata(error("why, and what to do")))
+    detail = detail_in(trailing_metadata(error("the reason, and what to do")))
 
     assert detail is not None
     back = error_of(detail)
-    assert (type(back), str(back)) == (error, "why, and what to do")
+    assert (type(back), str(back)) == (error, "the reason, and what to do")
     assert detail.retriable == retriable(back) == (error.advice in (Advice.RETRY, Advice.REDIRECT))
 
 

@@ -40,11 +40,11 @@ async def test_a_cancelled_waiter_lets_others_pass() -> None:
 
     large, small = asyncio.ensure_future(take("b", 80)), asyncio.ensure_future(take("c", 10))
     await asyncio.sleep(0)
-    assert memory.try_hold("d", 1) is None, "others wait already"
+    assert memory.try_hold("d", 1) is None, "others are already waiting"
     large.cancel()
     await asyncio.wait({large})
     async with asyncio.timeout(20):
-        assert await small == 70, "nobody has to move for it"
+        assert await small == 70, "no connection is closed for it"
     first.resize(0)
     assert memory.held_bytes == 0
 

@@ -131,18 +131,18 @@ async def test_a_session_returns_changes_only(handlers: HandlerClient, core: Mem
 
     errors = [(0, unknown, -1, 0)]
     assert await ask(1) == (0, errors)
-    assert await ask(1) == (71, []), "an epoch that was taken"
-    assert await ask(3) == (71, []), "an epoch to come"
+    assert await ask(1) == (71, []), "an epoch already used"
+    assert await ask(3) == (71, []), "an epoch in the future"
     assert await ask(2, ver=other) == (106, []), "ids in a session of names, or names in one of ids"
     append(core, "second", 0)
     assert await ask(2) == (0, [(0, 0, 2, len(BATCH)), *errors])
     assert await ask(3, topics(core, [(0, 2)], "second")) == (0, errors), "read up to its end"
     assert await ask(4, topics(core, [(1, 8)])) == (0, [(1, 1, -1, 0), *errors])
-    assert await ask(5, topics(core, [(1, 0)])) == (0, [(1, 0, 0, 0), *errors]), "the end of an error is told"
+    assert await ask(5, topics(core, [(1, 0)])) == (0, [(1, 0, 0, 0), *errors]), "the end of an error is reported"
     gone = {"topic": "none", "topic_id": uuid.UUID(int=9), "partitions": [0]}
     assert await ask(6, [], [gone]) == (0, [])
     await core.delete_records(TopicPartition("second", 0), 1)
-    assert await ask(7) == (0, [(0, 0, 2, 0)]), "another log start"
+    assert await ask(7) == (0, [(0, 0, 2, 0)]), "a changed log start"
     everything = [
         {"topic": name, "topic_id": uuid.UUID(bytes=bytes(core.ids[name])), "partitions": [0, 1, 2]}
         for name in ("first", "second")
@@ -150,7 +150,7 @@ async def test_a_session_returns_changes_only(handlers: HandlerClient, core: Mem
     values = request(core, [], topics=[], session_id=full.session_id, session_epoch=8)
     emptied = await handlers.ask("fetch", version, **values, forgotten_topics_data=everything)
     assert (int(emptied.error_code), emptied.session_id, rows_of(emptied)) == (0, 0, [])
-    assert await ask(9) == (70, []), "a session without partitions is none"
+    assert await ask(9) == (70, []), "a session without partitions ends"
 
 
 async def test_a_session_learns_the_name_of_an_id_when_the_topic_is_there(

@@ -72,7 +72,7 @@ async def test_topics_by_id(handlers: HandlerClient, core: MemoryCore, version: 
     assert rows_of(answer) == [(None, 100, 0), ("first", 0, 3)]
     assert answer.topics[0].topic_id == unknown
     named = await handlers.ask("metadata", version, topics=[{"name": "second"}, *wanted])
-    assert rows_of(named) == rows_of(answer), "beside an id names do not count"
+    assert rows_of(named) == rows_of(answer), "with an id, names are ignored"
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ async def test_a_batch_that_inflates_to_much_is_validated_in_a_thread(node: Runn
     assert type(node.log.append([Append(plain, memoryview(small))])) is list
     first = node.log.append([Append(plain, memoryview(large))])
     second = node.log.append([Append(plain, memoryview(small))])
-    assert isinstance(first, asyncio.Future) and isinstance(second, asyncio.Future), "what follows waits for it"
+    assert isinstance(first, asyncio.Future) and isinstance(second, asyncio.Future), "later batches wait for it"
     answers = [(await each)[0] for each in (first, second)]
     assert [answer.base_offset for answer in answers if isinstance(answer, Appended)] == [1, 2]
     assert type(node.log.append([Append(plain, memoryview(small))])) is list
@@ -291,7 +291,7 @@ async def test_larger_batches_are_written_by_threads_where_writing_is_slow(node:
     assert [answer.base_offset for answer in answers if isinstance(answer, Appended)] == [0, 1, 2]
     assert await plain_values(node) == [LARGER, b"2", LARGER]
     assert held.waiting == 2
-    assert type(node.log.append([Append(PLAIN, memoryview(batch(b"small")))])) is list, "nothing waits any more"
+    assert type(node.log.append([Append(PLAIN, memoryview(batch(b"small")))])) is list, "the queue is empty"
 
 
 async def test_the_loop_writes_where_that_costs_little(node: Running) -> None:
@@ -362,7 +362,7 @@ async def test_beyond_a_bound_the_loop_writes_itself(
     sent.append(send(node, b"2", topic="plain"))
     threading.Timer(0.02, held.open.set).start()
     answer = node.log.append([Append(PLAIN, memoryview(batch(LARGER)))])
-    assert type(answer) is list and answer[0].base_offset == 2, "all before it is appended as well"
+    assert type(answer) is list and answer[0].base_offset == 2, "all earlier batches are appended too"
     assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
     assert await plain_values(node) == [LARGER, b"2", LARGER]
     assert node.node.broker.append_queues.held_bytes == 0
@@ -409,6 +409,6 @@ def test_threads_write_from_where_writing_is_slow_until_it_is_fast() -> None:
     assert after(2 * SLOW_S_PER_GB * size / 1e9, 100)
     assert after(between, 1000)
     asked = [cost.for_thread() for _ in range(3 * PROBED)]
-    assert asked.count(False) == 3, "the loop goes on to see what writing costs"
+    assert asked.count(False) == 3, "the loop continues to measure the cost of writing"
     assert not after(0, 100)
     assert not cost.for_thread()

@@ -85,7 +85,7 @@ async def test_a_partition_that_refuses_appends_queues_none_beyond_the_bound(
     assert [type((await each)[0]) for each in sent] == [type(why)] * 2
     hot = partition.log.hot
     assert hot.end_offset == 0
-    assert hot.appender._write is None, "it is given up"
+    assert hot.appender._write is None, "the batch is cancelled"
     assert os.path.getsize(hot.segments()[-1].path) == 0
     assert queues_of(node).held_bytes == queues_of(node).writing_bytes == 0
 
@@ -178,7 +178,7 @@ async def test_the_bound_is_for_all_partitions(node: Running, held: Gate, monkey
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", len(batch(LARGER)))
     waiting = send(node, LARGER, topic="plain")
     other = [Append(TopicPartition("other", 0), memoryview(batch(LARGER)))]
-    assert type(node.log.append(other)) is list, "the loop writes it"
+    assert type(node.log.append(other)) is list, "the loop writes the batch"
     held.open.set()
     await waiting
 

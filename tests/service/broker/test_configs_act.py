@@ -231,7 +231,7 @@ async def test_a_partition_remembers_so_many_producers(node: Running, caplog: py
 
     assert [await send(producer) for producer in (1, 2, 1, 3)] == [1, 2, 2, 3]
     assert [await send(producer) for producer in (3, 2)] == [3, 3]
-    assert await send(1) == 4, "1 wrote longest ago"
+    assert await send(1) == 4, "producer 1 was idle longest"
     caplog.set_level("WARNING")
     await node.node.broker.maintenance.checkpoint()
     assert "producers.forgotten" in caplog.text

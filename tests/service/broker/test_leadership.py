@@ -164,7 +164,7 @@ async def test_every_waiting_acknowledgement_ends_and_may_be_sent_again(node: Ru
             await future
     led = partition(node)
     await node.node.work.flusher.flush(led)
-    assert led.state.high_watermark == 0, "what a follower has flushed is not committed by it"
+    assert led.state.high_watermark == 0, "a follower's flush does not commit its records"
     await elect(node, "t", ME)
     assert led.state.high_watermark == 0, "the follower in sync has not fetched from this leader"
     await in_sync(node, ME)

@@ -38,7 +38,7 @@ async def test_a_tier_process_that_ends_meanwhile_loses_no_snapshot(
         async with asyncio.timeout(20):
             while not await snapshots_of(node):
                 await asyncio.sleep(0.005)
-        assert len(written) == 1, "the first one had to be sent again"
+        assert len(written) == 1, "the first one was retried"
 
 
 class Asked:
@@ -86,7 +86,7 @@ async def test_unchanged_metadata_are_not_written_again_and_leave_no_file(
         await node.create("u")
         asked.failure = TierUnavailable("the store is away")
         await written_anew(node)
-        assert asked.count == count + 3, "what was not written is still to be written"
+        assert asked.count == count + 3, "the failed snapshot is still due"
         asked.failure = None
         await written_anew(node)
         assert asked.count == count + 4

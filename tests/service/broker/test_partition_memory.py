@@ -56,7 +56,7 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
         summaries = [partition.log.tier for partition in node.node.broker.partitions]
         assert all(tier is not None and (tier.segments, tier.commit) == (segments, 1001) for tier in summaries)
         assert 500 < held[0] <= WANTED_BYTES
-        assert held[1] < 256, "a newer manifest takes the place of the older"
+        assert held[1] < 256, "a newer manifest replaces the older"
 
 
 async def test_cold_reads_load_segments_and_keep_a_bounded_number(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_former_leader_neither_counts_its_flushes_nor_its_followers() -> None:
     state.follow()
     assert not state.follower_at(2, 4)
     assert not state.lead(2)
-    assert state.high_watermark == 0, "it still waits for its flush"
+    assert state.high_watermark == 0, "the append still waits for its flush"
     state.follow()
     assert not state.flushed(4)
     assert state.lead(3)

@@ -40,7 +40,7 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
         node.store.down = False
         async with running(directory, node.store, AT_ONCE) as node:
             await is_made_whole(node, end)
-    assert struck > len(CUTS) / 2, "others ask the store meanwhile, and may meet the cut"
+    assert struck > len(CUTS) / 2, "other requests to the store may hit the injected failure"
 
 
 async def test_after_a_repair_a_manifest_without_the_one_seen_is_ignored(tmp_path: Path) -> None:

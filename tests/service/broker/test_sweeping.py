@@ -141,7 +141,7 @@ async def test_an_interrupted_listing_resumes_where_it_stopped(tmp_path: Path, m
         assert len(asked) == 3
         await node.node.broker.sweeping.tick()
         assert asked[3] == asked[2], "not from the beginning"
-        assert sorted(set(asked)) == asked[:3] + asked[4:], "each stretch once"
+        assert sorted(set(asked)) == asked[:3] + asked[4:], "each part of the listing once"
 
 
 async def test_objects_written_behind_a_listing_are_checked_by_the_next(

@@ -44,7 +44,7 @@ async def test_a_wide_topic_costs_one_listing(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=CALM) as node:
         prefix = await deleted(node)
         assert len([name for name in names(node, prefix) if name.startswith("segments/")]) == 2 * PARTITIONS
-        assert await swept(node) == Counter(), "before the grace has passed nothing is asked"
+        assert await swept(node) == Counter(), "nothing is requested before the grace has passed"
         assert node.node.ground.metadata.image.deleting
         node.node.work.topic_files._grace_ms = lambda: 0
         made = await swept(node)
@@ -81,7 +81,9 @@ async def test_a_missing_manifest_is_marked_deleted_again_before_any_sweep(tmp_p
         assert b'"deleted"' in document
         await node.store.delete([key])
         await swept(node)
-        assert any(name.startswith("segments/00003/") for name in names(node, prefix)), "not on a manifest's absence"
+        assert any(name.startswith("segments/00003/") for name in names(node, prefix)), (
+            "not because a manifest is missing"
+        )
         await swept(node)
         assert b'"deleted"' in (await node.store.get(key)).data
         assert all(isinstance(keys.parse(prefix + name), keys.ManifestKey) for name in names(node, prefix))

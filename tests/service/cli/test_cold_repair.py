@@ -182,7 +182,7 @@ def test_a_store_that_holds_nothing_of_the_cluster_is_not_written_to(node: Node,
     right.rename(tmp_path / "kept")
     wrong.rename(right)
     node.start()
-    until(lambda: "went backwards" in json.loads(node.get("/readyz")[1])["store"], "it is noticed")
+    until(lambda: "went backwards" in json.loads(node.get("/readyz")[1])["store"], "the damage is noticed")
     for words in (["t"], ["--cluster"], ["t", "--apply"], ["--cluster", "--apply"]):
         ran = at(node, "cold", "repair", *words)
         assert ran.code == 1
@@ -222,12 +222,12 @@ def test_a_cluster_file_is_written_again(node: Node) -> None:
     offload(node, "before", 0)
     file.unlink()
     node.restart()
-    until(lambda: "went backwards" in json.loads(node.get("/readyz")[1])["store"], "it is noticed")
+    until(lambda: "went backwards" in json.loads(node.get("/readyz")[1])["store"], "the damage is noticed")
     dry = at(node, "cold", "repair", "--cluster")
     assert dry.code == 0 and "cluster.json is gone" in dry.out and not file.exists()
     done = at(node, "cold", "repair", "--cluster", "--apply")
     assert done.code == 0 and "done: incarnation" in done.out
-    until(lambda: json.loads(node.get("/readyz")[1])["store"] == "ok", "the node goes on")
+    until(lambda: json.loads(node.get("/readyz")[1])["store"] == "ok", "the node continues")
     assert file.exists() and file.read_bytes() != kept
     assert at(node, "topic", "create", "t").code == 0
     offload(node, "t", 0)

@@ -55,6 +55,6 @@ def test_commands_accept_it(store: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [["--take-over", ID], [f"--take-over={ID}"]], ids=["a word", "with ="])
 def test_a_node_takes_it_over(store: str, tmp_path: Path, words: list[str]) -> None:
     with Node(tmp_path / "node", store=f"file://{store}", flags=words) as node:
-        until(lambda: node.readyz() == 200, "it serves")
+        until(lambda: node.readyz() == 200, "the node serves")
         consumed = tidelog("consume", "orders", "--exit-at-end", "--bootstrap-server", node.kafka)
         assert consumed.out.split() == ["a", "b"], consumed.err

@@ -82,7 +82,7 @@ def test_a_nodes_other_listeners_are_named(node: Node, words: tuple[str, ...]) -
             f"tidelog: no Kafka listener: {address} (it speaks {protocol}); name a node's Kafka listener with "
             "--bootstrap-server HOST:PORT\n"
         )
-        assert tidelog("topic", "list", "-b", node.kafka).code == 0, "as the line says"
+        assert tidelog("topic", "list", "-b", node.kafka).code == 0, "as the message advises"
 
 
 def test_the_first_reachable_of_several_addresses_is_used(node: Node) -> None:
@@ -98,7 +98,7 @@ def test_probing_a_listener_leaves_nothing_in_the_nodes_log(node: Node) -> None:
     for _ in range(20):
         require_reachable(node.kafka)
     assert tidelog("topic", "create", "after", "-b", node.kafka).code == 0
-    until(lambda: "topic=after" in node.output(), "what came before is in the log as well")
+    until(lambda: "topic=after" in node.output(), "earlier events are in the log too")
     assert node.output().count("client=") == before
 
 

@@ -77,7 +77,9 @@ def test_an_empty_directory_waits_for_an_unreachable_store(tmp_path: Path, versi
         node.http = f"127.0.0.1:{free_port()}"
         try:
             node.spawn()
-            until(lambda: node.readyz() == 503 and "waits for an answer" in node.get("/readyz")[1], "it says so")
+            until(
+                lambda: node.readyz() == 503 and "waits for an answer" in node.get("/readyz")[1], "the node reports it"
+            )
             assert json.loads(node.get("/readyz")[1])["recovered"] is False
             assert node.get("/metrics") == (503, "the node does not serve yet; retry\n")
             assert not node.data_dir.exists()

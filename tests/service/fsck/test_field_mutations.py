@@ -265,7 +265,7 @@ def test_every_wrong_value_is_found(full: FullStore, kind: str) -> None:
     missed = {name: what for name, what in missed.items() if what}
     expected = {name: what for name, (what, _) in UNTOLD.items() if name.split(".")[0] == kind}
     assert {name: what for name, what in missed.items() if not what <= expected.get(name, set())} == {}
-    assert expected.keys() <= missed.keys(), "what is told now needs no excuse"
+    assert expected.keys() <= missed.keys(), "a finding made now needs no exception"
 
 
 def _untold_at(store: BlockingMemoryStore, mutated: Mutated, place: Place, path: Path) -> Iterator[str]:

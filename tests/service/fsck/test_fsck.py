@@ -254,7 +254,9 @@ def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path)
     victim.write_bytes(victim.read_bytes()[:-5])
     shown = runner.invoke(app, ["fsck", "--store", str(directory)])
     assert shown.exit_code == 1
-    assert f" (truncated): {manifest_of(store).segments[2].key}\n" in shown.output, "the page's name of the finding"
+    assert f" (truncated): {manifest_of(store).segments[2].key}\n" in shown.output, (
+        "the name of the finding in the page"
+    )
     damaged = runner.invoke(app, ["fsck", "--store", str(directory), "--json"])
     assert damaged.exit_code == 1
     printed = json.loads(damaged.output)

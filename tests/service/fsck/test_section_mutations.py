@@ -142,7 +142,7 @@ def test_every_wrong_number_is_found(full: FullStore, name: str) -> None:
     assert tried > 10
     untold = {(field, what) for field, (kinds, _) in UNTOLD.items() for what in kinds}
     assert missed - untold == set()
-    assert {each for each in untold if each[0].startswith(name)} <= missed, "what is told now needs no excuse"
+    assert {each for each in untold if each[0].startswith(name)} <= missed, "a finding made now needs no exception"
 
 
 def _mutations(

@@ -114,7 +114,7 @@ def test_a_java_producer_pushes_the_subscribed_metrics(tmp_path: Path) -> None:
             kafka_jars.run_tool("org.apache.kafka.tools.ProducerPerformance", *load, *properties)
             return any(push["terminating"] for push in pushes(node))
 
-        until(has_said_its_last, "a producer has said its last")
+        until(has_said_its_last, "a producer has sent its last push")
     last = pushes(node)[-1]
     assert last["client_id"] == "perf-1"
     assert any(name.startswith("org.apache.kafka.producer.") for name in last["metrics"])

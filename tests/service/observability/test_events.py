@@ -77,7 +77,7 @@ def test_a_start(node: Node, log: Log) -> None:
     assert (listening["grpc"], listening["http"]) == (node.grpc, node.http)
     assert listening["kafka"] == listening["advertised"] == f"PLAINTEXT://{node.kafka}"
     assert log.wait("store.opened")["incarnation"] == 1
-    assert not [line for line in node.output().splitlines() if not line.startswith("{")], "nothing but objects"
+    assert not [line for line in node.output().splitlines() if not line.startswith("{")], "only objects"
 
 
 def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: AdminClient) -> None:
@@ -99,7 +99,7 @@ def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: Admi
     for _ in range(200):
         producer.produce(TOPIC, b"small", partition=0)
         assert producer.flush(30) == 0
-    assert node.output().count("\n") < said + 20, "nothing for a request; a segment or two may be on their way yet"
+    assert node.output().count("\n") < said + 20, "nothing per request; one or two segments may still be in progress"
 
 
 def test_changes_by_an_administrator(node: Node, log: Log, admin: AdminClient) -> None:
@@ -196,7 +196,7 @@ async def test_an_unreachable_store_is_logged_once(tmp_path: Path, caplog: pytes
         await until(lambda: all("offload.finished" in said(caplog, partition=number) for number in range(3)))
     names = said(caplog)
     assert (names.count("store.failing"), names.count("store.back")) == (1, 1)
-    assert "partition.work_failed" not in names, "the store's trouble is no partition's"
+    assert "partition.work_failed" not in names, "a failure of the store is not a partition's"
 
 
 @pytest.mark.parametrize("configs", [{}, TIERED], ids=["local", "tiered"])

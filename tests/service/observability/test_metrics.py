@@ -123,7 +123,7 @@ def test_the_tier_process_is_seen(tmp_path: Path) -> None:
         assert len(cluster) == 22
         assert number == "1"
         os.kill(_child_of(node.pid), signal.SIGKILL)
-        until(lambda: scrape(node)["tidelog_tier_process_running"] == 0, "the end is noticed")
+        until(lambda: scrape(node)["tidelog_tier_process_running"] == 0, "the exit is noticed")
         ended = scrape(node)
         assert ended["tidelog_tier_process_lost_total"] == 1
         assert ended["tidelog_tier_process_resident_bytes"] == 0

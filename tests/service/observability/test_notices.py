@@ -61,7 +61,7 @@ def test_a_tls_hello_is_called_one(node: Node) -> None:
 def test_a_kafka_client_with_tls_is_recognised(node: Node) -> None:
     admin = AdminClient({"bootstrap.servers": node.kafka, "security.protocol": "ssl", "log_level": 0})
     before = len(said(node, "request.refused"))
-    until(lambda: admin.poll(0.05) >= 0 and len(said(node, "request.refused")) > before, "it tried")
+    until(lambda: admin.poll(0.05) >= 0 and len(said(node, "request.refused")) > before, "the client has tried")
     assert "a TLS hello" in said(node, "request.refused")[before]["error"]
 
 

@@ -100,7 +100,7 @@ class TestIncarnation:
             await open_cluster(store, CLUSTER, holder("mine"), 0)
         store.down = False
         assert await open_cluster(store, CLUSTER, holder("mine"), 0) == 1
-        assert await open_cluster(store, CLUSTER, holder("mine"), 0) == 1, "the same start, asked again"
+        assert await open_cluster(store, CLUSTER, holder("mine"), 0) == 1, "the same start, retried"
 
     def test_the_file_is_strict(self) -> None:
         state = ClusterState(CLUSTER, 3, holder("s"))

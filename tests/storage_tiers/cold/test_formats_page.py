@@ -94,7 +94,9 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
             await tier.extend(local.job(base, 10, text="x" * 20_000))
         await tier.expire(15)
     reader = PageReader(memory.blocking(), f"{IDS.cluster_id}/topics/flights/{IDS.topic_id}/")
-    assert any(ref.get("level") for ref in reader.manifest["pages"]), "the page's rules for pages are tried as well"
+    assert any(ref.get("level") for ref in reader.manifest["pages"]), (
+        "the page's rules for manifest pages are tested too"
+    )
     for offset in range(15, 100):
         assert reader.batch_at(offset) == batches(offset, 1, text="x" * 20_000)
     newest = reader.first_at_or_after(1_700_000_000_099)

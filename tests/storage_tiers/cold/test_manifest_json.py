@@ -175,7 +175,7 @@ def packed(document: bytes, ref: PageRef) -> tuple[bytes, Ids, PageRef]:
 def test_versions_are_refused_precisely() -> None:
     data = encode(full_manifest()[0])
     newer = decode(changed(data, {"format": 3}), IDS)
-    assert newer.format == 3, "a newer writer may say that older readers understand it"
+    assert newer.format == 3, "a newer writer may allow older readers"
     assert json.loads(encode(newer))["format"] == 3
     with pytest.raises(StoreRefused, match=r"format 4 needs a reader of format 3.*upgrade"):
         decode(changed(data, {"format": 4, "least_reader": 3}), IDS)

@@ -339,7 +339,7 @@ def test_twenty_thousand_segments_stay_within_bounds() -> None:
     live = list(lookup.live_segments(manifest, lambda ref: pages_by_key[ref.key]))
     assert [segment.base for segment in live] == list(range(0, 20_000_000, 1000))
     stored = sum(ref.length for ref in manifest.live_pages)
-    assert written < 10 * stored, "a remote segment is rewritten a few times in its life, not with every spill"
+    assert written < 10 * stored, "a remote segment is rewritten a few times, not at every spill"
 
 
 def test_a_full_manifest_is_an_error() -> None:

@@ -86,5 +86,5 @@ def test_awaited_fetches_are_not_delayed_but_are_charged() -> None:
     pace, now = machine.pace, machine.now
     assert [pace.delay(CHUNK, now, urgent=True) for _ in range(100)] == [0.0] * 100
     owed = pace.delay(CHUNK, now, urgent=False)
-    assert 0.9 < owed <= 1.0, "all that is owed of it"
+    assert 0.9 < owed <= 1.0, "all of the debt"
     assert pace.delay(CHUNK, now + owed, urgent=False) == pytest.approx(CHUNK / LEAST_RATE, rel=0.3)

@@ -62,7 +62,7 @@ async def test_two_puts_a_segment_and_one_commit(store: FaultyStore, clock: Eage
     assert store.count("put", "/segments/") == 2 * 5
     assert store.count("put", "/manifests/") == 5
     assert store.count("put") == 3 * 5
-    assert store.count("get") == 2, "the manifest is read until there is one, then never"
+    assert store.count("get") == 2, "the manifest is read until it exists, then never"
     assert store.count("head") == 0
 
 
@@ -218,7 +218,9 @@ async def test_deletion_is_terminal(store: FaultyStore, memory: MemoryStore, clo
     assert not (await tier.sweep_deleted(DAY)).done
     clock.advance(DAY / 1000)
     assert (await tier.sweep_deleted(DAY)).done
-    assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key], "the zombie's objects are gone too"
+    assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key], (
+        "the fenced writer's objects are gone too"
+    )
 
 
 async def test_a_deletion_creates_a_missing_manifest(

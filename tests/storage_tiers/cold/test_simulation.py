@@ -66,7 +66,7 @@ class Monitor:
         """`sent_before`: the write was sent before the store changed the history it shows."""
         self.puts += 1
         if key == IDS.manifest_key and self.astray:
-            assert sent_before, "a commit was made on a manifest that lacks what was seen"
+            assert sent_before, "a commit was based on a manifest without the last one seen"
         elif key == IDS.manifest_key:
             self.versions.append(self.objects.get(key).data)
             new = decode(self.objects.get(key).data, IDS)
@@ -416,7 +416,7 @@ async def test_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
         commits += ran.monitor.manifest.commit
         strayed += ran.strayed
         blocked += ran.blocked
-    assert fenced >= 20 and acknowledged >= 100 and commits >= 400, "the schedules must bite"
+    assert fenced >= 20 and acknowledged >= 100 and commits >= 400, "the schedules must cause faults"
     assert strayed >= 16 and blocked >= 50, "the store must go backwards"
 
 

@@ -80,7 +80,7 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     assert manifest == world.check()
     assert manifest.end == earlier + 10
     if earlier:
-        assert manifest.segments[-1].key not in offloaded, "what was tombstoned is offloaded again under another name"
+        assert manifest.segments[-1].key not in offloaded, "the tombstoned segment is offloaded again under another key"
 
 
 async def test_tombstoned_but_not_yet_deleted(world: World) -> None:
@@ -111,7 +111,7 @@ async def test_tombstoned_between_verification_and_commit(world: World) -> None:
     second = world.store.hold(1, "put", "/manifests/")
     gate.open()
     await second.reached.wait()
-    assert world.store.count("head") == 2, "the objects were verified on the manifest that the first swap met"
+    assert world.store.count("head") == 2, "the objects were verified on the manifest of the first swap"
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
     assert world.keys() == []
@@ -143,7 +143,7 @@ async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bou
             await world.writer.extend(world.local.job(base, 1))
     manifest = world.check()
     (page,) = (ref for ref in manifest.live_pages if ref.base <= 1 < ref.end)
-    assert page.level == (len(bounds) > 1), "the stalled range stands there by now"
+    assert page.level == (len(bounds) > 1), "the stalled segment is in the manifest by now"
     tombstone.open()
     await sweep
     assert world.check().end == 12
@@ -163,7 +163,7 @@ async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> 
     manifest = await extension
     assert (manifest.log_start, manifest.end) == (10, 20), "a delayed writer does not bring log start back"
     assert [segment.base for segment in stored_live(world.memory.blocking(), world.check())] == [10]
-    assert len(world.keys()) == 3, "the swept range is gone but for its sidecar, which was the newest when it was swept"
+    assert len(world.keys()) == 3, "the swept segment is gone except for its sidecar, which was the newest"
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
     assert sorted(world.keys()) == sorted([manifest.segments[0].key, manifest.segments[0].sidecar_key])
@@ -200,7 +200,7 @@ async def test_deleted_while_it_stalls(world: World, held: str) -> None:
     with pytest.raises(FencedWriter, match="deleted"):
         await extension
     assert stored_manifest(world.memory.blocking()).state is State.DELETED
-    assert world.keys() == [], "it took what it had offloaded away again"
+    assert world.keys() == [], "the writer removed its offloaded objects again"
 
 
 class Remembering(FaultyStore):
@@ -225,7 +225,7 @@ async def test_a_commit_thought_lost_lands_after_the_grace(world: World) -> None
     store.fail(1, "put", "/manifests/")
     manifest = await tier_of(store, world.clock, seed=3).extend(world.local.job(10, 10))
     assert manifest.end == 20 and len(store.sent) == 2
-    assert store.sent[0][2] == store.sent[1][2], "on the same version"
+    assert store.sent[0][2] == store.sent[1][2], "on the same version of the manifest"
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
     key, body, etag = store.sent[0]

@@ -45,5 +45,5 @@ def grown(how: str) -> int:
 
 
 def test_freed_large_blocks_return_to_the_system() -> None:
-    assert grown("kept") > 8 << 20, "else the test shows nothing"
+    assert grown("kept") > 8 << 20, "otherwise the test shows nothing"
     assert grown("given back") < 4 << 20

@@ -63,7 +63,7 @@ def test_written_batches_are_appended(before: int, large: bytes, tmp_path: Path)
     assert read_all(log) == b"".join(content)
     assert ends_where_it_says(log)
     log.close(clean=False)
-    assert write.file.fd == -1, "its descriptor is given back"
+    assert write.file.fd == -1, "its descriptor is closed"
     assert read_all(open_log(tmp_path, settings=SETTINGS, clean=False)) == b"".join(content)
 
 
@@ -122,7 +122,7 @@ def test_a_log_that_is_closed_keeps_nothing_of_it(is_clean: bool, large: bytes, 
     write.run()
     log.close(clean=is_clean)
     assert os.path.getsize(path) == len(SMALL)
-    assert write.file.fd == -1, "its descriptor is given back"
+    assert write.file.fd == -1, "its descriptor is closed"
     assert read_all(open_log(tmp_path, settings=SETTINGS, clean=is_clean)) == placed(SMALL, 0, 0)
 
 

@@ -162,7 +162,7 @@ def test_the_longest_idle_of_too_many_producers_is_forgotten() -> None:
     written(state, header(1, 0, producer=4), 4)
     assert list(state.producers) == [3, 1, 4]
     assert state.check(header(1, 1, producer=1), now_ms=NOW) == Duplicate(3, 3, read_header(batch_of(1)).max_timestamp)
-    assert state.check(header(1, 0, producer=2), now_ms=NOW) is None, "a batch of a forgotten one counts as new"
+    assert state.check(header(1, 0, producer=2), now_ms=NOW) is None, "a batch of a dropped producer counts as new"
     assert (state.take_forgotten(), state.take_forgotten()) == (1, 0)
     again = ProducerStateManager.restore(state.snapshot(), now_ms=NOW, max_producers=3)
     for known in (state, again):

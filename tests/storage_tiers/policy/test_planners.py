@@ -104,7 +104,7 @@ class TestRetention:
         hot[2] = replace(hot[2], max_timestamp=NOW - HOUR - 1)
         assert self.plan([], hot, retention_ms=HOUR) == RetentionPlan(10)
         hot[0] = replace(hot[0], max_timestamp=NOW - HOUR)
-        assert self.plan([], hot, retention_ms=HOUR) == RetentionPlan(0), "exactly as old as allowed stays"
+        assert self.plan([], hot, retention_ms=HOUR) == RetentionPlan(0), "a segment of exactly the allowed age stays"
 
     def test_without_timestamps_the_append_counts(self) -> None:
         hot = segments(10, 20, max_timestamp=-1, first_append_ms=NOW - 2 * HOUR)
@@ -227,7 +227,7 @@ class TestEviction:
         hot = segments(10, 20, 30, max_timestamp=0)
         assert self.plan(hot, None, retention_ms=HOUR) == []
         assert self.plan(hot, 19, retention_ms=HOUR) == [Evict(0, Reason.AGE)]
-        assert [gone.base for gone in self.plan(hot, 30, retention_ms=HOUR)] == [0, 10], "never the active one"
+        assert [gone.base for gone in self.plan(hot, 30, retention_ms=HOUR)] == [0, 10], "never the active segment"
 
     def test_size(self) -> None:
         hot = segments(10, 20, 30, 40)

@@ -72,7 +72,7 @@ async def test_hydrated_chunks_stay_until_their_waiter_has_read_them(
             assert not isinstance(found, ColdMiss)
             assert taken(found)
         await until(lambda: file is not None and file.users == 1)
-        assert users == [2], "the cache, and the reader for who waited"
+        assert users == [2], "the cache, and the reader for its waiter"
 
 
 async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:

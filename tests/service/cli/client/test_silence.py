@@ -23,7 +23,7 @@ def test_a_node_that_acknowledges_nothing_is_reported_while_retrying(
     full = {"tidelog.disk.watermark.slow": "0.0001", "tidelog.disk.watermark.refuse": "0.0002"}
     with Node(tmp_path, settings=full) as node:
         create(node, "t", 1, {})
-        until(lambda: "disk.watermark produce=refused" in node.output(), "the disk was looked at")
+        until(lambda: "disk.watermark produce=refused" in node.output(), "the disk was checked")
         ran = tidelog("produce", "t", "-b", node.kafka, stdin="one\ntwo\n")
     assert ran.code == 1
     waits, *_, failed = ran.err.splitlines()

@@ -98,7 +98,7 @@ def test_consume_reports_that_it_waits_for_the_store_and_why(tmp_path: Path, fla
             assert line.startswith("tidelog: no records for 3 s, and t-0 not read to the end: ")
             assert "the node is waiting for the object store, and retries: " in line
             bring_back(tmp_path)
-            assert reader.stdout.readline().startswith("value-0-"), "it goes on by itself"
+            assert reader.stdout.readline().startswith("value-0-"), "the command continues without help"
         finally:
             reader.kill()
             reader.communicate()

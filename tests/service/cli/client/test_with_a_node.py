@@ -212,7 +212,7 @@ def test_consume_reports_a_missing_topic(node: Node, topic: str) -> None:
     assert "its log starts at offset 0 and ends at 0" in beyond.err
     assert "has no partition 9, only 0 to 1" in partition.err
     assert "never-was" in missing.err
-    assert "never-was" not in at(node, "topic", "list").out, "asking does not create"
+    assert "never-was" not in at(node, "topic", "list").out, "describing does not create"
 
 
 def test_produce_stops_at_a_line_without_a_key_after_writing_those_before(node: Node, topic: str) -> None:

@@ -87,7 +87,7 @@ def test_counters_restart_with_the_node() -> None:
 def test_an_api_without_requests_has_no_quantile() -> None:
     assert quantile([], 0.99) is None
     assert quantile([(1.0, 0.0), (math.inf, 0.0)], 0.99) is None
-    assert quantile([(1.0, 0.0), (math.inf, 4.0)], 0.5) == 1.0, "beyond the last bound that bound"
+    assert quantile([(1.0, 0.0), (math.inf, 4.0)], 0.5) == 1.0, "beyond the last bound, the last bound"
     numbers = node_numbers(page(1, requests=7), page(2, requests=7), unix_s=1001)
     assert numbers.apis == () and numbers.tier.hit_ratio is None
 
