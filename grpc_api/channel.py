@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -10,11 +11,22 @@ import grpc.aio
 
 from grpc_api.limits import CLIENT_OPTIONS
 from grpc_api.messages.errors import error_of_call
+from storage_tiers.clock import Clock, Rng
 
 #: What a call without a time of its own may take.
 CALL_TIMEOUT_S = 60.0
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChannel:
+    """An open channel to the node at `address` (HOST:PORT), and what paces the calls on it."""
+
+    channel: Any
+    address: str
+    clock: Clock
+    rng: Rng
 
 
 def open_channel(address: str) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from grpc_api.channel import CALL_TIMEOUT_S, answered, open_channel
+from grpc_api.channel import CALL_TIMEOUT_S, NodeChannel, answered, open_channel
 from grpc_api.contract.cold import ColdManifest, ColdRepair, ColdSegment
 from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource
 from grpc_api.messages.cold import manifest_of, repair_of, segment_of
@@ -33,9 +33,9 @@ REPAIR_TIMEOUT_S = 3600.0
 
 
 class RemoteConfigs:
-    def __init__(self, channel: Any, address: str) -> None:
-        self._address = address
-        self._stub: Any = ConfigsStub(channel)
+    def __init__(self, node: NodeChannel) -> None:
+        self._address = node.address
+        self._stub: Any = ConfigsStub(node.channel)
 
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
         request = pb.DescribeConfigsRequest(
@@ -63,9 +63,9 @@ class RemoteConfigs:
 
 
 class RemoteCold:
-    def __init__(self, channel: Any, address: str) -> None:
-        self._address = address
-        self._stub: Any = ColdStub(channel)
+    def __init__(self, node: NodeChannel) -> None:
+        self._address = node.address
+        self._stub: Any = ColdStub(node.channel)
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         request = cold_pb2.ManifestsRequest(topic=topic)
@@ -105,18 +105,18 @@ class RemoteCore:
     """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes queries about the node's own state
     (`grpc_api.contract.node`)."""
 
-    def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
-        self.topics = RemoteTopics(channel, address, clock, rng)
-        self.log = RemoteLog(channel, address, self.topics.topic_name)
-        self.configs = RemoteConfigs(channel, address)
-        self.cold = RemoteCold(channel, address)
+    def __init__(self, node: NodeChannel) -> None:
+        self.topics = RemoteTopics(node)
+        self.log = RemoteLog(node, self.topics.topic_name)
+        self.configs = RemoteConfigs(node)
+        self.cold = RemoteCold(node)
 
     @classmethod
     @asynccontextmanager
     async def connect(cls, address: str, *, clock: Clock, rng: Rng) -> AsyncIterator[RemoteCore]:
         """A core on the node at `address` (HOST:PORT of its gRPC listener), until the block ends."""
         async with open_channel(address) as channel:
-            core = cls(channel, address, clock, rng)
+            core = cls(NodeChannel(channel, address, clock, rng))
             await core.topics.open()
             try:
                 yield core

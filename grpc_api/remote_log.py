@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from grpc_api.channel import CALL_TIMEOUT_S, answered
+from grpc_api.channel import CALL_TIMEOUT_S, NodeChannel, answered
 from grpc_api.contract.log import Append, Appended, Fetch, Fetched, OffsetQuery, SealedPartition
 from grpc_api.contract.ready import Ready
 from grpc_api.messages.errors import error_of
@@ -25,12 +25,12 @@ from storage_tiers.types import NO_EPOCH, FileSlice, SharedFile, TimestampOffset
 
 
 class RemoteLog:
-    def __init__(self, channel: Any, address: str, topic_name: Callable[[TopicId], str | None]) -> None:
-        self._address = address
-        self._log: Any = LogStub(channel)
-        self._offsets: Any = OffsetsStub(channel)
-        self._topics: Any = TopicsStub(channel)
-        self._appends = AppendStream(self._log, address)
+    def __init__(self, node: NodeChannel, topic_name: Callable[[TopicId], str | None]) -> None:
+        self._address = node.address
+        self._log: Any = LogStub(node.channel)
+        self._offsets: Any = OffsetsStub(node.channel)
+        self._topics: Any = TopicsStub(node.channel)
+        self._appends = AppendStream(self._log, node.address)
         self._topic_name = topic_name
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc.aio
 
-from grpc_api.channel import CALL_TIMEOUT_S, answered
+from grpc_api.channel import CALL_TIMEOUT_S, NodeChannel, answered
 from grpc_api.contract.topics import ClusterDescription, CreatedTopic, NewTopic, TopicDescription
 from grpc_api.messages.topics import (
     assignment_messages,
@@ -28,7 +28,6 @@ from grpc_api.messages.topics import (
 from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
 from storage_tiers.backoff import Backoff, BackoffSettings
-from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import (
     InvalidTopic,
     LeaderNotAvailable,
@@ -47,11 +46,11 @@ _LEGAL_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 class RemoteTopics:
     """`open` before use; `close` after it."""
 
-    def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
-        self._address = address
-        self._stub: Any = TopicsStub(channel)
-        self._clock = clock
-        self._backoff = Backoff(RECONNECT, rng)
+    def __init__(self, node: NodeChannel) -> None:
+        self._address = node.address
+        self._stub: Any = TopicsStub(node.channel)
+        self._clock = node.clock
+        self._backoff = Backoff(RECONNECT, node.rng)
         self._cluster: ClusterDescription | None = None
         self._topics: dict[TopicId, TopicDescription] = {}
         self._names: dict[str, TopicId] = {}

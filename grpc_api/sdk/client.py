@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
 
-from grpc_api.channel import open_channel
+from grpc_api.channel import NodeChannel, open_channel
 from grpc_api.contract.cold import ColdManifest, ColdSegment
 from grpc_api.contract.log import OffsetQuery, OffsetSpec, SealedPartition
 from grpc_api.contract.topics import (
@@ -46,12 +45,9 @@ SEAL_TIMEOUT_S = 60.0
 class Client:
     """Made by `connect`. Use it only on the loop where it was made."""
 
-    def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
-        self._channel = channel
-        self._address = address
-        self._clock = clock
-        self._rng = rng
-        self._core = RemoteCore(channel, address, clock, rng)
+    def __init__(self, node: NodeChannel) -> None:
+        self._node = node
+        self._core = RemoteCore(node)
 
     @classmethod
     @asynccontextmanager
@@ -63,7 +59,7 @@ class Client:
         that does not speak gRPC."""
         await require_grpc(checked_address(address))
         async with open_channel(address) as channel:
-            client = cls(channel, address, clock or SystemClock(), rng or SystemRng())
+            client = cls(NodeChannel(channel, address, clock or SystemClock(), rng or SystemRng()))
             await client._core.topics.open(timeout_s)
             try:
                 yield client
@@ -83,7 +79,7 @@ class Client:
 
     def open_producer(self, options: ProducerOptions, threads: ThreadedUse | None = None) -> Producer:
         """A producer that its caller closes."""
-        return Producer(self._channel, self._address, self._core.topics, options, self._clock, self._rng, threads)
+        return Producer(self._node, self._core.topics, options, threads)
 
     def reader(
         self,
@@ -96,12 +92,9 @@ class Client:
         """An iterator over the records of a topic, or of some of its partitions. Without `partitions` it includes partitions
         added later."""
         return Reader(
-            self._channel,
-            self._address,
+            self._node,
             self._core.log,
             self._core.topics,
-            self._clock,
-            self._rng,
             topic=topic,
             partitions=partitions,
             start=start,

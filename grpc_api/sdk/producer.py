@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import grpc.aio
 
+from grpc_api.channel import NodeChannel
 from grpc_api.contract.log import Appended
 from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import error_of_call, retriable
@@ -33,7 +34,6 @@ from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.sdk.record_buffer import record_bytes
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
 from storage_tiers.backoff import Backoff, BackoffSettings
-from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import (
     DuplicateSequence,
     InvalidPartitions,
@@ -71,21 +71,18 @@ class Producer:
 
     def __init__(
         self,
-        channel: Any,
-        address: str,
+        node: NodeChannel,
         topics: RemoteTopics,
         options: ProducerOptions,
-        clock: Clock,
-        rng: Rng,
         threads: ThreadedUse | None = None,
     ) -> None:
-        self._stub: Any = LogStub(channel)
-        self._address = address
+        self._stub: Any = LogStub(node.channel)
+        self._address = node.address
         self._topics = topics
         self._options = options
-        self._clock = clock
-        self._rng = rng
-        self._unix_ms = clock.unix_ms
+        self._clock = node.clock
+        self._rng = node.rng
+        self._unix_ms = node.clock.unix_ms
         self._accumulator = Accumulator(options)
         self._buffer = self._accumulator.buffer
         self._sticky: dict[str, StickyPartitioner] = {}
@@ -104,7 +101,7 @@ class Producer:
         )
         self._wake_up = self._wake.set if threads is None else partial(loop.call_soon_threadsafe, self._wake.set)
         self._asked: dict[int, Sequence[tuple[PartitionQueue, ProducerBatch]]] = {}
-        self._backoff = Backoff(RETRY, rng)
+        self._backoff = Backoff(RETRY, node.rng)
         self._runner = loop.create_task(self._run())
 
     # --- for programs -------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import grpc.aio
 
+from grpc_api.channel import NodeChannel
 from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
 from grpc_api.messages.errors import error_of_call, retriable
 from grpc_api.messages.log import aborted_of
@@ -25,7 +26,6 @@ from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.decoding import messages
 from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, checked_start, start_ms
 from storage_tiers.backoff import Backoff, BackoffSettings
-from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
 from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.types import TopicPartition
@@ -48,29 +48,26 @@ class Reader:
 
     def __init__(
         self,
-        channel: Any,
-        address: str,
+        node: NodeChannel,
         log: RemoteLog,
         topics: RemoteTopics,
-        clock: Clock,
-        rng: Rng,
         *,
         topic: str,
         partitions: Sequence[int] | None,
         start: Start,
         options: ReaderOptions,
     ) -> None:
-        self._stub: Any = LogStub(channel)
-        self._address = address
+        self._stub: Any = LogStub(node.channel)
+        self._address = node.address
         self._log = log
         self._topics = topics
-        self._clock = clock
+        self._clock = node.clock
         self._topic = topic
         self._wanted = partitions
         self._start = start
         self._options = options
         self._isolation = Isolation.READ_COMMITTED if options.committed_only else Isolation.READ_UNCOMMITTED
-        self._backoff = Backoff(RETRY, rng)
+        self._backoff = Backoff(RETRY, node.rng)
         self._away_since: float | None = None
         self._began = False
         self.position: dict[int, int] = {}
