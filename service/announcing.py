@@ -58,7 +58,7 @@ class Addresses:
         width = max(map(len, self.kafka))
         return [
             f"{name:{width}} {address}"
-            + ("" if address == self.advertised[name] else f", clients are told {self.advertised[name]}")
+            + ("" if address == self.advertised[name] else f", advertised as {self.advertised[name]}")
             for name, address in self.kafka.items()
         ]
 

@@ -64,7 +64,8 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A partition's manifest once it was claimed: where clients go on. `committed_at` (ms) is when `end` was committed."""
+    """A partition's claimed manifest, at whose `end` clients continue. `committed_at` is the time of that commit, in ms since
+    1970."""
 
     leader_epoch: int
     log_start: int

@@ -66,7 +66,7 @@ BACKOFF = BackoffSettings(0.5, 30.0)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """Clients go on at `claimed.end` of this partition; what was acknowledged beyond is lost."""
+    """Clients continue at `claimed.end` of this partition; records acknowledged beyond it are lost."""
 
     topic: str
     partition: int
@@ -148,7 +148,7 @@ class TakeOver:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     async def look(self) -> BucketContents:
-        """What the bucket says of the cluster; changes nothing. StoreRefused if it does not say what a topic id is."""
+        """Reads the cluster's state from the bucket; changes nothing. StoreRefused if the state of a topic id is unknown."""
         snapshot = await self._snapshot()
         seen = await self._each(await self._topic_names(), self._seen)
         found = plan.inventory(snapshot, seen)
@@ -173,7 +173,7 @@ class TakeOver:
         )
 
     async def preview(self) -> list[RecoveryPoint]:
-        """Where clients would go on. Changes nothing; who writes meanwhile goes on writing."""
+        """The positions at which clients would continue. Changes nothing; concurrent writers are not disturbed."""
         await self._cluster()
         bucket = await self.look()
         claimed = await self._claim(bucket, ManifestWriter(self._node_id, 0), dry=True)

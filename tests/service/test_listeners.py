@@ -142,7 +142,7 @@ def test_a_node_is_reached_from_both_sides(tmp_path: Path) -> None:
         endpoints = json.loads((node.data_dir / "endpoints.json").read_text())
         assert endpoints["kafka"] == {"INSIDE": f"0.0.0.0:{inside}", "OUTSIDE": f"127.0.0.1:{outside}"}
         assert endpoints["advertised"] == {"INSIDE": f"localhost:{inside}", "OUTSIDE": f"127.0.0.1:{outside}"}
-        assert f"Kafka   INSIDE  0.0.0.0:{inside}, clients are told localhost:{inside}\n" in node.output()
+        assert f"Kafka   INSIDE  0.0.0.0:{inside}, advertised as localhost:{inside}\n" in node.output()
         assert f"          OUTSIDE 127.0.0.1:{outside}\n" in node.output()
         assert node.stop() == 0
 

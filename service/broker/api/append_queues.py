@@ -264,7 +264,7 @@ class AppendQueues:
                 self._advance(job.partition)
 
     def _accept_validated(self, job: _Append) -> None:
-        """Only now: a job moves on once for each time that the loop is told of it."""
+        """Accepts the validated batch of a job. Not earlier, because a job advances once for each notification of the loop."""
         found = job.found = job.validated
         if isinstance(found, tuple) and found[0] is not job.batch:
             job.rewritten_bytes = len(found[0])

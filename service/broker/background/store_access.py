@@ -95,7 +95,7 @@ class StoreAccess:
         return self.writer or ManifestWriter(self._node_id, self._metadata.image.incarnation)
 
     async def run(self) -> None:
-        """Returns once the store is ours. Raises FencedWriter and StoreRefused: the node must not go on with it."""
+        """Returns when this start has claimed the store. FencedWriter or StoreRefused if the node must not use it."""
         backoff = Backoff(PROBE_BACKOFF, self._rng)
         while self.writer is None:
             try:

@@ -1,4 +1,4 @@
-"""What tiering asks of the rest of the node, as one value, so that it depends on none of its parts."""
+"""The functions that tiering needs from the rest of the node, as one value, so that it depends on none of its parts."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class TopicFiles:
             if found is not None and found.revision >= known:
                 return RepairReport(), 0
             if found is None and known == 0 and not (await self._client.ask(ListKeys(file_key, ""))).keys:
-                return RepairReport(), 0  # no revision was seen there; the first one is published by itself
+                return RepairReport(), 0  # no revision was seen there; the periodic work publishes the first one
             count, configs = len(topic.partitions), dict(image.topic_config(name))
             state = replace(self._state(name, topic.topic_id, count, configs), revision=known)
             try:

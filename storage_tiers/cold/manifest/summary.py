@@ -1,6 +1,6 @@
 """A broker's summary of a partition's newest manifest: less than 2 KiB, whatever its history.
 
-It answers every question that the clock asks of each partition: whether something expires, is due to be swept, or is hidden;
+It answers every periodic question about a partition: whether something expires, is due to be swept, or is hidden;
 whether the manifest that the store shows contains the one seen. The segments themselves are in the manifest, which is loaded
 when a segment is asked for (`cold/read/known_segments.py`).
 
@@ -18,10 +18,12 @@ from storage_tiers.cold.manifest.model import Manifest, Oldest, oldest_of
 
 @dataclass(frozen=True, slots=True)
 class ManifestSummary:
-    """The fields of the manifest of the same names, `commit_id` of its last commit ("" where it was never stored), and of its
-    live segments: how many there are, their `records` and `bytes`, what retention asks of the `oldest` (None: there is none),
-    and whether some stand in pages (`paged`). `first_removed_ms` is the oldest removal that no pin holds, as far as the
-    manifest knows, `tombstoned` whether keys are tombstoned: what a sweep has to do."""
+    """Fields of the manifest under the same names, and sums over its live segments.
+
+    `commit_id` is the id of the last commit, empty if the manifest was never stored. `segments` is the number of live segments,
+    `records` and `bytes` are theirs, `oldest` is what retention needs of the first one (None: there is none), and `paged` says
+    whether some are in pages. For the sweep, `first_removed_ms` is the time of the oldest removal that no pin holds, as far as
+    the manifest knows, and `tombstoned` says whether keys are tombstoned."""
 
     line: str
     commit: int

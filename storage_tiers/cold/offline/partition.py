@@ -1,12 +1,12 @@
-"""One partition of a bucket, offset by offset: as it is now, or as of one of its commits.
+"""Reads one partition of a bucket, offset by offset, now or as of one of its commits.
 
     Bucket.live_manifest ──> PartitionReader.pieces(offset) ──> whole batches, verified
                                             .first_offset_at(time)
 
-Invariants: bytes are handed on only when the CRC-32C of their MiB is the sidecar's; pieces come in offset order, and none
-between the first offset asked for and the manifest's end is left out; nothing below log start is ever returned; where an
-object was removed meanwhile, the newest manifest is read, and reading goes on where it was. At most one ranged GET of
-FETCH_BYTES is held beside what the caller uses; nothing is fetched ahead.
+Invariants: bytes are returned only if the CRC-32C of their MiB equals the sidecar's. Pieces are in offset order, complete from
+the requested offset to the manifest's end, and never below log start. If an object was removed meanwhile, the newest manifest
+is read and reading continues at its position. Besides the caller's piece, at most one ranged GET of FETCH_BYTES is in memory;
+nothing is fetched ahead.
 
 Errors: OffsetOutOfRange below log start, InvalidRequest for a commit that cannot be read, and those of `Bucket`.
 """

@@ -1,1 +1,1 @@
-"""Cold reads in the broker: what is at hand, what must be fetched, how far ahead and how fast. Imports no S3 library."""
+"""Cold reads in the broker: what is cached, what must be fetched, how far ahead and how fast. Imports no S3 library."""

@@ -253,8 +253,9 @@ class ChunkCache:
         return chunk.file
 
     def _close_idle(self) -> bool:
-        """False if none is found among the least recently used. One that an answer holds stays: its space must go on counting
-        as used; it counts as used now, so that not all that a large answer holds are looked at again for each."""
+        """Closes an idle file; False if there is none among the least recently used. A file that an answer holds stays open,
+        because its space must continue to count as used. It moves to the most recently used ones, so that the files of a large
+        answer are not all examined again for each call."""
         for known in tuple(islice(self._open, MAX_LOOKED_AT)):
             if self._open[known].users == 1:
                 self._chunks[known].file = None

@@ -17,7 +17,7 @@ from storage_tiers.cold.process.settings import CHUNK_BYTES
 
 #: The widest window. Sixteen chunks keep sixteen connections busy.
 MAX_WINDOW_BYTES = 16 * CHUNK_BYTES
-#: Readers of one partition that are told apart.
+#: Maximum number of readers of one partition that are distinguished.
 MAX_STREAMS = 16
 
 Chunk = TypeVar("Chunk", bound=Hashable)
