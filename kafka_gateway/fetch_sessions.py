@@ -89,45 +89,45 @@ Row = tuple[CachedPartition, Fetched]
 
 
 class FetchSession:
-    __slots__ = ("by_id", "counted", "created_ms", "epoch", "order", "places", "session_id", "used_ms")
+    __slots__ = ("by_id", "counted", "created_ms", "epoch", "order", "partitions", "session_id", "used_ms")
 
-    def __init__(self, session_id: int, *, by_id: bool, places: dict[Key, CachedPartition], now_ms: float) -> None:
+    def __init__(self, session_id: int, *, by_id: bool, partitions: dict[Key, CachedPartition], now_ms: float) -> None:
         self.session_id = session_id
         self.by_id = by_id
-        self.places = places
+        self.partitions = partitions
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.created_ms = now_ms
         self.used_ms = now_ms
         #: Partitions as counted by the cache.
-        self.counted = len(places)
+        self.counted = len(partitions)
         #: The partitions in order; None once they change. A delayed request keeps the order that it began with.
         self.order: Sequence[CachedPartition] | None = None
 
     def update(self, request: FetchRequest) -> None:
         """Applies the request: added and changed partitions, then forgotten ones."""
         if request.indexes:
-            run_steps(collecting(request, self.places))
+            run_steps(collecting(request, self.partitions))
             self.order = None
         for key in request.forgotten:
-            if self.places.pop(key, None) is not None:
+            if self.partitions.pop(key, None) is not None:
                 self.order = None
 
     def in_order(self) -> Sequence[CachedPartition]:
         if self.order is None:
-            self.order = tuple(self.places.values())
+            self.order = tuple(self.partitions.values())
         return self.order
 
     def prune(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that the answer must contain. Moves partitions with records to the end: others are read first next time."""
         told = []
         for row in rows:
-            place, part = row
-            if not place.tell(part):
+            cached, part = row
+            if not cached.tell(part):
                 continue
             told.append(row)
-            key = (place.key, place.index)
-            if part.slices and self.places.get(key) is place:
-                self.places[key] = self.places.pop(key)
+            key = (cached.key, cached.index)
+            if part.slices and self.partitions.get(key) is cached:
+                self.partitions[key] = self.partitions.pop(key)
                 self.order = None
         return told
 
@@ -135,18 +135,18 @@ class FetchSession:
 class FetchContext:
     """The partitions that one request reads, and its session if it has one."""
 
-    __slots__ = ("_by_id", "_cache", "_creates", "_epoch", "_session", "places")
+    __slots__ = ("_by_id", "_cache", "_creates", "_epoch", "_session", "partitions")
 
     def __init__(
         self,
         cache: FetchSessionCache,
-        places: Sequence[CachedPartition],
+        partitions: Sequence[CachedPartition],
         *,
         session: FetchSession | None = None,
         creates: bool = False,
         by_id: bool = False,
     ) -> None:
-        self.places = places
+        self.partitions = partitions
         self._cache = cache
         self._session = session
         self._epoch = session.epoch if session is not None else 0
@@ -154,7 +154,7 @@ class FetchContext:
         self._by_id = by_id
 
     def answer(self, rows: Sequence[Row], now_ms: float) -> tuple[int, int, Sequence[Row]]:
-        """(error code, session id, rows of the answer) for the rows read for `places`."""
+        """(error code, session id, rows of the answer) for the rows read for `partitions`."""
         if self._session is not None:
             if self._session.epoch != self._epoch:
                 # The client has sent the next request meanwhile, on another connection.
@@ -183,15 +183,19 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def begin(
-        self, request: FetchRequest, version: int, now_ms: float, places: Sequence[CachedPartition] | None = None
+        self,
+        request: FetchRequest,
+        version: int,
+        now_ms: float,
+        partitions: Sequence[CachedPartition] | None = None,
     ) -> FetchContext | int:
-        """The partitions to read, or the error code of the answer. `places` are its partitions, if already collected."""
+        """The partitions to read, or the error code of the answer. `partitions` are its partitions, if already collected."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._remove(self._sessions.get(request.session_id))
             creates = epoch == INITIAL_EPOCH and version >= 7
-            read = _places(request) if places is None else places
+            read = _partitions_of(request) if partitions is None else partitions
             return FetchContext(self, read, creates=creates, by_id=version >= 13)
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -204,11 +208,11 @@ class FetchSessionCache:
             self._remove(session)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         session.update(request)
-        if not session.places:
+        if not session.partitions:
             self._remove(session)
-            return FetchContext(self, _places(request))
-        self.partitions += len(session.places) - session.counted
-        session.counted = len(session.places)
+            return FetchContext(self, _partitions_of(request))
+        self.partitions += len(session.partitions) - session.counted
+        session.counted = len(session.partitions)
         if self.partitions > self._most_partitions or session.counted > PARTITIONS_A_SESSION:
             self._remove(session)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -223,11 +227,11 @@ class FetchSessionCache:
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict_for(len(rows), now_ms):
             return NO_SESSION
-        places: dict[Key, CachedPartition] = {}
-        for place, part in rows:
-            place.tell(part)
-            places[place.key, place.index] = place
-        session = FetchSession(self._new_id(), by_id=by_id, places=places, now_ms=now_ms)
+        partitions: dict[Key, CachedPartition] = {}
+        for cached, part in rows:
+            cached.tell(part)
+            partitions[cached.key, cached.index] = cached
+        session = FetchSession(self._new_id(), by_id=by_id, partitions=partitions, now_ms=now_ms)
         self._sessions[session.session_id] = session
         self.partitions += session.counted
         return session.session_id
@@ -276,7 +280,7 @@ def arranging(
         unknown += others
         yield
     for at in range(0, len(nameless), STEP):
-        rows += [(place, _unknown_id(place.key)) for place in nameless[at : at + STEP]]
+        rows += [(cached, _unknown_id(cached.key)) for cached in nameless[at : at + STEP]]
         yield
     return rows + unknown
 
@@ -290,7 +294,7 @@ def rows_of(
     rows, unknown = _sorted_out(readable, fetched)
     if not nameless and not unknown:
         return rows
-    return rows + [(place, _unknown_id(place.key)) for place in nameless] + unknown
+    return rows + [(cached, _unknown_id(cached.key)) for cached in nameless] + unknown
 
 
 def _sorted_out(readable: Sequence[CachedPartition], fetched: Sequence[Fetched]) -> tuple[list[Row], list[Row]]:
@@ -298,15 +302,15 @@ def _sorted_out(readable: Sequence[CachedPartition], fetched: Sequence[Fetched])
     rows = list(zip(readable, fetched, strict=True))
     if not any(part.error for part in fetched):
         return rows, []
-    unknown = [(place, part._replace(aborted=())) for place, part in rows if isinstance(part.error, _UNKNOWN)]
+    unknown = [(cached, part._replace(aborted=())) for cached, part in rows if isinstance(part.error, _UNKNOWN)]
     if unknown:
         rows = [row for row in rows if not isinstance(row[1].error, _UNKNOWN)]
     return rows, unknown
 
 
-def without_name(places: Sequence[CachedPartition], name_of: NameOf) -> Sequence[CachedPartition]:
+def without_name(partitions: Sequence[CachedPartition], name_of: NameOf) -> Sequence[CachedPartition]:
     """Looks up missing topic names. Returns the partitions whose topic id is still unknown."""
-    return [place for place in places if place.is_nameless and not place.find_name(name_of)]
+    return [cached for cached in partitions if cached.is_nameless and not cached.find_name(name_of)]
 
 
 def _unknown_id(topic_id: bytes) -> Fetched:
@@ -314,26 +318,26 @@ def _unknown_id(topic_id: bytes) -> Fetched:
     return Fetched(error, aborted=())
 
 
-def _places(request: FetchRequest) -> Sequence[CachedPartition]:
+def _partitions_of(request: FetchRequest) -> Sequence[CachedPartition]:
     if len(request.indexes) == 1:
         return (CachedPartition(request.topics[0][0], request.indexes[0], request.partitions[0]),)
     return tuple(run_steps(collecting(request, {})).values())
 
 
 def collecting(
-    request: FetchRequest, places: dict[Key, CachedPartition]
+    request: FetchRequest, partitions: dict[Key, CachedPartition]
 ) -> Generator[None, None, dict[Key, CachedPartition]]:
     """Adds the request's partitions. A duplicate replaces the earlier one in its position."""
     at = 0
     for key, count in request.topics:
-        for place in range(at, at + count):
-            index, wanted = request.indexes[place], request.partitions[place]
-            known = places.get((key, index))
+        for row in range(at, at + count):
+            index, wanted = request.indexes[row], request.partitions[row]
+            known = partitions.get((key, index))
             if known is None:
-                places[key, index] = CachedPartition(key, index, wanted)
+                partitions[key, index] = CachedPartition(key, index, wanted)
             else:
                 known.take(wanted)
-            if not place % STEP:
+            if not row % STEP:
                 yield
         at += count
-    return places
+    return partitions

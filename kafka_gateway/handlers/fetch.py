@@ -95,12 +95,15 @@ class FetchHandler:
         if not isinstance(context, FetchContext):
             self.errors[context] += 1
             return encode((), version, correlation, error=context)
-        if len(context.places) > MANY:
+        if len(context.partitions) > MANY:
             turn = self._lane.turn(self._request_context.client.is_there)
             return self._go_on(context, request, version, correlation, listener, turn)
-        readable, nameless = context.places, without_name(context.places, self._name_of) if version >= 13 else ()
+        readable, nameless = (
+            context.partitions,
+            without_name(context.partitions, self._name_of) if version >= 13 else (),
+        )
         if nameless:
-            readable = [place for place in readable if not place.is_nameless]
+            readable = [cached for cached in readable if not cached.is_nameless]
 
         def finish(fetched: Sequence[Fetched]) -> Sequence[Piece]:
             rows = rows_of(readable, fetched, nameless)
@@ -119,7 +122,7 @@ class FetchHandler:
         if isolation is None:
             wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
             return self._refuse(request, version, correlation, wrong)
-        wanted = [place.wanted for place in readable]
+        wanted = [cached.wanted for cached in readable]
         try:
             ready = self._fetch(Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation))
         except Exception as error:  # noqa: BLE001 - every request gets an answer
@@ -166,15 +169,15 @@ class FetchHandler:
             if request.replica_id >= 0:
                 return self._not_a_follower(request, version, correlation)
             collected = await turn.through(collecting(request, {}))
-            places = list(collected.values())
+            partitions = list(collected.values())
             del collected
             await turn.rest_if_over()
-            context = self.sessions.begin(request, version, self._now_ms(), places)
+            context = self.sessions.begin(request, version, self._now_ms(), partitions)
             if not isinstance(context, FetchContext):
                 self.errors[context] += 1
                 return encode((), version, correlation, error=context)
             pieces = await self._go_on(context, request, version, correlation, listener, turn)
-            for rows in (request.indexes, request.topics, request.partitions, places):
+            for rows in (request.indexes, request.topics, request.partitions, partitions):
                 await turn.through(freeing(rows))
             return pieces
         finally:
@@ -185,13 +188,13 @@ class FetchHandler:
     ) -> Sequence[Piece]:
         fetched: Sequence[Fetched] = ()
         try:
-            readable, nameless = context.places, list[CachedPartition]()
+            readable, nameless = context.partitions, list[CachedPartition]()
             if version >= 13:
                 for at in range(0, len(readable), STEP):
                     nameless += without_name(readable[at : at + STEP], self._name_of)
                     await turn.rest_if_over()
                 if nameless:
-                    readable = [place for place in readable if not place.is_nameless]
+                    readable = [cached for cached in readable if not cached.is_nameless]
             isolation = ISOLATIONS.get(request.isolation)
             if readable and isolation is None:
                 wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
@@ -199,7 +202,7 @@ class FetchHandler:
             if readable and isolation is not None:
                 # Other requests use the loop during the wait.
                 turn.leave()
-                wanted = [place.wanted for place in readable]
+                wanted = [cached.wanted for cached in readable]
                 asked = Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation)
                 fetched = await settled(self._fetch(asked))
             answering = self._finishing(context, readable, nameless, fetched, version, correlation, listener)
@@ -233,21 +236,21 @@ class FetchHandler:
         """Counts the errors of some rows. Returns `leaders` with the leaders of those rows that were requested with an old
         epoch or from a follower (KIP-951)."""
         moved = []
-        for place, part in told:
+        for cached, part in told:
             if part.error is not None:
                 self.errors[code_of(part.error)] += 1
                 if isinstance(part.error, _MOVED):
-                    moved.append(place)
+                    moved.append(cached)
         if not moved or version < 16:
             return leaders
-        names = sorted({place.wanted.partition.topic for place in moved})
+        names = sorted({cached.wanted.partition.topic for cached in moved})
         known = {
             TopicPartition(topic.name, row.partition): (row.leader, row.leader_epoch)
             for topic in self._topics.describe(names)
             if not isinstance(topic, LogError)
             for row in topic.partitions
         }
-        found = {place: known[place.wanted.partition] for place in moved if place.wanted.partition in known}
+        found = {cached: known[cached.wanted.partition] for cached in moved if cached.wanted.partition in known}
         if leaders is not None:
             found = {**leaders.of, **found}
         nodes = {leader for leader, _ in found.values()}
@@ -263,9 +266,9 @@ def _release(fetched: Sequence[Fetched]) -> None:
 def _failed(
     request: FetchRequest, error: LogError, aborted: Sequence[AbortedTransaction] | None = None
 ) -> Sequence[Row]:
-    places = iter(zip(request.indexes, request.partitions, strict=True))
+    wanted = iter(zip(request.indexes, request.partitions, strict=True))
     return [
-        (CachedPartition(key, *next(places)), Fetched(error, aborted=aborted))
+        (CachedPartition(key, *next(wanted)), Fetched(error, aborted=aborted))
         for key, partitions in request.topics
         for _ in range(partitions)
     ]
@@ -309,14 +312,14 @@ def encode(
 
 def _one(row: Row, begin: bytes, version: int, correlation: int) -> Sequence[Piece]:
     """`encode` for one partition, as in most fetches."""
-    place, part = row
+    cached, part = row
     if version >= 12:
-        key = place.key if version >= 13 else text(place.key, True)
-        front = b"".join((b"\0", begin, b"\2", key, b"\2", _partition(place.index, part, version)))
+        key = cached.key if version >= 13 else text(cached.key, True)
+        front = b"".join((b"\0", begin, b"\2", key, b"\2", _partition(cached.index, part, version)))
         tail = b"\0\0\0" if part.diverging is None else _partition_tags(part, None) + b"\0\0"
     else:
-        key = text(place.key, False)
-        front = b"".join((begin, b"\0\0\0\1", key, b"\0\0\0\1", _partition(place.index, part, version)))
+        key = text(cached.key, False)
+        front = b"".join((begin, b"\0\0\0\1", key, b"\0\0\0\1", _partition(cached.index, part, version)))
         tail = b""
     if not part.slices:
         return (_HEAD.pack(len(front) + len(tail) + 4, correlation) + front + tail,)
@@ -358,8 +361,8 @@ def _begin(version: int, error: int, session_id: int) -> bytes:
 def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: int, leaders: Leaders | None) -> int:
     """Adds rows of one topic. `head` has the bytes since the last file. Returns the size of what went into `pieces`."""
     flexible, size = version >= 12, 0
-    for place, part in rows:
-        head.append(_partition(place.index, part, version))
+    for cached, part in rows:
+        head.append(_partition(cached.index, part, version))
         if part.slices:
             gathered = b"".join(head)
             head.clear()
@@ -367,7 +370,7 @@ def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: i
             pieces.extend(part.slices)
             size += len(gathered) + part.size
         if flexible:
-            head.append(_partition_tags(part, None if leaders is None else leaders.of.get(place)))
+            head.append(_partition_tags(part, None if leaders is None else leaders.of.get(cached)))
     return size
 
 

@@ -13,19 +13,19 @@ from tests.support.clock import SeededRng
 NOT_FOUND, WRONG_EPOCH = 70, 71
 
 
-def place(index: int) -> CachedPartition:
+def cached(index: int) -> CachedPartition:
     return CachedPartition(b"topic", index, FetchPartition(TopicPartition("topic", index), 0, 1))
 
 
 def create(cache: FetchSessionCache, size: int, now_ms: float = 0) -> int:
-    return cache.create([(place(index), Fetched(None, 0, 0, 0)) for index in range(size)], by_id=False, now_ms=now_ms)
+    return cache.create([(cached(index), Fetched(None, 0, 0, 0)) for index in range(size)], by_id=False, now_ms=now_ms)
 
 
 def ask(session_id: int, epoch: int, indexes: tuple[int, ...] = (), forget: tuple[int, ...] = ()) -> FetchRequest:
     request = FetchRequest()
     request.session_id, request.session_epoch = session_id, epoch
     request.topics, request.indexes = [(b"topic", len(indexes))] if indexes else [], list(indexes)
-    request.partitions = [place(index).wanted for index in indexes]
+    request.partitions = [cached(index).wanted for index in indexes]
     request.forgotten = [(b"topic", index) for index in forget]
     return request
 
@@ -120,4 +120,4 @@ def test_a_wrong_epoch_changes_nothing(epoch: int) -> None:
     assert answer == WRONG_EPOCH
     context = cache.begin(ask(session, 1), 12, 0)
     assert isinstance(context, FetchContext)
-    assert [each.index for each in context.places] == [0, 1]
+    assert [each.index for each in context.partitions] == [0, 1]

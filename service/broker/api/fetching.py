@@ -98,32 +98,32 @@ def attempt_some(
     fetch: Fetch,
     locate: Locate,
     partitions: Sequence[FetchPartition],
-    first_place: int,
+    first_index: int,
     failed: Mapping[int, LogError],
     *,
     is_first: bool,
 ) -> None:
-    """Continues an attempt: `partitions` are the fetch's from index `first_place` on, or some of them."""
+    """Continues an attempt: `partitions` are the fetch's from index `first_index` on, or some of them."""
     left = fetch.max_bytes - taken.size
     isolation = fetch.isolation
     is_client = isolation is not Isolation.LOG_END
     try:
-        for place, wanted in enumerate(partitions, first_place):
+        for index, wanted in enumerate(partitions, first_index):
             partition = None
             try:
                 partition = locate(wanted.partition)
                 if is_first:
                     partition.counts.fetches += 1
-                elif place in failed:
+                elif index in failed:
                     partition.counts.cold_failures += 1
-                    raise failed[place]
+                    raise failed[index]
                 if is_client and wanted.offset == partition.state.high_watermark:
                     # The common case for a consumer of many partitions.
                     nothing = _nothing_new(partition, wanted, isolation)
                     if nothing is not None:
                         taken.answers.append(nothing)
                         continue
-                answer = _read_one(place, partition, wanted, fetch, taken, left)
+                answer = _read_one(index, partition, wanted, fetch, taken, left)
             except LogError as error:
                 taken.refuse(partition)
                 answer = Fetched(as_value(error))
@@ -158,7 +158,7 @@ def _nothing_new(partition: Partition, wanted: FetchPartition, isolation: Isolat
 
 
 def _read_one(
-    place: int, partition: Partition, wanted: FetchPartition, fetch: Fetch, taken: Attempt, left: int
+    index: int, partition: Partition, wanted: FetchPartition, fetch: Fetch, taken: Attempt, left: int
 ) -> Fetched:
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
@@ -191,7 +191,7 @@ def _read_one(
         min_one=nothing_yet,
     )
     if isinstance(found, ColdMiss):
-        taken.misses.append((place, found))
+        taken.misses.append((index, found))
         found = []
     elif found and wanted.offset < log.hot.active_start_offset:
         # As in Kafka: the reader is behind the newest segment, and one read returns at most one segment, so waiting for
@@ -210,29 +210,29 @@ class Misses:
     """The chunks that a fetch waits for. When one arrives or fails, `hydrated` is called with the errors by index of the
     partitions that waited for it."""
 
-    __slots__ = ("_hydrated", "_places")
+    __slots__ = ("_hydrated", "_indexes")
 
     def __init__(self, hydrated: Callable[[Mapping[int, LogError]], None]) -> None:
         self._hydrated = hydrated
-        self._places: dict[asyncio.Future[None], set[int]] = {}
+        self._indexes: dict[asyncio.Future[None], set[int]] = {}
 
     def watch(self, misses: Sequence[tuple[int, ColdMiss]]) -> None:
-        for place, miss in misses:
-            places = self._places.get(miss.waiter)
-            if places is None:
-                self._places[miss.waiter] = {place}
+        for index, miss in misses:
+            indexes = self._indexes.get(miss.waiter)
+            if indexes is None:
+                self._indexes[miss.waiter] = {index}
                 miss.waiter.add_done_callback(self._arrived)
             else:
-                places.add(place)
+                indexes.add(index)
 
     def _arrived(self, waiter: asyncio.Future[None]) -> None:
-        places = self._places.pop(waiter, set())
+        indexes = self._indexes.pop(waiter, set())
         failure = None if waiter.cancelled() else waiter.exception()
         # The partitions that waited for it answer with the error, the others with their data.
-        self._hydrated(dict.fromkeys(places, failure) if isinstance(failure, LogError) else _NONE)
+        self._hydrated(dict.fromkeys(indexes, failure) if isinstance(failure, LogError) else _NONE)
 
     def forget(self) -> None:
-        for waiter in self._places:
+        for waiter in self._indexes:
             waiter.remove_done_callback(self._arrived)
 
 
