@@ -75,5 +75,7 @@ class StoreLocation:
         if endpoint is not None:
             parts = urlsplit(endpoint)
             if parts.scheme not in ("http", "https") or not parts.netloc:
-                raise InvalidConfig(f"{endpoint!r} is not an S3 endpoint: it has the form https://HOST:PORT")
+                raise InvalidConfig(
+                    f"{endpoint!r} is not an S3 endpoint: it has the form http://HOST:PORT or https://HOST:PORT"
+                )
         return cls(url, "s3", bucket, prefix, endpoint=endpoint, region=region)

@@ -40,15 +40,15 @@ class BlockingS3Store:
     ) -> None:
         self._location = location
         self._bucket = location.bucket
-        session = session or boto3.session.Session()
 
         def client(path_style: bool, attempts: int) -> S3Client:
             settings = s3_common.client_config(path_style, attempts, connect_seconds, read_seconds)
-            return session.client(
+            return used.client(
                 "s3", region_name=location.region, endpoint_url=location.endpoint, config=Config(**settings)
             )
 
         try:
+            used = session or boto3.session.Session()  # refuses an unknown AWS_PROFILE
             path_style = location.endpoint is not None
             self._once = client(path_style, 1)
             if not path_style and s3_common.wants_path_style(self._once.meta.endpoint_url):  # AWS_ENDPOINT_URL

@@ -71,7 +71,9 @@ def test_wrong_urls_get_a_precise_error(url: str, told: str) -> None:
 
 @pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://host", "http://"])
 def test_wrong_endpoints_are_refused(endpoint: str) -> None:
-    with pytest.raises(InvalidConfig, match="endpoint"):
+    with pytest.raises(
+        InvalidConfig, match="is not an S3 endpoint: it has the form http://HOST:PORT or https://HOST:PORT"
+    ):
         StoreLocation.parse("s3://bucket", endpoint=endpoint)
 
 

@@ -141,6 +141,15 @@ async def test_denied_access_is_refused_with_advice(
         assert advice in str(error) or "s3:GetObject" in str(error), (name, error)
 
 
+async def test_a_profile_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "mistyped")
+    location = StoreLocation.parse(f"s3://{BUCKET}", region=REGION)
+    with pytest.raises(StoreRefused, match=r"mistyped.*and the AWS settings"):
+        await S3Store.open(location)
+    with pytest.raises(StoreRefused, match=r"mistyped.*and the AWS settings"):
+        BlockingS3Store(location)
+
+
 async def test_wrong_keys_are_refused_by_a_real_server(versitygw: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     location = StoreLocation.parse(f"s3://{BUCKET}", endpoint=versitygw.endpoint, region=REGION)
