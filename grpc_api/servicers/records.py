@@ -62,7 +62,8 @@ class _NewBatch:
 
 
 class _Grouping:
-    """Groups the records of one request into batches per partition, in order; `refused` is by index in the request."""
+    """Groups the records of one request into batches per partition, in order; `refused` has the answers to the other records,
+    by index in the request."""
 
     def __init__(self, count: int, now_ms: int, rng: Rng) -> None:
         self._count = count
@@ -70,7 +71,7 @@ class _Grouping:
         self._sticky = StickyPartitioner(BATCH_BYTES, rng)
         self._open: dict[int, _NewBatch] = {}
         self.batches: list[_NewBatch] = []
-        self.refused: dict[int, LogError] = {}
+        self.refused: dict[int, pb.SentRecord] = {}
 
     async def add_all(self, records: Sequence[pb.RecordToSend]) -> None:
         place = 0
@@ -79,7 +80,7 @@ class _Grouping:
                 try:
                     self._add(place, record)
                 except LogError as error:
-                    self.refused[place] = error
+                    self.refused[place] = _refused(error)
                 place += 1
 
     def _add(self, place: int, record: pb.RecordToSend) -> None:
@@ -125,8 +126,8 @@ class CoreRecords(RecordsServicer):
         del request  # its records are in batches now
         context.forget_request()
         sent = [pb.SentRecord()] * count
-        for place, error in grouping.refused.items():
-            sent[place] = pb.SentRecord(partition=-1, offset=-1, error=detail_of(error))
+        for place, answer in grouping.refused.items():
+            sent[place] = answer
         for batch, result in await self._append(topic, grouping.batches):
             known = result if acks == log_pb2.ACKS_LEADER else await committed(result)
             async for some_places in in_pieces(range(len(batch.places))):
@@ -200,6 +201,10 @@ class CoreRecords(RecordsServicer):
                 if answer is not None:
                     found[partition] = answer.offset
         return found
+
+
+def _refused(error: LogError) -> pb.SentRecord:
+    return pb.SentRecord(partition=-1, offset=-1, error=detail_of(error))
 
 
 def _sent(partition: int, result: Appended | LogError, at: int) -> pb.SentRecord:

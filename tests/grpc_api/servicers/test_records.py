@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,17 +13,20 @@ import pytest
 
 from grpc_api import limits
 from grpc_api.channel import open_channel
-from grpc_api.messages.errors import detail_in
+from grpc_api.messages.errors import detail_in, detail_of
 from grpc_api.proto import log_pb2
 from grpc_api.proto import records_pb2 as pb
 from grpc_api.proto.records_pb2_grpc import RecordsStub
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.partitioner import partition_of_key
 from grpc_api.sdk.values import ProducerOptions, ReaderOptions
+from grpc_api.servicers.calls import PIECE
 from grpc_api.servicers.records import MESSAGE_BYTES, MESSAGE_RECORDS, _encoded, _Part
 from storage_tiers.clock import SystemClock
+from storage_tiers.errors import LogError
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
+from storage_tiers.turns import Lane
 from storage_tiers.types import AbortedTransaction
 from tests.grpc_api.support import Served
 from tests.service.broker.support import until
@@ -112,6 +116,33 @@ async def test_a_refused_record_touches_no_other(client: Client, stub: Any) -> N
     ]
     assert "partitions 0 to 1, not 2" in sent[1].error.message
     assert [each.value for each in await read_all(stub)] == [b"a", b"d"]
+
+
+async def test_thousands_of_refused_records_are_answered_in_slices(
+    client: Client, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_topic("t")
+    hurried = itertools.count()
+    shared = Lane(lambda: float(next(hurried)))  # each look at the clock is the end of a slice
+    monkeypatch.setattr("grpc_api.servicers.calls.lane", lambda: shared)
+    made = 0
+
+    def counted(error: LogError) -> Any:
+        nonlocal made
+        made += 1
+        return detail_of(error)
+
+    monkeypatch.setattr("grpc_api.servicers.records.detail_of", counted)
+    wrong = [pb.RecordToSend(value=b"a", timestamp_ms=-1)] * (20 * PIECE)
+    sending = asyncio.ensure_future(stub.Send(pb.SendRequest(topic="t", records=wrong)))
+    in_turns = []
+    while not sending.done():
+        before = made
+        await asyncio.sleep(0)
+        in_turns.append(made - before)
+    assert {each.error.kafka_error for each in (await sending).records} == {"INVALID_RECORD"}
+    assert made == len(wrong)
+    assert max(in_turns) <= 2 * PIECE
 
 
 async def test_records_of_a_batch_that_the_topic_refuses_fail_together(client: Client, stub: Any) -> None:
