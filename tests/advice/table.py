@@ -13,10 +13,11 @@ that clients retry; the tests in its row show that a retry succeeds and leaves n
 from __future__ import annotations
 
 from tests.advice.rows import BROKER, FAULTS, GATEWAY, REQUESTS, SDK, SERVICERS, TIER, row
+from tests.advice.table_coordination import COORDINATION_ROWS
 from tests.advice.table_keeping import DIRECTORY_ROWS, STORE_ROWS
 from tests.advice.table_programs import REQUEST_ROWS, SPARK_ROWS, WORD_ROWS
 
-ROWS = (*DIRECTORY_ROWS, *STORE_ROWS, *REQUEST_ROWS, *WORD_ROWS, *SPARK_ROWS)
+ROWS = (*COORDINATION_ROWS, *DIRECTORY_ROWS, *STORE_ROWS, *REQUEST_ROWS, *WORD_ROWS, *SPARK_ROWS)
 
 # --- advice to retry --------------------------------------------------------------------------------------------------
 _ASK_AGAIN = (
@@ -47,8 +48,8 @@ RETRIED = row(
 #: (pattern, reason).
 NO_ADVICE: tuple[tuple[str, str], ...] = (
     (
-        r"^(abort the upload of|begin the upload of|complete the upload of|find|"
-        r"flush|list uploads of|upload part|read|write|list|delete|upload|open|add|raise) "
+        r"^(abort the upload of|begin the upload of|complete the upload of|find|load|"
+        r"flush|load|list uploads of|upload part|read|write|list|delete|upload|open|add|raise) "
         r"(…|by time|the bucket|objects|the store|… of …|… objects|log starts|partitions|transaction|lag)$",
         "the name of a piece of work, as in 'cannot …', or of a column",
     ),
@@ -57,7 +58,7 @@ NO_ADVICE: tuple[tuple[str, str], ...] = (
         "a heading, a form, the end of a line of numbers, a kind of value",
     ),
     (
-        "^upload (… was begun|under way)|copied or put back|REGEX without repeats",
+        "^upload (… began|under way)|copied or put back|REGEX without repeats",
         "nouns and participles that look like imperatives",
     ),
     (

@@ -1,6 +1,6 @@
 """One consumer group of the classic protocol: its members, generation, leader and state.
 
-    empty ──▶ preparing_rebalance ──▶ completing_rebalance ──▶ stable         every state ──▶ dead
+    empty ──▶ preparing_rebalance ──▶ completing_rebalance ──▶ stable
       ▲               │  ▲                      │                │
       └───────────────┘  └──────────────────────┴────────────────┘
 
@@ -32,16 +32,17 @@ class GroupState(Enum):
     #: Waits for the leader's assignment.
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
-    DEAD = "Dead"
 
+
+#: The state that DescribeGroups shows for a group that does not exist.
+DEAD = "Dead"
 
 #: The states that may follow a state.
 TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.PREPARING_REBALANCE: frozenset({GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.DEAD: frozenset(),
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.COMPLETING_REBALANCE, GroupState.EMPTY}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE}),
 }
 
 #: States in which a change of the members begins a rebalance.

@@ -40,7 +40,6 @@ from service.coordination.groups.classic_group import (
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import (
-    CoordinatorNotAvailable,
     FencedInstanceId,
     GroupMaxSizeReached,
     IllegalGeneration,
@@ -376,8 +375,6 @@ def _member_error(
 ) -> LogError | None:
     if group is None:
         return _unknown(group_id, member_id)
-    if group.state is GroupState.DEAD:
-        return CoordinatorNotAvailable(f"group {group_id} is being removed; find its coordinator again")
     error = group.check_member(member_id, instance)
     if error is None and generation != group.generation:
         error = IllegalGeneration(f"group {group_id} is at generation {group.generation}, not {generation}; join again")

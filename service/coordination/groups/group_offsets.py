@@ -34,7 +34,6 @@ from service.coordination.groups.committed_offsets import CommittedOffsets
 from service.coordination.groups.consumer_protocol import CONSUMER, subscribed_topics
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import (
-    CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
@@ -171,7 +170,7 @@ class GroupOffsets:
         group = self._groups.groups.get(request.group)
         if not request.group:
             return OffsetsDeleted(InvalidGroupId("the group id is empty; set group.id"))
-        if group is None or group.state is GroupState.DEAD:
+        if group is None:
             return OffsetsDeleted(GroupIdNotFound(f"there is no group {request.group!r}"))
         topics = _subscribed(group)
         if group.state is not GroupState.EMPTY and topics is None:
@@ -267,8 +266,6 @@ def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetC
         return IllegalGeneration(
             f"there is no group {request.group!r} with generation {request.generation}; join again"
         )
-    if group.state is GroupState.DEAD:
-        return CoordinatorNotAvailable(f"group {request.group} is being removed; find its coordinator again")
     if is_outside and group.state is GroupState.EMPTY:
         return None
     is_transactional = isinstance(request, TxnOffsetCommit)

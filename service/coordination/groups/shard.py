@@ -42,7 +42,7 @@ from service.coordination.group_records import (
     decode_offset,
     encode_key,
 )
-from service.coordination.groups.classic_group import ClassicGroup, GroupState
+from service.coordination.groups.classic_group import DEAD, ClassicGroup, GroupState
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
@@ -146,7 +146,7 @@ class GroupShard:
         group = self._groups.groups.get(group_id)
         if not group_id:
             error = InvalidGroupId("the group id is empty")
-        elif group is None or group.state is GroupState.DEAD:
+        elif group is None:
             error = GroupIdNotFound(f"there is no group {group_id!r}")
         elif group.state is not GroupState.EMPTY:
             error = NonEmptyGroup(f"group {group_id} has {len(group.members)} members; stop them first")
@@ -228,7 +228,7 @@ class GroupShard:
         group = self._groups.groups.get(request.group)
         if group is None or request.group in self._uncommitted:
             error = GroupIdNotFound(f"there is no group {request.group!r}")
-            return DescribedGroup(error, request.group, GroupState.DEAD.value)
+            return DescribedGroup(error, request.group, DEAD)
         protocol = group.protocol if group.state is GroupState.STABLE else None
         return DescribedGroup(
             None,

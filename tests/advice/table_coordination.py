@@ -1,0 +1,56 @@
+"""Rows of the table of advice (`table.py`) for members of groups and transactional producers."""
+
+from __future__ import annotations
+
+from tests.advice.rows import row
+
+_ADVICE = "tests/service/coordination/test_advice.py::test_"
+_RUNTIME = "tests/service/coordination/test_runtime.py::test_"
+
+COORDINATION_ROWS = (
+    row(
+        "give each process a group.instance.id of its own",
+        _ADVICE + "processes_with_instance_ids_of_their_own_are_all_members",
+    ),
+    row("the group id is empty; set group.id", _ADVICE + "a_member_that_sets_its_group_id_joins"),
+    row(
+        "session.timeout.ms is …; set it to",
+        _ADVICE + "a_session_timeout_within_the_bounds_or_other_bounds_let_a_member_join",
+    ),
+    row("raise group.max.size or start fewer", _ADVICE + "a_larger_bound_or_fewer_members_make_room"),
+    row(
+        "Set partition.assignment.strategy",
+        _ADVICE + "an_assignment_strategy_that_all_members_have_lets_a_member_join",
+    ),
+    row(
+        "start fewer members, or raise max.message.bytes",
+        _ADVICE + "a_group_whose_record_did_not_fit_is_recorded_with_a_larger_bound_or_fewer_members",
+    ),
+    row("has … members; stop them first", _ADVICE + "a_group_whose_members_have_stopped_is_deleted"),
+    row(
+        "whose topics are not known; stop them first|is subscribed to …; stop its members first",
+        _ADVICE + "offsets_of_a_group_whose_members_have_stopped_are_deleted",
+    ),
+    row(
+        "commit as one of them, or stop them first",
+        _ADVICE + "a_commit_counts_as_a_member_or_once_the_members_have_stopped",
+    ),
+    row(
+        "find the coordinator again",
+        _RUNTIME + "requests_that_wait_end_when_the_node_loses_the_partition",
+        _RUNTIME + "a_write_that_fails_drops_the_shard_and_loads_what_is_on_disk",
+    ),
+    row(
+        "transaction.timeout.ms is …; set it to",
+        _ADVICE + "a_timeout_within_the_bound_or_a_larger_bound_lets_a_producer_begin",
+    ),
+    row("begin the producer again", _ADVICE + "a_producer_whose_id_expired_begins_again"),
+    row(
+        "because a newer producer uses the id; stop this one",
+        _ADVICE + "once_the_older_producer_has_stopped_the_newer_one_goes_on",
+    ),
+    row(
+        "abort and begin again",
+        _ADVICE + "a_transaction_with_a_partition_that_was_not_added_is_aborted_and_the_next_one_has_it",
+    ),
+)
