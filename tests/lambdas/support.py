@@ -96,7 +96,7 @@ class World:
         found = [info.key for info in self.store.list(f"{IDS.cluster_id}/readers/{READER}/cursors/")]
         if not found:
             return None
-        assert found == [keys.cursor_key(IDS.cluster_id, READER, IDS.topic, IDS.topic_id, IDS.partition)]
+        assert found == [keys.key(keys.CursorKey(IDS.cluster_id, READER, IDS.topic, IDS.topic_id, IDS.partition))]
         return int(json.loads(self.store.get(found[0]).data)["commit"])
 
     def commit(self) -> int:

@@ -292,7 +292,7 @@ async def test_an_invalid_message_goes_to_the_dead_letter_queue(world: World, bo
         notification(f"live/{keys.topic_file_key(IDS.cluster_id, IDS.topic)}"),
         notification(f"elsewhere/{IDS.manifest_key}"),
         notification("live/notes.txt"),
-        notification(f"live/{keys.manifest_key(IDS.cluster_id, 'never', IDS.topic_id, 0)}"),
+        notification(f"live/{keys.key(keys.ManifestKey(IDS.cluster_id, 'never', IDS.topic_id, 0))}"),
     ],
     ids=["test-event", "topic-file", "other-prefix", "foreign", "no-such-manifest"],
 )
@@ -304,8 +304,8 @@ async def test_objects_that_are_not_manifests_are_skipped(world: World, body: st
 
 async def test_a_bad_cursor_is_refused_and_left_alone(world: World) -> None:
     await world.extend()
-    key = keys.cursor_key(IDS.cluster_id, READER, IDS.topic, IDS.topic_id, IDS.partition)
-    other = keys.cursor_key(IDS.cluster_id, "other", IDS.topic, IDS.topic_id, IDS.partition)
+    key = keys.key(keys.CursorKey(IDS.cluster_id, READER, IDS.topic, IDS.topic_id, IDS.partition))
+    other = keys.key(keys.CursorKey(IDS.cluster_id, "other", IDS.topic, IDS.topic_id, IDS.partition))
     Verifier(world.store, "other", world.clock, SeededRng(1), lambda: 900_000).catch_up(IDS)
     for damage in (b"{", world.store.get(other).data):
         world.store.put(key, damage)

@@ -242,8 +242,10 @@ async def test_an_offload_that_was_cut_does_not_refuse_a_take_over(tmp_path: Pat
     (first, *_) = [info.key for info in left.blocking().list(ids.segments_prefix) if info.key.endswith(".idx")]
     for partition, base in ((ids, 10), (Ids(before.cluster_id, "u", before.topic_ids["u"], 0), 0)):
         for uuid in ("a" * 32, "b" * 32):  # interrupted twice
-            key = keys.sidecar_key(
-                partition.cluster_id, partition.topic, partition.topic_id, partition.partition, base, 0, uuid
+            key = keys.key(
+                keys.SidecarKey(
+                    partition.cluster_id, partition.topic, partition.topic_id, partition.partition, base, 0, uuid
+                )
             )
             await left.put(key, left.blocking().get(first).data)
     async with taking(tmp_path / "new", left, before.cluster_id) as start:

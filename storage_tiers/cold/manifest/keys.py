@@ -194,44 +194,12 @@ def manifests_prefix(cluster: str, topic: str, topic_id: TopicId) -> str:
     return f"{topic_id_prefix(cluster, topic, topic_id)}manifests/"
 
 
-def manifest_key(cluster: str, topic: str, topic_id: TopicId, partition: int) -> str:
-    return f"{manifests_prefix(cluster, topic, topic_id)}{_partition(partition)}.json"
-
-
 def pages_prefix(cluster: str, topic: str, topic_id: TopicId, partition: int) -> str:
     return f"{topic_id_prefix(cluster, topic, topic_id)}pages/{_partition(partition)}/"
 
 
-def page_key(cluster: str, topic: str, topic_id: TopicId, partition: int, first: int, last: int, uuid: str) -> str:
-    if not 0 <= first <= last:
-        raise ValueError(f"a page cannot hold offsets {first} to {last}")
-    return f"{pages_prefix(cluster, topic, topic_id, partition)}{first}-{last}-{_checked_uuid(uuid)}.json.gz"
-
-
 def segments_prefix(cluster: str, topic: str, topic_id: TopicId, partition: int) -> str:
     return f"{topic_id_prefix(cluster, topic, topic_id)}segments/{_partition(partition)}/"
-
-
-def segment_key(cluster: str, topic: str, topic_id: TopicId, partition: int, base: int, epoch: int, uuid: str) -> str:
-    return f"{_segment_stem(cluster, topic, topic_id, partition, base, epoch, uuid)}.log"
-
-
-def sidecar_key(cluster: str, topic: str, topic_id: TopicId, partition: int, base: int, epoch: int, uuid: str) -> str:
-    return f"{_segment_stem(cluster, topic, topic_id, partition, base, epoch, uuid)}.idx"
-
-
-def cursor_key(cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int) -> str:
-    return f"{_reader_place(cluster, reader, 'cursors', topic, topic_id, partition)}.cursor"
-
-
-def verdict_key(
-    cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int, commit: int, base: int
-) -> str:
-    return f"{_reader_place(cluster, reader, 'verdicts', topic, topic_id, partition)}/{_numbers(commit, base)}.verdict"
-
-
-def missed_key(cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int, after: int, swept: int) -> str:
-    return f"{_reader_place(cluster, reader, 'missed', topic, topic_id, partition)}/{_numbers(after, swept)}.missed"
 
 
 def key(parsed: Key) -> str:
@@ -244,19 +212,21 @@ def key(parsed: Key) -> str:
         case TopicFile(cluster, topic):
             return topic_file_key(cluster, topic)
         case ManifestKey(cluster, topic, topic_id, partition):
-            return manifest_key(cluster, topic, topic_id, partition)
+            return f"{manifests_prefix(cluster, topic, topic_id)}{_partition(partition)}.json"
         case PageKey(cluster, topic, topic_id, partition, first, last, uuid):
-            return page_key(cluster, topic, topic_id, partition, first, last, uuid)
-        case SegmentKey(cluster, topic, topic_id, partition, base, epoch, uuid):
-            return segment_key(cluster, topic, topic_id, partition, base, epoch, uuid)
-        case SidecarKey(cluster, topic, topic_id, partition, base, epoch, uuid):
-            return sidecar_key(cluster, topic, topic_id, partition, base, epoch, uuid)
-        case CursorKey(cluster, reader, topic, topic_id, partition):
-            return cursor_key(cluster, reader, topic, topic_id, partition)
-        case VerdictKey(cluster, reader, topic, topic_id, partition, commit, base):
-            return verdict_key(cluster, reader, topic, topic_id, partition, commit, base)
-        case MissedKey(cluster, reader, topic, topic_id, partition, after, swept):
-            return missed_key(cluster, reader, topic, topic_id, partition, after, swept)
+            if not 0 <= first <= last:
+                raise ValueError(f"a page cannot hold offsets {first} to {last}")
+            return f"{pages_prefix(cluster, topic, topic_id, partition)}{first}-{last}-{_checked_uuid(uuid)}.json.gz"
+        case SegmentKey():
+            return f"{_segment_stem(parsed)}.log"
+        case SidecarKey():
+            return f"{_segment_stem(parsed)}.idx"
+        case CursorKey():
+            return f"{_reader_stem(parsed, 'cursors')}.cursor"
+        case VerdictKey(commit=commit, base=base):
+            return f"{_reader_stem(parsed, 'verdicts')}/{_numbers(commit, base)}.verdict"
+        case MissedKey(after=after, swept=swept):
+            return f"{_reader_stem(parsed, 'missed')}/{_numbers(after, swept)}.missed"
 
 
 def is_key(text: str) -> bool:
@@ -320,9 +290,9 @@ def parse(text: str) -> Key:
             raise ValueError(f"{text!r} is not a key of this layout")
 
 
-def _reader_place(cluster: str, reader: str, what: str, topic: str, topic_id: TopicId, partition: int) -> str:
-    owner = f"{_checked_topic(topic)}/{topic_id}/{_partition(partition)}"
-    return f"{_checked(cluster)}/readers/{_checked(reader)}/{what}/{owner}"
+def _reader_stem(of: CursorKey | VerdictKey | MissedKey, folder: str) -> str:
+    partition = f"{_checked_topic(of.topic)}/{of.topic_id}/{_partition(of.partition)}"
+    return f"{_checked(of.cluster)}/readers/{_checked(of.reader)}/{folder}/{partition}"
 
 
 def _numbers(first: int, second: int) -> str:
@@ -331,11 +301,11 @@ def _numbers(first: int, second: int) -> str:
     return f"{first:020}-{second:020}"
 
 
-def _segment_stem(cluster: str, topic: str, topic_id: TopicId, partition: int, base: int, epoch: int, uuid: str) -> str:
-    if not 0 <= base < 1 << 63 or epoch < 0:
-        raise ValueError(f"a segment cannot begin at offset {base} in epoch {epoch}")
-    prefix = segments_prefix(cluster, topic, topic_id, partition)
-    return f"{prefix}{base:020}-{epoch}-{_checked_uuid(uuid)}"
+def _segment_stem(of: SegmentKey | SidecarKey) -> str:
+    if not 0 <= of.base < 1 << 63 or of.epoch < 0:
+        raise ValueError(f"a segment cannot begin at offset {of.base} in epoch {of.epoch}")
+    prefix = segments_prefix(of.cluster, of.topic, of.topic_id, of.partition)
+    return f"{prefix}{of.base:020}-{of.epoch}-{_checked_uuid(of.uuid)}"
 
 
 def _partition(partition: int) -> str:

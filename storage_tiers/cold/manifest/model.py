@@ -86,7 +86,7 @@ class Ids:
 
     @property
     def manifest_key(self) -> str:
-        return keys.manifest_key(self.cluster_id, self.topic, self.topic_id, self.partition)
+        return keys.key(keys.ManifestKey(self.cluster_id, self.topic, self.topic_id, self.partition))
 
     @property
     def segments_prefix(self) -> str:
@@ -97,13 +97,13 @@ class Ids:
         return keys.pages_prefix(self.cluster_id, self.topic, self.topic_id, self.partition)
 
     def segment_key(self, base: int, epoch: int, uuid: str) -> str:
-        return keys.segment_key(self.cluster_id, self.topic, self.topic_id, self.partition, base, epoch, uuid)
+        return keys.key(keys.SegmentKey(self.cluster_id, self.topic, self.topic_id, self.partition, base, epoch, uuid))
 
     def sidecar_key(self, base: int, epoch: int, uuid: str) -> str:
-        return keys.sidecar_key(self.cluster_id, self.topic, self.topic_id, self.partition, base, epoch, uuid)
+        return keys.key(keys.SidecarKey(self.cluster_id, self.topic, self.topic_id, self.partition, base, epoch, uuid))
 
     def page_key(self, first: int, last: int, uuid: str) -> str:
-        return keys.page_key(self.cluster_id, self.topic, self.topic_id, self.partition, first, last, uuid)
+        return keys.key(keys.PageKey(self.cluster_id, self.topic, self.topic_id, self.partition, first, last, uuid))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,9 @@ class CommitCursor:
 
     @property
     def key(self) -> str:
-        return keys.cursor_key(self.ids.cluster_id, self.reader, self.ids.topic, self.ids.topic_id, self.ids.partition)
+        return keys.key(
+            keys.CursorKey(self.ids.cluster_id, self.reader, self.ids.topic, self.ids.topic_id, self.ids.partition)
+        )
 
 
 def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> CommitCursor:
@@ -71,8 +73,10 @@ def record_verdict(
     store: BlockingObjectStore, ids: Ids, reader: str, segment: RemoteSegment, verdict: SegmentVerdict, *, now_ms: int
 ) -> bool:
     """False if this segment already has a verdict."""
-    key = keys.verdict_key(
-        ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, segment.added.commit, segment.base
+    key = keys.key(
+        keys.VerdictKey(
+            ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, segment.added.commit, segment.base
+        )
     )
     findings = [{"fault": found.fault.value, "key": found.key, "detail": found.detail} for found in verdict.findings]
     return _write_once(
@@ -98,7 +102,9 @@ def record_missed(store: BlockingObjectStore, cursor: CommitCursor, swept: int, 
     """False if it was recorded before. Segments that commits after the cursor added may have been removed and swept, by
     commit `swept` at the latest, before this reader came."""
     ids = cursor.ids
-    key = keys.missed_key(ids.cluster_id, cursor.reader, ids.topic, ids.topic_id, ids.partition, cursor.commit, swept)
+    key = keys.key(
+        keys.MissedKey(ids.cluster_id, cursor.reader, ids.topic, ids.topic_id, ids.partition, cursor.commit, swept)
+    )
     fields = {**_about(ids, cursor.reader), "after": cursor.commit, "swept": swept, "noticed_at": now_ms}
     return _write_once(store, key, fields)
 

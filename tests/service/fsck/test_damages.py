@@ -275,7 +275,7 @@ def test_fewer_partitions_than_manifests(store: BlockingMemoryStore) -> None:
 
 def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> None:
     """The cursor is right: the manifest went back."""
-    key = keys.cursor_key(CLUSTER, "audit", "flights", FLIGHTS, 1)
+    key = keys.key(keys.CursorKey(CLUSTER, "audit", "flights", FLIGHTS, 1))
     store.put(key, document(stored(store, key) | {"commit": 200}))
     assert found(store) == {(FindingKind.ABOVE_OWNER, key)}
 

@@ -69,10 +69,10 @@ def test_the_layout_is_as_documented() -> None:
     root = "c/topics/__consumer_offsets/AAAAAAAAAAAAAAAAAAAAAA"
     assert keys.cluster_key("c") == "c/cluster.json"
     assert keys.topic_file_key("c", "__consumer_offsets") == "c/topics/__consumer_offsets/topic.json"
-    assert keys.manifest_key(*place) == f"{root}/manifests/00007.json"
-    assert keys.segment_key(*place, 42, 3, "f" * 32) == f"{root}/segments/00007/{42:020}-3-{'f' * 32}.log"
-    assert keys.sidecar_key(*place, 42, 3, "f" * 32) == f"{root}/segments/00007/{42:020}-3-{'f' * 32}.idx"
-    assert keys.page_key(*place, 0, 99, "f" * 32) == f"{root}/pages/00007/0-99-{'f' * 32}.json.gz"
+    assert keys.key(keys.ManifestKey(*place)) == f"{root}/manifests/00007.json"
+    assert keys.key(keys.SegmentKey(*place, 42, 3, "f" * 32)) == f"{root}/segments/00007/{42:020}-3-{'f' * 32}.log"
+    assert keys.key(keys.SidecarKey(*place, 42, 3, "f" * 32)) == f"{root}/segments/00007/{42:020}-3-{'f' * 32}.idx"
+    assert keys.key(keys.PageKey(*place, 0, 99, "f" * 32)) == f"{root}/pages/00007/0-99-{'f' * 32}.json.gz"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "a" * 250])
