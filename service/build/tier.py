@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 
 from service.broker.background.metadata_snapshots import MetadataSnapshots
-from service.broker.background.store_access import StoreAccess
+from service.broker.background.store_access import Claimant, StoreAccess
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.derived_settings import cache_directory_of
@@ -42,13 +42,11 @@ def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: H
     access = StoreAccess(
         client,
         ground.metadata,
-        node_id=ground.settings.node_id,
-        directory_id=directory_id,
+        Claimant(ground.settings.node_id, directory_id, may_be_copy=lambda: home.away is not None),
         readiness=ground.readiness,
         clock=host.clock,
         rng=host.rng,
         grace_ms=lambda: broker.tidelog_tier_delete_grace_ms,
-        may_be_copy=lambda: home.away is not None,
     )
     snapshots = MetadataSnapshots(
         ground.metadata,

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from service.broker.background.older_copy import check_not_older
 from service.metadata import planner
@@ -49,6 +50,15 @@ LONGEST_LOOK_PAUSE_S = 86_400.0
 CLAIM_PATIENCE_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who claims the store. `may_be_copy()` says whether the directory may be an older copy; it is compared before a claim."""
+
+    node_id: int
+    directory_id: str
+    may_be_copy: Callable[[], bool]
+
+
 class StoreAccess:
     """`writer` is None until the store is ours for this start; `opened` is set then."""
 
@@ -56,24 +66,19 @@ class StoreAccess:
         self,
         client: TierClient,
         metadata: MetadataLog,
+        claimant: Claimant,
         *,
-        node_id: int,
-        directory_id: str,
         readiness: Readiness,
         clock: Clock,
         rng: Rng,
-        grace_ms: Callable[[], int] = lambda: 86_400_000,
-        may_be_copy: Callable[[], bool] = lambda: False,
+        grace_ms: Callable[[], int],
     ) -> None:
-        """`may_be_copy()` says whether the directory may be an older copy: it is compared before the store is claimed."""
-        self._may_be_copy = may_be_copy
+        self._claimant = claimant
         self._grace_ms = grace_ms
         self._looked_at = clock.monotonic()
         self._wake = asyncio.Event()
         self.client = client
         self._metadata = metadata
-        self._node_id = node_id
-        self._directory_id = directory_id
         self._readiness = readiness
         self._clock = clock
         self._rng = rng
@@ -92,7 +97,7 @@ class StoreAccess:
     @property
     def preview_writer(self) -> ManifestWriter:
         """The writer of this start, for questions that change nothing; also while the store is not this start's."""
-        return self.writer or ManifestWriter(self._node_id, self._metadata.image.incarnation)
+        return self.writer or ManifestWriter(self._claimant.node_id, self._metadata.image.incarnation)
 
     async def run(self) -> None:
         """Returns when this start has claimed the store. FencedWriter or StoreRefused if the node must not use it."""
@@ -169,7 +174,7 @@ class StoreAccess:
                 events.info(log, "store.cluster_back", incarnation=image.incarnation)
             return
         try:
-            settle(found, image, self._directory_id)
+            settle(found, image, self._claimant.directory_id)
         except StoreBehind as error:
             self._begin(error)
 
@@ -184,7 +189,7 @@ class StoreAccess:
         if apply and self.writer is None and self.behind is None:
             raise TierUnavailable("the object store has not answered yet, or the node is new there; retry")
         try:
-            settle(found, image, self._directory_id)
+            settle(found, image, self._claimant.directory_id)
             return RepairReport(), 0
         except StoreBehind:
             pass
@@ -209,8 +214,8 @@ class StoreAccess:
         start_id = image.start_id
         if self.writer is None:
             start_id = self._rng.token(16)
-            await self._metadata.propose(planner.claim_incarnation(self._node_id, number, start_id))
-        holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
+            await self._metadata.propose(planner.claim_incarnation(self._claimant.node_id, number, start_id))
+        holder = Holder(self._claimant.node_id, self._claimant.directory_id, uuid_text(start_id))
         await self.client.ask(RecreateCluster(ClusterState(image.cluster_id, number, holder), found))
         events.info(log, "cluster.repaired", incarnation=number)
         if self.writer is not None:
@@ -241,15 +246,15 @@ class StoreAccess:
         cluster_id = self._metadata.image.cluster_id
         await self.client.ask(Probe(f"{cluster_id}/"))
         found = await self.client.ask(ShownCluster(cluster_id))
-        number = settle(found, self._metadata.image, self._directory_id)
-        if self._may_be_copy():
+        number = settle(found, self._metadata.image, self._claimant.directory_id)
+        if self._claimant.may_be_copy():
             await check_not_older(self.client, self._metadata.image)
         start_id = self._rng.token(16)
-        await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
-        holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
+        await self._metadata.propose(planner.claim_incarnation(self._claimant.node_id, number + 1, start_id))
+        holder = Holder(self._claimant.node_id, self._claimant.directory_id, uuid_text(start_id))
         incarnation = await self.client.ask(OpenCluster(cluster_id, holder, number))
         await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
-        self.writer = ManifestWriter(self._node_id, incarnation)
+        self.writer = ManifestWriter(self._claimant.node_id, incarnation)
         took_ms = round((self._clock.monotonic() - began) * 1000)
         events.info(log, "store.opened", cluster_id=cluster_id, incarnation=incarnation, ms=took_ms)
 
