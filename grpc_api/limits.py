@@ -7,7 +7,8 @@ That memory is at most the sum of these, each reached only by hostile callers:
     windows              WINDOWS_BYTES           sent to calls that have stopped reading
     answers              ANSWERS_BYTES           made, and not yet read by their callers
     partitions           MAX_FOLLOWED            of waiting reads, some hundred bytes each
-    record reads         MAX_RECORD_READS        one message each that waits for memory: 1 MiB or one record
+    record reads         MAX_RECORD_READS        one message each that waits for memory: 2 MiB or one record
+    inflated batches     INFLATED_BYTES          kept by record reads between two messages
 
 Importing this loads no gRPC.
 """
@@ -53,6 +54,9 @@ REQUESTS_BYTES = 256 << 20
 PRODUCE_STREAMS_BYTES = MAX_PRODUCE_STREAMS * MAX_REQUEST_BYTES
 WINDOWS_BYTES = MAX_CALLS * SERVER_WINDOW_BYTES
 ANSWERS_BYTES = 256 << 20
+#: Bytes of inflated batches, and of the compressed batches beside them. A batch of MAX_MESSAGE_BYTES may inflate to 16 times as
+#: much: one of them fits.
+INFLATED_BYTES = 17 * MAX_MESSAGE_BYTES
 
 Options = tuple[tuple[str, int], ...]
 

@@ -1,16 +1,17 @@
 """`tidelog.v1.Records` over the core's contract: encodes records into batches, and decodes batches into records.
 
-Invariants: a refused record affects only the records of its own batch. A read builds one message at a time and holds nothing
-else while its caller reads it. Offsets of a partition rise. One read at a time decodes, in a thread, because a batch of a few
-kilobytes may inflate to many megabytes.
+Invariants: a refused record affects only the records of its own batch. A read builds one message at a time; while its caller
+reads it, the read holds nothing else but inflated batches within the bound of `decoding`. Offsets of a partition rise. One
+read at a time decodes, in a thread, because a batch of a few kilobytes may inflate to many megabytes.
 
 Not promised: deduplication of a record that is sent again, nor throughput beyond one call's: `Log` carries raw batches.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from grpc_api.contract.core import Core
@@ -26,6 +27,7 @@ from grpc_api.proto import records_pb2 as pb
 from grpc_api.proto.records_pb2_grpc import RecordsServicer
 from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.servicers.calls import ANSWER_COPIES, CallContext, in_pieces
+from grpc_api.servicers.decoding import SMALL_BYTES, Decoding, Kept
 from grpc_api.servicers.fetch_stream import whole_batches
 from grpc_api.servicers.fetching import fetched, records_of, release
 from grpc_api.servicers.produce_stream import committed
@@ -40,7 +42,8 @@ from storage_tiers.types import AbortedTransaction, TopicPartition
 
 #: Bytes of the records of one batch, uncompressed, unless one record alone has more.
 BATCH_BYTES = 256 << 10
-#: Bytes of the records of one message of a read, unless one record alone has more, and their number.
+#: Bytes of the records of one partition in one message of a read, unless one record alone has more, and their number. A
+#: message with as many bytes takes no further partition.
 MESSAGE_BYTES, MESSAGE_RECORDS = 1 << 20, 8192
 #: Bytes of batches read at a time, of which a message is made.
 READ_BYTES = 256 << 10
@@ -114,7 +117,7 @@ class CoreRecords(RecordsServicer):
         self._core = core
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRng()
-        self._decoding = asyncio.Lock()
+        self._decoding = Decoding()
 
     # --- sending ------------------------------------------------------------------------------------------------------
     async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
@@ -170,7 +173,10 @@ class CoreRecords(RecordsServicer):
             if request.until_end:
                 ends = await self._offsets(request.topic, partitions, OffsetSpec.LATEST, isolation)
             reading = _Reading(self._core, described, positions, isolation, ends, self._decoding)
-            await reading.run(context)
+            try:
+                await reading.run(context)
+            finally:
+                reading.close()
 
     async def _starts(self, request: pb.ReadRequest, partitions: Sequence[int]) -> dict[int, int]:
         start = request.WhichOneof("start")
@@ -233,7 +239,7 @@ class _Reading:
         positions: dict[int, int],
         isolation: Isolation,
         ends: Mapping[int, int] | None,
-        decoding: asyncio.Lock,
+        decoding: Decoding,
     ) -> None:
         self._core = core
         self._decoding = decoding
@@ -241,10 +247,15 @@ class _Reading:
         self._positions = positions
         self._isolation = isolation
         self._ends = ends
+        self._kept: dict[int, Kept] = {}
+        #: Inflated bytes of batches that are cut and not kept, by partition.
+        self._cut: dict[int, int] = {}
 
     async def run(self, context: CallContext) -> None:
         """Returns at the ends. Raises the LogError of the first partition that fails, after sending what the others had."""
-        while wanted := self._wanted():
+        while self._wanted():
+            await self._room()
+            wanted = [each for each in self._wanted() if each not in self._cut]
             async with fetched(self._core.log, self._fetch(wanted), context) as answers:
                 parts, failure = await self._parts(wanted, answers)
                 release(answers)
@@ -290,41 +301,103 @@ class _Reading:
         """One message of as many parts as it holds; advances their partitions and moves them behind all others."""
         if not parts:
             return b""
-        async with self._decoding:
-            message, positions = await asyncio.to_thread(_encoded, parts)
-        for partition, position in positions.items():
+        decoders = self._decoders(parts)
+        message, decoded = await self._decoding.turn(partial(_encoded, parts, decoders))
+        for partition, (position, decoder) in decoded.items():
             del self._positions[partition]
             self._positions[partition] = position
+            self._keep(partition, decoder)
+        for kept in self._kept.values():
+            kept.is_used = False
         return message
 
+    async def _room(self) -> None:
+        """Waits for room for one of the batches that must be inflated again. Without a fetched answer: that has a bound too."""
+        for partition in [each for each, kept in self._kept.items() if not kept.is_held]:
+            self._cut[partition] = self._kept.pop(partition).size
+        again = next((each for each in self._wanted() if each in self._cut), None)
+        if again is not None:
+            self._kept[again] = await self._decoding.keep(self._cut[again])
+            del self._cut[again]
 
-def _encoded(parts: Sequence[_Part]) -> tuple[bytes, dict[int, int]]:
-    """An encoded ReadResponse, and the next offset of each partition whose records it holds or whose markers it skips."""
+    def _decoders(self, parts: Sequence[_Part]) -> dict[int, _Decoder]:
+        """The kept decoders that continue where these parts begin."""
+        decoders = {}
+        for part in parts:
+            kept = self._kept.get(part.partition)
+            if kept is not None and kept.decoder is not None and kept.decoder.position == part.start:
+                kept.is_used = True
+                decoders[part.partition] = kept.decoder
+        return decoders
+
+    def _keep(self, partition: int, decoder: _Decoder | None) -> None:
+        """Keeps a decoder inside a large batch, if there is room."""
+        size = 0 if decoder is None else decoder.held_bytes
+        kept = self._kept.get(partition)
+        if kept is not None and (not kept.is_held or kept.size != size):
+            self._decoding.release(self._kept.pop(partition))
+            kept = None
+        if size <= SMALL_BYTES:
+            return
+        kept = kept or self._decoding.try_keep(size)
+        if kept is None:
+            self._cut[partition] = size
+        else:
+            kept.decoder = decoder
+            self._kept[partition] = kept
+
+    def close(self) -> None:
+        """Drops what the read keeps."""
+        while self._kept:
+            self._decoding.release(self._kept.popitem()[1])
+
+
+class _Decoder:
+    """Decodes one part, a message's records at a time. `position` is the offset after the last of them."""
+
+    def __init__(self, part: _Part) -> None:
+        self.whole, self._following = whole_batches(part.records, part.start)
+        self.aborted = part.aborted
+        self.position = part.start
+        self._decoder = ColumnDecoder(_COLUMNS, max_rows=MESSAGE_RECORDS, max_bytes=MESSAGE_BYTES)
+        self._found = self._columns(part.start)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the inflated batch inside which the decoder is, and of what it was inflated from; 0 if there is none."""
+        inflated = self._decoder.inflated_bytes
+        return inflated + len(self.whole) if inflated else 0
+
+    def next(self) -> ColumnBatch | None:
+        """The next records, None at the end of the part."""
+        columns, self.position = next(self._found, (None, self._following))
+        return columns
+
+    def _columns(self, start: int) -> Iterator[tuple[ColumnBatch, int]]:
+        for columns in self._decoder.add(self.whole, start, aborted=self.aborted):
+            yield columns, memoryview(columns.offsets).cast("q")[columns.rows - 1] + 1
+        for columns in self._decoder.finish():
+            yield columns, self._following
+
+
+def _encoded(
+    parts: Sequence[_Part], decoders: Mapping[int, _Decoder], stopped: threading.Event
+) -> tuple[bytes, dict[int, tuple[int, _Decoder | None]]]:
+    """An encoded ReadResponse; for each partition whose records it holds or whose markers it skips, the next offset and the
+    decoder, None at the end of its part. Ends early once `stopped` is set."""
     pieces: list[bytes] = []
-    positions: dict[int, int] = {}
+    decoded: dict[int, tuple[int, _Decoder | None]] = {}
     left = MESSAGE_BYTES
-    for partition, records, start, aborted in parts:
-        if left <= 0:
+    for part in parts:
+        if left <= 0 or stopped.is_set():
             break
-        whole, following = whole_batches(records, start)
-        columns, positions[partition] = _first_rows(whole, start, following, aborted, left)
+        decoder = decoders.get(part.partition) or _Decoder(part)
+        columns = decoder.next()
         if columns is not None:
-            pieces.append(_rows(partition, columns, whole, aborted))
+            pieces.append(_rows(part.partition, columns, decoder.whole, part.aborted))
             left -= len(pieces[-1])
-    return b"".join(pieces), positions
-
-
-def _first_rows(
-    whole: bytes, start: int, following: int, aborted: Sequence[AbortedTransaction], most_bytes: int
-) -> tuple[ColumnBatch | None, int]:
-    """As many records as a message holds, and the offset after them. A batch cut by the message is inflated again for the
-    next one: keeping inflated batches while callers read would take unbounded memory."""
-    decoder = ColumnDecoder(_COLUMNS, max_rows=MESSAGE_RECORDS, max_bytes=most_bytes)
-    for columns in decoder.add(whole, start, aborted=aborted):
-        return columns, memoryview(columns.offsets).cast("q")[columns.rows - 1] + 1
-    for columns in decoder.finish():
-        return columns, following
-    return None, following
+        decoded[part.partition] = decoder.position, decoder if decoder.held_bytes else None
+    return b"".join(pieces), decoded
 
 
 def _rows(partition: int, columns: ColumnBatch, whole: bytes, aborted: Sequence[AbortedTransaction]) -> bytes:

@@ -87,6 +87,8 @@ class ColumnDecoder:
     def __init__(self, wanted: int, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> None:
         self._columns = Columns(wanted, max_rows, max_bytes)
         self._room = bytearray()
+        #: Bytes of the inflated batch that is being decoded; 0 between batches and in one that was not compressed.
+        self.inflated_bytes = 0
 
     def add(
         self, data: Buffer, start: int = 0, stop: int = _INT64_MAX, aborted: Sequence[AbortedTransaction] = ()
@@ -112,8 +114,10 @@ class ColumnDecoder:
                 return
             elif reason == COMPRESSED:
                 image = self._inflated(memoryview(data)[walk.batch : walk.batch_end])
+                self.inflated_bytes = len(image)
                 # The outer walk has already skipped batches of aborted transactions.
                 yield from self._decoded(image, Walk(image, start, stop, _NOTHING_ABORTED, False), start, stop)
+                self.inflated_bytes = 0
                 walk.skip()
             else:
                 raise _fault(data, walk, reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,8 +25,10 @@ from grpc_api.servicers.calls import PIECE
 from grpc_api.servicers.records import MESSAGE_BYTES, MESSAGE_RECORDS, _encoded, _Part
 from storage_tiers.clock import SystemClock
 from storage_tiers.errors import LogError
+from storage_tiers.records import columns
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
+from storage_tiers.records.codecs import decompress
 from storage_tiers.turns import Lane
 from storage_tiers.types import AbortedTransaction
 from tests.grpc_api.support import Served
@@ -43,6 +46,11 @@ async def stub(node: Served) -> AsyncIterator[Any]:
 async def read_all(stub: Any, **fields: Any) -> list[pb.ReadRecord]:
     request = pb.ReadRequest(topic="t", until_end=True, **fields)
     return [record async for response in stub.Read(request) for record in response.records]
+
+
+def encoded(parts: list[_Part]) -> tuple[bytes, dict[int, int]]:
+    message, decoded = _encoded(parts, {}, threading.Event())
+    return message, {partition: position for partition, (position, _) in decoded.items()}
 
 
 async def refused(call: Any) -> tuple[str, str]:
@@ -238,14 +246,14 @@ def test_aborted_records_and_markers_are_left_out_and_passed() -> None:
     records += build_control_batch(ControlKind.ABORT, base_offset=1, coordinator_epoch=0, timestamp=0, **producer)
     kept = build_batch([NewRecord(None, b"kept", (), 5)], base_offset=2)
     aborted = [AbortedTransaction(900, 0, 1, 2)]
-    message, positions = _encoded([_Part(3, records, 0, aborted), _Part(4, records + kept, 0, aborted)])
+    message, positions = encoded([_Part(3, records, 0, aborted), _Part(4, records + kept, 0, aborted)])
     found = [(each.partition, each.offset, each.value) for each in pb.ReadResponse.FromString(message).records]
     assert (found, positions) == ([(4, 2, b"kept")], {3: 2, 4: 3})
 
 
 def test_times_beyond_a_column_are_read_as_they_are() -> None:
     times = [5, (1 << 62), 7]
-    message, positions = _encoded(
+    message, positions = encoded(
         [_Part(0, build_batch([NewRecord(b"k", None, [("h", None)], t) for t in times]), 1, ())]
     )
     found = [(each.offset, each.timestamp_ms) for each in pb.ReadResponse.FromString(message).records]
@@ -267,3 +275,59 @@ async def test_acks_of_the_leader_do_not_wait_for_the_commit(node: Served, clien
     await client.create_topic("t", configs={"flush.messages": "1"})
     request = pb.SendRequest(topic="t", records=to_send(b"x"), acks=log_pb2.ACKS_LEADER)
     assert [each.offset for each in (await stub.Send(request)).records] == [0]
+
+
+def bomb(messages: int) -> bytes:
+    """A small batch that inflates to so many messages."""
+    return build_batch([NewRecord(None, bytes(100), (), 0)] * (messages * MESSAGE_RECORDS), codec=Codec.ZSTD)
+
+
+@pytest.fixture
+def inflations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the batches inflated, in order."""
+    sizes: list[int] = []
+
+    def counted(codec: Codec, payload: Any, **fields: Any) -> memoryview:
+        image = decompress(codec, payload, **fields)
+        sizes.append(len(image))
+        return image
+
+    monkeypatch.setattr(columns, "decompress", counted)
+    return sizes
+
+
+async def test_a_batch_of_many_messages_is_inflated_once(
+    node: Served, client: Client, stub: Any, inflations: list[int]
+) -> None:
+    await client.create_topic("t", partitions=2)
+    await node.node.append_batch("t", bomb(12))
+    await stub.Send(pb.SendRequest(topic="t", records=to_send(b"x", b"y", partition=1)))
+    found = await read_all(stub)
+    assert sorted((each.partition, each.offset) for each in found) == [
+        *((0, offset) for offset in range(12 * MESSAGE_RECORDS)),
+        (1, 0),
+        (1, 1),
+    ]
+    assert len(inflations) == 1
+
+
+async def test_a_small_read_is_answered_while_others_read_bombs(
+    node: Served, client: Client, stub: Any, inflations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one of three bombs: each read still ends with all records, and the small read ends first."""
+    monkeypatch.setattr(limits, "INFLATED_BYTES", 16 << 20)
+    await client.create_topic("t")
+    await client.create_topic("small")
+    await node.node.append_batch("t", bomb(12))
+    await node.node.append_batch("small", build_batch([NewRecord(None, b"x")], codec=Codec.ZSTD))
+    calls = [stub.Read(pb.ReadRequest(topic="t", until_end=True)) for _ in range(3)]
+    counts = [len((await call.read()).records) for call in calls]
+    small = [each async for each in stub.Read(pb.ReadRequest(topic="small", until_end=True))]
+    assert [[each.value for each in response.records] for response in small] == [[b"x"]]
+    assert not any(call.done() for call in calls)
+    for at, call in enumerate(calls):
+        while (response := await call.read()) is not grpc.aio.EOF:
+            counts[at] += len(response.records)
+    assert counts == [12 * MESSAGE_RECORDS] * 3
+    assert sum(size > 1000 for size in inflations) < 3 * 12
+    await until(lambda: node.server.bounds.record_reads == 0)
