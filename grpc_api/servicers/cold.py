@@ -17,7 +17,7 @@ class CoreCold(ColdServicer):
 
     async def Manifests(self, request: pb.ManifestsRequest, context: Any) -> pb.ManifestsResponse:  # noqa: N802
         found = await self._core.cold.manifests(request.topic)
-        return pb.ManifestsResponse(manifests=[manifest_message(place, each) for place, each in enumerate(found)])
+        return pb.ManifestsResponse(manifests=[manifest_message(index, each) for index, each in enumerate(found)])
 
     async def Segments(self, request: pb.SegmentsRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         partition = TopicPartition(request.topic, request.partition)

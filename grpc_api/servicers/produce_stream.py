@@ -45,10 +45,10 @@ async def append_in_pieces(
     results: list[Appended | LogError] = []
     async for some in in_pieces(request.appends):
         appends = [append_of(each) for each in some]
-        refused = {place: error for place, each in enumerate(appends) if (error := refusal(each)) is not None}
-        allowed = [each for place, each in enumerate(appends) if place not in refused]
+        refused = {index: error for index, each in enumerate(appends) if (error := refusal(each)) is not None}
+        allowed = [each for index, each in enumerate(appends) if index not in refused]
         answered = iter(await settled(core.log.append(allowed, transactional_id=transactional_id)))
-        results += [refused[place] if place in refused else next(answered) for place in range(len(appends))]
+        results += [refused[index] if index in refused else next(answered) for index in range(len(appends))]
     return results
 
 

@@ -56,11 +56,11 @@ _COLUMNS = OFFSET | TIMESTAMP | KEY | VALUE | HEADERS
 class _NewBatch:
     """A batch being built for one partition, and the indexes of its records in the request."""
 
-    __slots__ = ("partition", "places", "writer")
+    __slots__ = ("indexes", "partition", "writer")
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self.places: list[int] = []
+        self.indexes: list[int] = []
         self.writer = RecordWriter()
 
 
@@ -77,16 +77,16 @@ class _Grouping:
         self.refused: dict[int, pb.SentRecord] = {}
 
     async def add_all(self, records: Sequence[pb.RecordToSend]) -> None:
-        place = 0
+        index = 0
         async for some in in_pieces(records):
             for record in some:
                 try:
-                    self._add(place, record)
+                    self._add(index, record)
                 except LogError as error:
-                    self.refused[place] = _refused(error)
-                place += 1
+                    self.refused[index] = _refused(error)
+                index += 1
 
-    def _add(self, place: int, record: pb.RecordToSend) -> None:
+    def _add(self, index: int, record: pb.RecordToSend) -> None:
         key = record.key if record.HasField("key") else None
         value = record.value if record.HasField("value") else None
         timestamp = record.timestamp_ms if record.HasField("timestamp_ms") else self._now_ms
@@ -102,7 +102,7 @@ class _Grouping:
             batch = self._open[partition] = _NewBatch(partition)
             self.batches.append(batch)
         batch.writer.append(key, value, headers, timestamp)
-        batch.places.append(place)
+        batch.indexes.append(index)
 
     def _partition(self, record: pb.RecordToSend, key: bytes | None, size: int) -> int:
         if record.HasField("partition"):
@@ -129,13 +129,13 @@ class CoreRecords(RecordsServicer):
         del request  # its records are in batches now
         context.forget_request()
         sent = [pb.SentRecord()] * count
-        for place, answer in grouping.refused.items():
-            sent[place] = answer
+        for index, answer in grouping.refused.items():
+            sent[index] = answer
         for batch, result in await self._append(topic, grouping.batches):
             known = result if acks == log_pb2.ACKS_LEADER else await committed(result)
-            async for some_places in in_pieces(range(len(batch.places))):
-                for at in some_places:
-                    sent[batch.places[at]] = _sent(batch.partition, known, at)
+            async for some_indexes in in_pieces(range(len(batch.indexes))):
+                for at in some_indexes:
+                    sent[batch.indexes[at]] = _sent(batch.partition, known, at)
         return pb.SendResponse(records=sent)
 
     async def _append(

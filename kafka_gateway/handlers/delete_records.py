@@ -27,8 +27,8 @@ async def serve(request: Any, call: Call) -> Fields:
     async def delete(partition: TopicPartition, offset: int) -> None:
         results.setdefault(partition.topic, {})[partition.partition] = await _delete(call, partition, offset)
 
-    places = ((TopicPartition(name, index), offsets[index]) for name, offsets in wanted.items() for index in offsets)
-    await call.together(delete(partition, offset) for partition, offset in places)
+    deletions = ((TopicPartition(name, index), offsets[index]) for name, offsets in wanted.items() for index in offsets)
+    await call.together(delete(partition, offset) for partition, offset in deletions)
     return {
         "topics": (
             call.make(

@@ -27,8 +27,8 @@ from storage_tiers.cold.manifest.model import Manifest, ManifestPage, PageRef, S
 
 LoadPage = Callable[[PageRef], ManifestPage]
 
-#: Commits that one question to the store makes at most: half of those whose ids a manifest keeps, so that one that was not
-#: saved by its asker, and whatever is asked beside it, leaves the commit last seen in `recent`.
+#: Maximum commits of one operation on the store: half of the commit ids that a manifest keeps. The commit last seen therefore
+#: stays in `recent` even after one unsaved operation and a concurrent one.
 MAX_COMMITS = 16
 #: Sidecars of unreferenced segments that are looked into, to tell an offload under way from lost history.
 MAX_LOOKED_INTO = 1000
