@@ -8,6 +8,7 @@ a turn, only at its end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from kafka_gateway.session import GatewaySession
@@ -20,25 +21,36 @@ class RequestMemoryPool:
         self._sessions = sessions
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
+        self.held_by_address: Counter[str] = Counter()
 
     def count(self, session: GatewaySession) -> None:
         """Counts the bytes that the connection holds now."""
         holds = session.connection.held_bytes + session.working_bytes
-        self.held_bytes += holds - session.held_bytes
+        self._add(session, holds - session.held_bytes)
         session.held_bytes = holds
 
     def connection_to_close(self, growing: GatewaySession, now: float) -> GatewaySession | None:
-        """None unless the pool is full. Otherwise the connection that holds most; among equals the one idle for most seconds,
-        then `growing`. Closing always `growing` would let requests that never complete lock out all others."""
+        """None unless the pool is full. Otherwise, of the client address that holds most, the connection that holds most; among
+        equals the one idle for most seconds, then `growing`. Closing always `growing`, or the largest of all, would let many
+        requests that never complete lock out all others."""
         if self.held_bytes > self.limit_bytes:
             self.reclaim(now)
         if self.held_bytes <= self.limit_bytes:
             return None
-        return max(self._sessions.values(), key=lambda s: (s.held_bytes, int(now - s.last_active), s is growing))
+        address = max(self.held_by_address, key=self.held_by_address.__getitem__)
+        of_address = (session for session in self._sessions.values() if session.address[0] == address)
+        return max(of_address, key=lambda s: (s.held_bytes, int(now - s.last_active), s is growing))
 
     def forget(self, session: GatewaySession) -> None:
         """The connection has closed."""
-        self.held_bytes -= session.held_bytes
+        self._add(session, -session.held_bytes)
+
+    def _add(self, session: GatewaySession, holds: int) -> None:
+        if holds:
+            self.held_bytes += holds
+            self.held_by_address[session.address[0]] += holds
+            if not self.held_by_address[session.address[0]]:
+                del self.held_by_address[session.address[0]]
 
     def reclaim(self, active_before: float) -> None:
         """Takes back the empty buffers of connections that were last active before then."""

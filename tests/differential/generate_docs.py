@@ -88,7 +88,7 @@ _BEYOND = (
     (
         "bytes of incomplete, waiting or running requests, and of large unread answers",
         f"{GatewaySettings().request_memory_bytes >> 30} GiB of all connections",
-        "the connection that holds most is closed",
+        "the largest connection of the address that holds most is closed",
     ),
 )
 

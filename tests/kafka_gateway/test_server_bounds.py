@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import struct
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,28 @@ async def test_incomplete_requests_lock_no_client_out(tmp_path: Path) -> None:
                 honest.send(produce(2, batch=record_batch(bytes(900_000))))
                 assert await honest.correlation() == 2
                 assert await stalled.receive() is None
+
+
+async def test_incomplete_requests_of_one_address_close_no_other_addresses_connection(tmp_path: Path) -> None:
+    """Many connections of one address fill the pool; the largest request of all is another address's."""
+    large = produce(4, batch=record_batch(bytes(700_000)))
+    unfinished = struct.pack(">ihhi", 64 << 10, 0, 9, 1) + bytes(60_000)
+    async with serving(tmp_path, request_memory_bytes=4 << 20) as (_, server), connected(server) as producer:
+        producer.send(large[:500_000])
+        await until(lambda: server.counters.received_bytes >= 500_000)
+        peers = []
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+            writer.write(unfinished)
+            peers.append(writer)
+        await until(lambda: server.counters.connections_closed > 0)
+        producer.send(large[500_000:])
+        assert await producer.correlation() == 4
+        for writer in peers:
+            writer.close()
+        await until(lambda: server.connections == 1)
+        assert server.held_bytes == sum(server._memory.held_by_address.values())
+        assert set(server._memory.held_by_address) <= {"127.0.0.1"}
 
 
 async def test_the_buffer_of_an_idle_client_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
