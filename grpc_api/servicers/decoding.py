@@ -108,6 +108,15 @@ class Decoding:
         self._kept.append(kept)
         return kept
 
+    def resize(self, kept: Kept, size: int) -> bool:
+        """Counts `size` bytes for the batch from now on. False, and nothing changes, if it was dropped or that does not fit."""
+        if not kept.is_held or self.kept_bytes - kept.size + size > limits.INFLATED_BYTES:
+            return False
+        if size < kept.size:
+            self._freed.set()
+        kept.size = size
+        return True
+
     def release(self, kept: Kept) -> None:
         """Drops the batch. A second call does nothing."""
         kept.decoder = None

@@ -334,7 +334,8 @@ class _Reading:
         """Keeps a decoder inside a large batch, if there is room."""
         size = 0 if decoder is None else decoder.held_bytes
         kept = self._kept.get(partition)
-        if kept is not None and (not kept.is_held or kept.size != size):
+        # The same batch may have come with more or fewer others this time.
+        if kept is not None and (size <= SMALL_BYTES or not self._decoding.resize(kept, size)):
             self._decoding.release(self._kept.pop(partition))
             kept = None
         if size <= SMALL_BYTES:

@@ -85,3 +85,19 @@ async def test_a_batch_past_its_time_is_dropped_for_a_read_that_waits(monkeypatc
     used.is_used = False
     assert (await turns.keep(1000)).size == 100
     assert (used.is_held, turns.kept_bytes) == (False, 100)
+
+
+async def test_a_read_changes_the_size_of_its_room_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "INFLATED_BYTES", 100)
+    monkeypatch.setattr(decoding, "KEPT_S", 1000.0)
+    turns = Decoding()
+    kept = turns.try_keep(60)
+    assert kept is not None
+    waiting = asyncio.create_task(turns.keep(50))
+    await asyncio.sleep(0)
+    assert [turns.resize(kept, size) for size in (101, 100, 61)] == [False, True, True]
+    assert (turns.kept_bytes, waiting.done()) == (61, False)
+    assert turns.resize(kept, 50)
+    assert (await waiting).size == 50
+    turns.release(kept)
+    assert (turns.resize(kept, 1), turns.kept_bytes) == (False, 50)
