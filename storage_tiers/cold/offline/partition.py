@@ -13,7 +13,7 @@ Errors: OffsetOutOfRange below log start, InvalidRequest for a commit that canno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, IN
 from storage_tiers.errors import CorruptRecord, TierCorrupt, TierObjectMissing
 from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.records.checksum import crc32c
-from storage_tiers.records.decoder import decode_batch
+from storage_tiers.records.decoder import Record, decode_batch
 from storage_tiers.types import AbortedTransaction
 
 FETCH_BYTES = 4 << 20
@@ -87,14 +87,23 @@ def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, tim
             for position, size, _, next_offset, _, newest in batches:
                 if newest < timestamp or next_offset <= manifest.log_start:
                     continue
-                try:
-                    records = decode_batch(data[position : position + size])
-                except CorruptRecord as error:
-                    raise TierCorrupt(f"{segment.key}: {error}; run `tidelog fsck`") from error
-                for record in records:
-                    if record.offset >= manifest.log_start and record.timestamp >= timestamp:
-                        return record.offset
+                records = _decoded(segment, data[position : position + size])
+                found = _first_at(records, timestamp, manifest.log_start)
+                if found is not None:
+                    return found
     return None
+
+
+def _decoded(segment: RemoteSegment, batch: memoryview) -> Sequence[Record]:
+    try:
+        return decode_batch(batch)
+    except CorruptRecord as error:
+        raise TierCorrupt(f"{segment.key}: {error}; run `tidelog fsck`") from error
+
+
+def _first_at(records: Iterable[Record], timestamp: int, log_start: int) -> int | None:
+    found = (each.offset for each in records if each.offset >= log_start and each.timestamp >= timestamp)
+    return next(found, None)
 
 
 def verify_checks(segment: RemoteSegment, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
