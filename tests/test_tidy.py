@@ -21,6 +21,10 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("tidelog/", "storage_tiers/", "grpc_api/", "kafka_gateway/", "service/", "lambdas/", "spark/")
 MOST_LINES = 500
 MOST_LINES_OF_A_FUNCTION = 70
+MOST_ARGUMENTS = 8
+#: The options of a command are its arguments; these two take the fields of a value.
+MANY_ARGUMENTS = {"storage_tiers/records/builder.py": ["build_batch"], "storage_tiers/hot/flush.py": ["__init__"]}
+COMMANDS = "service/cli/"
 #: Of a module's first sentence, beside those of its own name.
 LEAST_WORDS = 4
 PURE_CONTRACT = "pure modules know no clock, no chance, no loop and no socket"
@@ -53,6 +57,38 @@ CLAIM = re.compile(r"\bPure\b(?!-Python| but)|: pure\b")
 def functions_too_long(tree: ast.AST) -> list[str]:
     found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return [each.name for each in found if (each.end_lineno or 0) - each.lineno + 1 > MOST_LINES_OF_A_FUNCTION]
+
+
+def functions_of_too_many_arguments(tree: ast.AST) -> list[str]:
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return [each.name for each in found if len(arguments(each.args)) > MOST_ARGUMENTS]
+
+
+def arguments(of: ast.arguments) -> list[str]:
+    named = [each.arg for each in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
+    return [name for name in named if name not in ("self", "cls")]
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Modules, or names of modules, that a module imports anywhere: for type checkers alone as well."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return found
+
+
+def in_circles(imports: dict[str, set[str]]) -> set[str]:
+    """The modules that import each other, directly or through others; and what leads from one circle to another."""
+    left = {module: others & imports.keys() - {module} for module, others in imports.items()}
+    while True:
+        needed = set[str]().union(*left.values())
+        ends = {module for module, others in left.items() if not others or module not in needed}
+        if not ends:
+            return set(left)
+        left = {module: others - ends for module, others in left.items() if module not in ends}
 
 
 def classes_of(tree: ast.AST) -> list[str]:
@@ -144,6 +180,16 @@ def test_no_function_is_too_long() -> None:
     assert {path: found for path, tree in trees().items() if (found := functions_too_long(tree))} == {}
 
 
+def test_no_function_of_the_product_takes_too_many_arguments() -> None:
+    found = {path: functions_of_too_many_arguments(tree) for path, tree in product() if not path.startswith(COMMANDS)}
+    assert {path: names for path, names in found.items() if names} == MANY_ARGUMENTS
+
+
+def test_no_two_modules_of_the_product_import_each_other() -> None:
+    """import-linter sees no imports for type checkers alone, in which such circles hide."""
+    assert in_circles({module_of(path): imported(tree) for path, tree in product()}) == set()
+
+
 def test_no_class_name_of_the_product_means_two_things() -> None:
     assert named_twice((name, path) for path, tree in product() for name in classes_of(tree)) == {}
 
@@ -174,6 +220,20 @@ def test_a_long_function_is_found() -> None:
     lines = "\n".join(["    pass"] * (MOST_LINES_OF_A_FUNCTION - 1))
     assert functions_too_long(ast.parse(f"class C:\n  async def just(self):\n{lines}\n")) == []
     assert functions_too_long(ast.parse(f"class C:\n  async def over(self):\n{lines}\n    pass\n")) == ["over"]
+
+
+def test_too_many_arguments_are_found() -> None:
+    names = ", ".join(f"a{number}" for number in range(MOST_ARGUMENTS))
+    assert functions_of_too_many_arguments(ast.parse(f"class C:\n  async def just(self, {names}): ...")) == []
+    assert functions_of_too_many_arguments(ast.parse(f"def over({names}, *, one): ...")) == ["over"]
+
+
+def test_a_circle_is_found() -> None:
+    hidden = "if TYPE_CHECKING:\n    from service.rounds import rounds"
+    trees = {"service.node": hidden, "service.rounds": "from service import node", "service.app": "import service.node"}
+    imports = {module: imported(ast.parse(text)) for module, text in trees.items()}
+    assert in_circles(imports) == {"service.node", "service.rounds"}
+    assert in_circles(imports | {"service.node": set()}) == set()
 
 
 def test_a_class_name_is_found_in_any_scope() -> None:

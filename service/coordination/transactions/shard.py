@@ -48,6 +48,8 @@ from service.coordination.transactions.transaction import (
     NAMES,
     PREPARED,
     Transaction,
+    TransactionEvent,
+    Waiting,
 )
 from storage_tiers.errors import (
     ConcurrentTransactions,
@@ -62,7 +64,6 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
-TransactionEvent = InitProducer | AddPartitions | EndTransaction
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
 WAIT_MS = 5_000
 #: Requests of one transactional id that wait; a client has one under way.
@@ -81,14 +82,6 @@ class WaitEnd(NamedTuple):
 
     transaction: Transaction
     waiter: object
-
-
-class Waiting(NamedTuple):
-    """A request that waits for the markers of the transaction before."""
-
-    event: TransactionEvent
-    waiter: object
-    timer: Timer
 
 
 class TransactionShard:

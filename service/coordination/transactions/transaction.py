@@ -17,15 +17,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from grpc_api.contract.transactions import NO_PRODUCER, Markers, ProducerIdAndEpoch
+from grpc_api.contract.transactions import (
+    NO_PRODUCER,
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    Markers,
+    ProducerIdAndEpoch,
+)
 from service.coordination.deadlines import Timer
 from service.coordination.transaction_records import TopicPartitions, TransactionStatus, TransactionValue
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
-if TYPE_CHECKING:
-    from service.coordination.transactions.shard import Waiting
+TransactionEvent = InitProducer | AddPartitions | EndTransaction
 
 #: The last epoch of a producer id that a client is given; the one after it is for fencing (Kafka: Short.MAX_VALUE - 1).
 LAST_EPOCH = (1 << 15) - 2
@@ -54,6 +60,14 @@ TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
 NAMES: Mapping[TransactionStatus, str] = {
     status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
 }
+
+
+class Waiting(NamedTuple):
+    """A request that waits for the markers of the transaction before."""
+
+    event: TransactionEvent
+    waiter: object
+    timer: Timer
 
 
 class UnexpectedStatus(Exception):

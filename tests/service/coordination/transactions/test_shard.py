@@ -19,11 +19,12 @@ from grpc_api.contract.transactions import (
 )
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.transaction_records import TransactionStatus, decode_value
-from service.coordination.transactions.shard import WAIT_MS, TransactionEvent, TransactionSettings, TransactionShard
+from service.coordination.transactions.shard import WAIT_MS, TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import (
     LAST_EPOCH,
     TRANSITIONS,
     Transaction,
+    TransactionEvent,
     UnexpectedStatus,
 )
 from storage_tiers.errors import (
