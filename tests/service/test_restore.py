@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.takeover.verify import verify
+from service.directory.verify import verify
 from storage_tiers.errors import StoreRefused
 from tests.faults.clients import seal, until
 from tests.support.clients import TIERED, consume, create, produce
