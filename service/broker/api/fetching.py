@@ -232,8 +232,15 @@ class Misses:
         self._hydrated(dict.fromkeys(indexes, failure) if isinstance(failure, LogError) else _NONE)
 
     def forget(self) -> None:
+        """The fetch has ended."""
         for waiter in self._indexes:
             waiter.remove_done_callback(self._arrived)
+        # It refers to the fetch, which refers to this: full collections are so rare that such cycles would take gigabytes.
+        self._hydrated = _nobody
+
+
+def _nobody(_: Mapping[int, LogError]) -> None:
+    """In place of a fetch that has ended."""
 
 
 class DelayedFetch:

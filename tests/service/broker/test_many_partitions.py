@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
+from service.broker.api.fetching import DelayedFetch
 from service.broker.api.many_partitions import MANY, ManyFetch
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.turns import SLICE_S
@@ -68,6 +70,28 @@ async def test_one_object_waits_in_all_partitions_of_a_fetch(tmp_path: Path, cou
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+
+
+@pytest.mark.parametrize("count", [1, MANY + 1])
+async def test_a_fetch_that_ended_is_freed_without_the_garbage_collector(tmp_path: Path, count: int) -> None:
+    """A full collection is so rare that long polls in cycles would take gigabytes."""
+    async with running(tmp_path / "data") as node:
+        await node.create("t", count)
+        gc.collect()
+        gc.disable()
+        try:
+            waiting = fetch(node, asked(60_000, count))
+            opened = node.node.broker.partitions.get(TopicPartition("t", count - 1))
+            await until(lambda: bool(opened.waiters))
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            del waiting
+            await until(lambda: not opened.waiters)
+            await asyncio.sleep(0)
+            left = [type(each) for each in gc.get_objects() if isinstance(each, ManyFetch | DelayedFetch)]
+        finally:
+            gc.enable()
+        assert left == []
 
 
 async def test_a_cancelled_fetch_is_forgotten(tmp_path: Path) -> None:
