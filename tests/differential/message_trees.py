@@ -15,7 +15,6 @@ import importlib
 import io
 import pkgutil
 import struct
-import typing
 import uuid
 from typing import Any, TypeAlias
 
@@ -23,6 +22,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import InvalidUnicode
 
 from tests.differential.batches import read_batches
+from tests.support.kio_fields import entities, is_array
 
 Tree: TypeAlias = Any
 
@@ -85,11 +85,11 @@ def framed(body: bytes) -> bytes:
 def _entity(kind: Any, values: dict[str, Any]) -> Any:
     fields = {}
     for field in dataclasses.fields(kind):
-        inner = _entities(field.type)
+        inner = entities(field.type)
         if field.name in values:
             fields[field.name] = _value(values[field.name], inner, field.metadata.get("kafka_type"))
         elif field.default is dataclasses.MISSING:
-            fields[field.name] = () if _is_array(field.type) else _ZEROS[field.metadata["kafka_type"]]
+            fields[field.name] = () if is_array(field.type) else _ZEROS[field.metadata["kafka_type"]]
     return kind(**fields)
 
 
@@ -105,17 +105,6 @@ def _value(value: Any, inner: list[Any], kafka_type: str | None) -> Any:
     return value
 
 
-def _entities(annotation: Any) -> list[Any]:
-    found = [annotation] if dataclasses.is_dataclass(annotation) else []
-    for inner in typing.get_args(annotation):
-        found += _entities(inner)
-    return found
-
-
-def _is_array(annotation: Any) -> bool:
-    return any(typing.get_origin(a) is tuple for a in (annotation, *typing.get_args(annotation)))
-
-
 @functools.cache
 def _known_names(schema: str) -> frozenset[str]:
     names: set[str] = set()
@@ -123,7 +112,7 @@ def _known_names(schema: str) -> frozenset[str]:
     def collect(kind: Any) -> None:
         for field in dataclasses.fields(kind):
             names.add(field.name)
-            for inner in _entities(field.type):
+            for inner in entities(field.type):
                 collect(inner)
 
     for version in versions(schema):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from storage_tiers.hot.checkpoints import (
 )
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
+from tests.faults.disks import fill, small_disk
 from tests.storage_tiers.hot.support import (
     PARTITION,
     START_MS,
@@ -36,29 +35,10 @@ from tests.storage_tiers.hot.support import (
 SETTINGS = LogSettings(segment_bytes=1 << 20, index_interval_bytes=0)
 
 
-@pytest.fixture()
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MiB, in memory."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.strip()}")
-    try:
-        yield tmp_path
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Takes every free byte."""
-    with path.open("ab", buffering=0) as file:
-        for size in (1 << 20, 4096, 1):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path) as path:
+        yield path
 
 
 class Workload:

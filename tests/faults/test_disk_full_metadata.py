@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,32 +11,14 @@ import pytest
 from service.metadata.log import MetadataLog
 from storage_tiers.errors import StorageError
 from storage_tiers.files import OsFiles
+from tests.faults.disks import fill, small_disk
 from tests.service.metadata.records import configured, new_topic
 
 
-@pytest.fixture()
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MiB, in memory."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.strip()}")
-    try:
-        yield tmp_path
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Takes every free byte."""
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096, 1):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path) as path:
+        yield path
 
 
 @pytest.mark.parametrize("during_snapshots", [False, True])

@@ -7,11 +7,12 @@ import datetime
 import importlib
 import io
 import struct
-import typing
 from typing import Any
 
 import crc32c
 from kio.serial import entity_reader, entity_writer
+
+from tests.support.kio_fields import entities, is_array
 
 _ZEROS: dict[str, Any] = {
     "int8": 0,
@@ -35,22 +36,11 @@ def message(schema: str, version: int, kind: str) -> Any:
     return getattr(module, "".join(part.capitalize() for part in schema.split("_")) + kind.capitalize())
 
 
-def _entities(annotation: Any) -> list[Any]:
-    found = [annotation] if dataclasses.is_dataclass(annotation) else []
-    for inner in typing.get_args(annotation):
-        found += _entities(inner)
-    return found
-
-
-def _is_array(annotation: Any) -> bool:
-    return any(typing.get_origin(a) is tuple for a in (annotation, *typing.get_args(annotation)))
-
-
 def entity(kind: Any, values: dict[str, Any]) -> Any:
     """Builds a `kind` from nested dicts: unknown fields are dropped, missing ones are zero, empty or their default."""
     fields = {}
     for field in dataclasses.fields(kind):
-        inner = _entities(field.type)
+        inner = entities(field.type)
         if field.name in values:
             value = values[field.name]
             if inner and isinstance(value, dict):
@@ -59,7 +49,7 @@ def entity(kind: Any, values: dict[str, Any]) -> Any:
                 value = tuple(entity(inner[0], row) if isinstance(row, dict) else row for row in value)
             fields[field.name] = value
         elif field.default is dataclasses.MISSING:
-            fields[field.name] = () if _is_array(field.type) else _ZEROS[field.metadata["kafka_type"]]
+            fields[field.name] = () if is_array(field.type) else _ZEROS[field.metadata["kafka_type"]]
     return kind(**fields)
 
 

@@ -26,6 +26,7 @@ from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageR
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.segment_sidecar import parse_segment_part
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import InvalidRequest, TierCorrupt, TierObjectMissing, UnknownTopicOrPartition
@@ -206,16 +207,7 @@ def parse_sidecar(segment: RemoteSegment, sections: Sequence[str], data: bytes) 
     if missing or len(data) != length:
         fault = f"lacks {', '.join(sorted(missing))}" if missing else f"has {len(data)} of {length} bytes"
         raise TierCorrupt(f"the sidecar {segment.sidecar_key} {fault}; run `tidelog fsck`")
-    return sidecar.parse_part(
-        data,
-        position,
-        segment.sections,
-        base=segment.base,
-        end=segment.end,
-        length=segment.length,
-        crc=segment.crc32c,
-        where=segment.sidecar_key,
-    )
+    return parse_segment_part(data, position, segment)
 
 
 def _may_be_cluster(folder: str) -> bool:

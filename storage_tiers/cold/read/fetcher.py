@@ -26,6 +26,7 @@ from storage_tiers.cold.read.lookup_permits import LookupPermits
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.read.recently_corrupt import RecentlyCorrupt
 from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.segment_sidecar import parse_segment_part
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.types import SharedFile
@@ -215,16 +216,7 @@ class Hydrator:
         data = await self._fetch(question)
 
         def parse() -> Sidecar:
-            return sidecar.parse_part(
-                data,
-                question.position,
-                segment.sections,
-                base=segment.base,
-                end=segment.end,
-                length=segment.length,
-                crc=segment.crc32c,
-                where=segment.sidecar_key,
-            )
+            return parse_segment_part(data, question.position, segment)
 
         found = await asyncio.to_thread(parse) if len(data) > _PARSE_IN_THREAD_BYTES else parse()
         if not found.index or not found.mib_crcs:

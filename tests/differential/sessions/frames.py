@@ -8,9 +8,6 @@ from tests.differential import message_trees
 from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
 
-#: Fields that an otherwise empty request needs.
-EMPTY = {"transactional_id": None}
-
 
 def header(key: int, version: int, *, flexible: bool = False) -> bytes:
     return struct.pack(">hhih", key, version, 7, -1) + (b"\0" if flexible else b"")
