@@ -147,7 +147,7 @@ def synthetic(
         _segment(ids, manifest.end + n * _SPAN, manifest.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside)
     )
     recent = tuple(CommitId(number, f"{number:032x}") for number in range(commit - RECENT_COMMITS + 1, commit + 1))
-    return replace(
+    unsettled = replace(
         manifest,
         line=f"{1:032x}",
         commit=commit,
@@ -160,7 +160,10 @@ def synthetic(
         segments=segments,
         end=manifest.end + inside * _SPAN,
         sidecar=NewestSidecar(segments[-1].sidecar_key, segments[-1].sections) if segments else None,
-    ), known
+    )
+    change = pages.settle(pages.ManifestChange(unsettled), by)
+    known.update({write.ref.key: write.page for write in change.writes})
+    return replace(change.manifest, removed=()), known
 
 
 def _segment(ids: Ids, base: int, end: int, number: int) -> RemoteSegment:
