@@ -12,6 +12,7 @@ records loads no reader of buckets, and one which only reads the bucket loads no
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return version("tidelog")
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(HOMES[name]), name)

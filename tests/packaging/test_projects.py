@@ -37,6 +37,10 @@ def test_both_have_one_version_and_the_server_requires_it() -> None:
     assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_a_program_can_read_its_version() -> None:
+    assert tidelog.__version__ == project(ROOT)["version"]
+
+
 def test_both_say_the_same_of_licence_and_python() -> None:
     for key in ("license", "license-files", "requires-python"):
         assert project(ROOT)[key] == project(SERVER)[key]
