@@ -1,8 +1,9 @@
 """Downloads what cold reads need: sidecars into memory, chunks into the cache. One for all partitions of a broker.
 
 Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else; a download
-finishes even if every waiter leaves; failures go to current waiters and are not cached, except that a corrupt object is not
-asked for again within a second (`recently_corrupt.py`); read-ahead never fills more than half of the cache with unread chunks.
+finishes even if every waiter leaves; failures go to current waiters and are not cached, except that an object that was corrupt
+twice is not asked for again within a second (`recently_corrupt.py`); read-ahead never fills more than half of the cache with
+unread chunks.
 
 Not promised: that a download is still in the cache when its waiter runs; a reader that misses it again retries.
 """
@@ -209,7 +210,12 @@ class Hydrator:
 
     def _landed(self, name: Hashable, task: asyncio.Task[Any]) -> None:
         del self._flights[name]
-        if not task.cancelled() and isinstance(failure := task.exception(), TierCorrupt):
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is None:
+            self._corrupt.forget(name)
+        elif isinstance(failure, TierCorrupt):
             self._corrupt.note(name, failure)
 
     async def _bring_front(self, segment: RemoteSegment, question: FetchObject) -> None:

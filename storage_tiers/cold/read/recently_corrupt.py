@@ -1,21 +1,31 @@
-"""Objects that failed their checksum a moment ago: readers that retry get the same error without another GET.
+"""Objects that failed their checksum twice in a row: readers that retry get the same error for a while without another GET.
 
 A client repeats a fetch as fast as it is refused, and each time the node would download a chunk of several mebibytes only to
-drop it. For a short time, because an operator may put the object back at any moment.
+drop it. The first failure costs nothing: bytes may have been damaged on their way, and the next download heals that. The pause
+is short, because an operator may put the object back at any moment.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import NamedTuple
 
 from storage_tiers.clock import Clock
 from storage_tiers.errors import TierCorrupt
 
-#: Seconds until a corrupt object is asked for again.
+#: Seconds after its second failure until a corrupt object is asked for again.
 CORRUPT_S = 1.0
 #: Failures remembered; the oldest make room.
 MOST = 1000
+
+
+class _Failure(NamedTuple):
+    """`until` is in the clock's monotonic seconds; `is_repeated` once it has failed twice in a row."""
+
+    text: str
+    until: float
+    is_repeated: bool
 
 
 class RecentlyCorrupt:
@@ -23,19 +33,20 @@ class RecentlyCorrupt:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failures: OrderedDict[Hashable, tuple[float, str]] = OrderedDict()
+        self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
 
     def note(self, name: Hashable, failure: TierCorrupt) -> None:
-        self._failures.pop(name, None)
-        self._failures[name] = self._clock.monotonic() + CORRUPT_S, str(failure)
+        is_repeated = self._failures.pop(name, None) is not None
+        self._failures[name] = _Failure(str(failure), self._clock.monotonic() + CORRUPT_S, is_repeated)
         if len(self._failures) > MOST:
             self._failures.popitem(last=False)
 
+    def forget(self, name: Hashable) -> None:
+        """The download has succeeded."""
+        self._failures.pop(name, None)
+
     def check(self, name: Hashable) -> None:
-        """Raises TierCorrupt if that download failed so within the last CORRUPT_S seconds."""
-        until, failure = self._failures.get(name, (0.0, ""))
-        if not failure:
-            return
-        if self._clock.monotonic() < until:
-            raise TierCorrupt(failure)
-        del self._failures[name]
+        """Raises TierCorrupt if that download failed so twice in a row, the last time within CORRUPT_S seconds."""
+        failure = self._failures.get(name)
+        if failure is not None and failure.is_repeated and self._clock.monotonic() < failure.until:
+            raise TierCorrupt(failure.text)
