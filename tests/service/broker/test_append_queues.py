@@ -32,26 +32,18 @@ from storage_tiers.records.recompress import recompress
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, running, until
+from tests.support.thread_gates import ThreadGate
 
 T0 = TopicPartition("t", 0)
 
 
-class Gate:
-    """Holds the threads that repack batches of one record until it is opened."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.waiting = 0
-
-
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    held, pack = Gate(), recompress
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
+    held, pack = ThreadGate(), recompress
 
     def slow(data: memoryview, header: object, wanted: object) -> bytearray | None:
         if header.count == 1:  # type: ignore[attr-defined]
-            held.waiting += 1
-            assert held.open.wait(30)
+            held.wait()
         return pack(data, header, wanted)  # type: ignore[arg-type]
 
     monkeypatch.setattr("service.broker.partition.validating.recompress", slow)
@@ -77,7 +69,7 @@ async def values(node: Running) -> list[bytes | None]:
     return [record.value for record in await node.read_all("t")]
 
 
-async def test_other_partitions_continue_and_the_order_is_kept(node: Running, gate: Gate) -> None:
+async def test_other_partitions_continue_and_the_order_is_kept(node: Running, gate: ThreadGate) -> None:
     first, second = send(node, b"1"), send(node, b"2", b"3")
     await until(lambda: gate.waiting == 1)
     await node.append("plain", b"meanwhile")
@@ -88,7 +80,7 @@ async def test_other_partitions_continue_and_the_order_is_kept(node: Running, ga
     assert await values(node) == [b"1", b"2", b"3"]
 
 
-async def test_a_batch_that_needs_no_packing_overtakes_none_that_waits(node: Running, gate: Gate) -> None:
+async def test_a_batch_that_needs_no_packing_overtakes_none_that_waits(node: Running, gate: ThreadGate) -> None:
     first = send(node, b"1")
     await until(lambda: gate.waiting == 1)
     back = [ConfigAlteration("compression.type", AlterOp.DELETE, None)]
@@ -116,7 +108,7 @@ async def test_a_request_is_answered_whole_and_each_partition_for_itself(node: R
     ]
 
 
-async def test_a_client_that_leaves_cancels_no_other_batch(node: Running, gate: Gate) -> None:
+async def test_a_client_that_leaves_cancels_no_other_batch(node: Running, gate: ThreadGate) -> None:
     first, second = send(node, b"1"), send(node, b"2", b"3")
     await until(lambda: gate.waiting == 1)
     first.cancel()
@@ -125,7 +117,7 @@ async def test_a_client_that_leaves_cancels_no_other_batch(node: Running, gate: 
     assert await values(node) == [b"1", b"2", b"3"]
 
 
-async def test_queued_batches_do_not_change_when_their_buffer_is_reused(node: Running, gate: Gate) -> None:
+async def test_queued_batches_do_not_change_when_their_buffer_is_reused(node: Running, gate: ThreadGate) -> None:
     """A connection receives its next request into the same buffer."""
     sent = bytearray(batch(b"1"))
     waiting = node.log.append([Append(T0, memoryview(sent))])
@@ -137,7 +129,7 @@ async def test_queued_batches_do_not_change_when_their_buffer_is_reused(node: Ru
     assert await values(node) == [b"1"]
 
 
-async def test_the_queue_is_bounded(node: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_is_bounded(node: Running, gate: ThreadGate, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(batch(b"1"))
     monkeypatch.setattr("service.broker.api.append_queues.MAX_HELD_BYTES", one)
     first = send(node, b"1")
@@ -149,7 +141,7 @@ async def test_the_queue_is_bounded(node: Running, gate: Gate, monkeypatch: pyte
     assert await values(node) == [b"1", b"3"]
 
 
-async def test_a_topic_deleted_meanwhile_refuses_queued_batches(node: Running, gate: Gate) -> None:
+async def test_a_topic_deleted_meanwhile_refuses_queued_batches(node: Running, gate: ThreadGate) -> None:
     first = send(node, b"1")
     await until(lambda: gate.waiting == 1)
     await node.core.topics.delete(["t"])
@@ -157,7 +149,7 @@ async def test_a_topic_deleted_meanwhile_refuses_queued_batches(node: Running, g
     assert isinstance((await first)[0], UnknownTopicOrPartition)
 
 
-async def test_a_closing_node_finishes_its_queued_batches(tmp_path: Path, gate: Gate) -> None:
+async def test_a_closing_node_finishes_its_queued_batches(tmp_path: Path, gate: ThreadGate) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", configs={"compression.type": "lz4"})
         first = send(node, b"1")
@@ -254,9 +246,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def held(slow: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def held(slow: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
     """Holds the threads that write until it is opened."""
-    gate, write = Gate(), BatchWrite._write
+    gate, write = ThreadGate(), BatchWrite._write
 
     def waits(self: BatchWrite) -> None:
         gate.waiting += 1
@@ -276,7 +268,7 @@ async def plain_values(node: Running) -> list[bytes | None]:
     return [record.value for record in await node.read_all("plain")]
 
 
-async def test_larger_batches_are_written_by_threads_where_writing_is_slow(node: Running, held: Gate) -> None:
+async def test_larger_batches_are_written_by_threads_where_writing_is_slow(node: Running, held: ThreadGate) -> None:
     first, second, third = (
         send(node, LARGER, topic="plain"),
         send(node, b"2", topic="plain"),
@@ -298,7 +290,7 @@ async def test_the_loop_writes_where_that_costs_little(node: Running) -> None:
     assert type(node.log.append([Append(PLAIN, memoryview(batch(LARGER)))])) is list
 
 
-async def test_partitions_do_not_wait_for_each_other(node: Running, held: Gate) -> None:
+async def test_partitions_do_not_wait_for_each_other(node: Running, held: ThreadGate) -> None:
     await node.create("other")
     await node.create("third")
     sent = [send(node, LARGER, topic=topic) for topic in ("plain", "other", "third")]
@@ -316,7 +308,7 @@ async def test_a_batch_that_is_sent_twice_is_written_once(node: Running, slow: N
 
 
 @pytest.mark.parametrize("change", ["a seal", "a deleted topic", "a failed disk"])
-async def test_the_partition_changes_while_a_batch_is_queued(node: Running, held: Gate, change: str) -> None:
+async def test_the_partition_changes_while_a_batch_is_queued(node: Running, held: ThreadGate, change: str) -> None:
     waiting, behind = send(node, LARGER, topic="plain"), send(node, b"2", topic="plain")
     partition = node.node.broker.partitions.get(PLAIN)
     await until(lambda: held.waiting == 1)
@@ -353,7 +345,7 @@ async def test_a_disk_that_refuses_a_thread_refuses_the_batch_alone(
 
 
 async def test_beyond_a_bound_the_loop_writes_itself(
-    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer that keeps sending without awaiting answers is slowed, not refused."""
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
@@ -368,7 +360,7 @@ async def test_beyond_a_bound_the_loop_writes_itself(
     assert node.node.broker.append_queues.held_bytes == 0
 
 
-async def test_a_closing_node_finishes_the_writes_of_threads(tmp_path: Path, held: Gate) -> None:
+async def test_a_closing_node_finishes_the_writes_of_threads(tmp_path: Path, held: ThreadGate) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("plain")
         sent = [send(node, LARGER, topic="plain") for _ in range(3)]
@@ -380,7 +372,7 @@ async def test_a_closing_node_finishes_the_writes_of_threads(tmp_path: Path, hel
 
 
 async def test_a_queue_that_is_never_empty_returns_to_the_loop(
-    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One producer with several requests in flight never finds its partition idle."""
     sent = [send(node, LARGER, topic="plain") for _ in range(5)]

@@ -25,6 +25,7 @@ from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, running, until
+from tests.support.thread_gates import ThreadGate
 
 PLAIN = TopicPartition("plain", 0)
 MODULE = "service.broker.api.append_queues."
@@ -32,16 +33,6 @@ MODULE = "service.broker.api.append_queues."
 INFLATES = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
 LARGER = os.urandom(WRITTEN_BY_THREAD)
 LARGE = os.urandom(LARGE_BATCH_BYTES + 1)
-
-
-class Gate:
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.waiting = 0
-
-    def wait(self) -> None:
-        self.waiting += 1
-        assert self.open.wait(30)
 
 
 @pytest.fixture
@@ -53,9 +44,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
     """Holds the threads that validate until it is opened."""
-    gate, validated = Gate(), Partition.validate
+    gate, validated = ThreadGate(), Partition.validate
 
     def waits(self: Partition, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
         if not at_once:
@@ -68,9 +59,9 @@ def validating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def writing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def writing(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadGate]:
     """Makes threads write, and holds them until it is opened."""
-    gate, write = Gate(), BatchWrite._write
+    gate, write = ThreadGate(), BatchWrite._write
 
     def waits(self: BatchWrite) -> None:
         gate.wait()
@@ -94,7 +85,7 @@ async def offsets(sent: list[asyncio.Future[list[Appended | LogError]]]) -> list
 
 
 async def test_the_queue_behind_a_batch_under_validation_is_bounded(
-    node: Running, validating: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, validating: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = batch(b"small")
     monkeypatch.setattr(MODULE + "MAX_HELD_BYTES", len(INFLATES) + len(small))
@@ -107,7 +98,7 @@ async def test_the_queue_behind_a_batch_under_validation_is_bounded(
 
 
 async def test_batches_behind_a_large_one_wait_for_its_thread(
-    node: Running, writing: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, writing: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE + "WRITING_BYTES", 0)
     sent = [send(node, batch(LARGE))]
@@ -122,7 +113,7 @@ async def test_batches_behind_a_large_one_wait_for_its_thread(
 
 
 async def test_queued_batches_are_appended_in_turns_of_the_loop(
-    node: Running, validating: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, validating: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE + "SLICE_S", 0.0)
     sent = [send(node, INFLATES), *(send(node, batch(b"small")) for _ in range(20))]
@@ -136,7 +127,7 @@ async def test_queued_batches_are_appended_in_turns_of_the_loop(
 
 
 async def test_the_loop_writes_nothing_for_a_partition_that_has_failed(
-    node: Running, writing: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, writing: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE + "WRITING_BYTES", 2 * len(LARGER))
     sent = [send(node, batch(LARGER)), send(node, batch(b"2"))]
@@ -166,7 +157,7 @@ async def test_appended_batches_leave_nothing_for_the_collector(node: Running, m
 
 
 async def test_the_growth_of_queued_batches_is_bounded(
-    node: Running, writing: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, writing: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of 2 kB may be repacked to as much as max.message.bytes, faster than the disk writes it."""
     monkeypatch.setattr(MODULE + "VALIDATED_BYTES", 0)

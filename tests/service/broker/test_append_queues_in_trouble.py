@@ -26,7 +26,6 @@ from tests.service.broker.test_append_queues import (
     LARGER,
     PLAIN,
     T0,
-    Gate,
     gate,
     held,
     hot_of,
@@ -35,6 +34,7 @@ from tests.service.broker.test_append_queues import (
     send,
     slow,
 )
+from tests.support.thread_gates import ThreadGate
 
 __all__ = ["gate", "held", "node", "slow"]
 
@@ -51,7 +51,7 @@ def queues_of(node: Running) -> AppendQueues:
     return node.node.broker.append_queues
 
 
-async def test_a_batch_joins_the_log_only_when_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
+async def test_a_batch_joins_the_log_only_when_it_is_written(node: Running, gate: ThreadGate, held: ThreadGate) -> None:
     """Two batches are validated before the loop looks: the news that the second one is valid does not mean it is written."""
     ready = queues_of(node)._ready
     first, second = send(node, b"1", b"2"), send(node, LARGER)
@@ -69,7 +69,7 @@ async def test_a_batch_joins_the_log_only_when_it_is_written(node: Running, gate
 
 @pytest.mark.parametrize("why", [StorageError("fsync failed"), LeaderNotAvailable("not compared yet")])
 async def test_a_partition_that_refuses_appends_queues_none_beyond_the_bound(
-    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch, why: LogError
+    node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch, why: LogError
 ) -> None:
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
     partition, sent = node.node.broker.partitions.get(PLAIN), [send(node, LARGER, topic="plain")]
@@ -157,7 +157,7 @@ async def test_without_a_thread_to_be_had_the_loop_writes(
 
 
 async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_bound(
-    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
+    node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop heard of its validation while another batch was still ahead of it."""
     queues, bomb = queues_of(node), build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
@@ -173,7 +173,9 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
     assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
 
 
-async def test_the_bound_is_for_all_partitions(node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_bound_is_for_all_partitions(
+    node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await node.create("other")
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", len(batch(LARGER)))
     waiting = send(node, LARGER, topic="plain")
@@ -183,7 +185,9 @@ async def test_the_bound_is_for_all_partitions(node: Running, held: Gate, monkey
     await waiting
 
 
-async def test_a_request_is_answered_when_the_last_of_its_batches_is(node: Running, gate: Gate, slow: None) -> None:
+async def test_a_request_is_answered_when_the_last_of_its_batches_is(
+    node: Running, gate: ThreadGate, slow: None
+) -> None:
     places = [Append(PLAIN, memoryview(batch(LARGER))), Append(T0, memoryview(batch(b"1")))]
     answering = node.log.append(places)
     assert isinstance(answering, asyncio.Future)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import shutil
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, running, until
+from tests.support.thread_gates import SlowFiles
 
 
 class UnmovableFiles(OsFiles):
@@ -29,24 +29,6 @@ class UnmovableFiles(OsFiles):
         if Path(source).is_dir():
             raise OSError(errno.EIO, "rename refused")
         super().rename(source, target)
-
-
-class SlowFiles(OsFiles):
-    """Blocks the fsync of a directory named `held` until `may_go`, in whichever thread it happens."""
-
-    def __init__(self) -> None:
-        self.held = ""
-        self.fails = False
-        self.reached = threading.Event()
-        self.may_go = threading.Event()
-
-    def fsync_dir(self, path: str) -> None:
-        if os.path.basename(path) == self.held:
-            self.reached.set()
-            assert self.may_go.wait(20)
-            if self.fails:
-                raise OSError(errno.EIO, "fsync refused")
-        super().fsync_dir(path)
 
 
 async def test_a_partition_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from storage_tiers.hot.reading import LogReader
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, batch, manifest_of, running, until
 from tests.support.faulty_store import FaultyStore
+from tests.support.thread_gates import SlowFiles
 
 T0 = TopicPartition("t", 0)
 KEPT = {**TIERED, "local.retention.bytes": "-2", "local.retention.ms": "-2"}
@@ -312,22 +313,6 @@ async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None
         assert node.node.ground.ending.fatal is None
 
 
-class SlowFiles(OsFiles):
-    """Blocks the next fsync of a directory named `held` until `may_go`, in whichever thread it happens."""
-
-    def __init__(self) -> None:
-        self.held = ""
-        self.reached = threading.Event()
-        self.may_go = threading.Event()
-
-    def fsync_dir(self, path: str) -> None:
-        if os.path.basename(path) == self.held:
-            self.held = ""
-            self.reached.set()
-            assert self.may_go.wait(20)
-        super().fsync_dir(path)
-
-
 class SlowlySyncedFiles(OsFiles):
     """Segments stay unsynced until an offload begins, or for 0.3 s if none does. `synced` is by path, in bytes."""
 
@@ -374,7 +359,7 @@ async def test_segments_are_flushed_before_they_are_offloaded(tmp_path: Path) ->
 
 
 async def test_removing_segments_does_not_block_the_loop(tmp_path: Path) -> None:
-    files = SlowFiles()
+    files = SlowFiles(once=True)
     async with running(tmp_path / "data", files=files) as node:
         led = await filled(node, {**TIERED, "remote.storage.enable": "false"})
         await until(lambda: led not in node.node.work.tiering._local_retention)
