@@ -90,6 +90,7 @@ def test_appends_are_refused_and_reads_continue_until_space_returns(full: Full, 
         # Rewriting a checkpoint frees the pages of its older file.
         full.produce_until_refused(10_000)
         full.sound()
+        full.fill()  # a batch may be refused while pages are left
         until(lambda: "full" in full.disk() or "no space left" in full.disk(), "/readyz names the disk")
         full.free()
         until(lambda: full.produce(5000) == single_requests.NONE, "produce continues")
