@@ -1,13 +1,15 @@
 """Consumer groups of the classic protocol and their committed offsets: the requests and answers of a group coordinator.
 
-Every answer holds its error as a value, since one request may succeed in part. Subscriptions and assignments are opaque bytes
-of the clients' protocol. Times are in ms. A member id is "" where the coordinator has given none yet.
+Every answer holds its error as a value, since one request may succeed in part. A request that reached no coordinator has no
+answer: its future ends with a LogError. Subscriptions and assignments are opaque bytes of the clients' protocol. Times are in
+ms. A member id is "" where the coordinator has given none yet.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage_tiers.errors import LogError
 from storage_tiers.types import NO_EPOCH, TopicId
@@ -139,7 +141,7 @@ class PartitionCommit(NamedTuple):
 
 
 class TopicCommit(NamedTuple):
-    """`topic_id` is None in the versions that name topics."""
+    """`topic_id` is None in the versions that name topics; with an id the name may be ""."""
 
     topic: str
     partitions: Sequence[PartitionCommit]
@@ -177,8 +179,11 @@ class PartitionOutcome(NamedTuple):
 
 
 class TopicOutcome(NamedTuple):
+    """`topic_id` is the request's."""
+
     topic: str
     partitions: Sequence[PartitionOutcome]
+    topic_id: TopicId | None = None
 
 
 class OffsetsCommitted(NamedTuple):
@@ -188,8 +193,11 @@ class OffsetsCommitted(NamedTuple):
 
 
 class TopicPartitionIndexes(NamedTuple):
+    """`topic_id` is None in the versions that name topics; with an id the name may be ""."""
+
     topic: str
     partitions: Sequence[int]
+    topic_id: TopicId | None = None
 
 
 class OffsetFetch(NamedTuple):
@@ -212,8 +220,11 @@ class FetchedOffset(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
+    """`topic_id` is the request's, or the topic's own where all offsets were asked for; None if the topic is gone."""
+
     topic: str
     partitions: Sequence[FetchedOffset]
+    topic_id: TopicId | None = None
 
 
 class OffsetsFetched(NamedTuple):
@@ -244,6 +255,14 @@ class ListedGroup(NamedTuple):
     protocol_type: str
     state: str
     type: str
+
+
+class GroupsListed(NamedTuple):
+    """The groups of the shards that this broker coordinates. `error` is that of the first shard that could not be asked; the
+    groups of the others are there."""
+
+    error: LogError | None
+    groups: Sequence[ListedGroup] = ()
 
 
 class DescribeGroup(NamedTuple):
@@ -279,3 +298,43 @@ class DeleteGroup(NamedTuple):
 class GroupDeleted(NamedTuple):
     group: str
     error: LogError | None
+
+
+class Groups(Protocol):
+    """Group coordinators of the classic protocol.
+
+    Every future ends with its answer, or with a LogError if the request was not decided or may not have been written:
+    NotCoordinator (another broker coordinates the group), CoordinatorLoading, CoordinatorNotAvailable. A future that is
+    cancelled takes nothing back. A JoinGroup waits as long as the group's members may take to join; nothing else waits but
+    for records to be committed."""
+
+    async def coordinator(self, group: str) -> int:
+        """The id of the broker that coordinates the group. Creates the internal topic if there is none.
+        CoordinatorNotAvailable while it has no leader."""
+
+    def join(self, request: JoinGroup, caller: Caller) -> asyncio.Future[Joined]: ...
+
+    def sync(self, request: SyncGroup, caller: Caller) -> asyncio.Future[Synced]: ...
+
+    def heartbeat(self, request: Heartbeat, caller: Caller) -> asyncio.Future[HeartbeatAnswer]: ...
+
+    def leave(self, request: LeaveGroup, caller: Caller) -> asyncio.Future[Left]: ...
+
+    def commit_offsets(self, request: OffsetCommit, caller: Caller) -> asyncio.Future[OffsetsCommitted]:
+        """Partitions that the cluster does not have get UnknownTopicOrPartition or UnknownTopicId, and the others are
+        committed."""
+
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommit, caller: Caller
+    ) -> asyncio.Future[OffsetsCommitted]:
+        """As `commit_offsets`; the offsets are pending until the transaction's marker is written."""
+
+    def fetch_offsets(self, request: OffsetFetch) -> asyncio.Future[OffsetsFetched]: ...
+
+    def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]: ...
+
+    def list_groups(self, request: ListGroups) -> asyncio.Future[GroupsListed]: ...
+
+    def describe_group(self, request: DescribeGroup) -> asyncio.Future[DescribedGroup]: ...
+
+    def delete_group(self, request: DeleteGroup, caller: Caller) -> asyncio.Future[GroupDeleted]: ...
