@@ -132,6 +132,7 @@ class Node:
         """Flushes and checkpoints everything, then writes the clean-shutdown marker, without which the next start recovers.
         Failures are logged, never raised."""
         broker, work, data = self.broker, self.work, self.ground.data
+        await broker.coordinators.close()
         await broker.assignment.close()
         await broker.append_queues.close()
         await work.tiering.close()

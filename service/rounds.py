@@ -55,6 +55,7 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("flush by time", FLUSH_TICK_S, broker.maintenance.flush_by_time),
         ("checkpoints", checkpoint_s, broker.maintenance.checkpoint),
         ("retention", retention_s, broker.retention.tick),
+        ("offset expiry", configs.offsets_retention_check_interval_ms / 1000, broker.coordinators.offset_expiry.tick),
         ("sweeping", sweep_s, broker.sweeping.tick),
         ("topic files", TOPIC_FILES_TICK_S, work.topic_files.tick),
         ("sweeping of deleted topics", sweep_s, work.topic_files.sweep),

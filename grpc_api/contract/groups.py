@@ -7,12 +7,14 @@ ms. A member id is "" where the coordinator has given none yet.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from storage_tiers.errors import LogError
 from storage_tiers.types import NO_EPOCH, TopicId
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: The member id of a member that has none yet.
 UNKNOWN_MEMBER = ""

@@ -9,6 +9,7 @@ from service.broker.api.append_queues import AppendQueues
 from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
 from service.broker.api.core import BrokerCore
+from service.broker.api.group_service import GroupService
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.producer_ids import ProducerIds, blocks_of
@@ -22,6 +23,7 @@ from service.broker.partition.assignment import Assignment
 from service.broker.partition.opening import led_again, opened
 from service.broker.partition.partitions import ColdSource, LogStorage, Partitions, Wakers
 from service.build.configs import NodeConfigs
+from service.build.coordinators import NodeCoordinators, build_coordinators
 from service.build.ground import Ground
 from service.build.tier import Tier
 from service.build.work import Work
@@ -37,6 +39,7 @@ class Broker:
     maintenance: Maintenance
     sweeping: Sweeping
     retention: Retention
+    coordinators: NodeCoordinators
 
 
 def build_broker(
@@ -57,15 +60,18 @@ def build_broker(
     )
     assignment.subscribe(work.tiering)
     publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
+    coordinators = build_coordinators(ground, configs)
+    assignment.subscribe(coordinators.led)
     queues = AppendQueues()
     return Broker(
-        core=_core(ground, configs, tier, work, partitions, assignment, queues),
+        core=_core(ground, configs, tier, work, partitions, assignment, queues, coordinators.groups),
         partitions=partitions,
         assignment=assignment,
         append_queues=queues,
         maintenance=Maintenance(partitions, work.tiering, work.flusher, clock=clock),
         sweeping=Sweeping(partitions, work.tiering, access, cluster_id=cluster_id, grace_ms=work.grace_ms, clock=clock),
         retention=Retention(partitions, work.tiering, access, now=work.expiry.now),
+        coordinators=coordinators,
     )
 
 
@@ -87,6 +93,7 @@ def _core(
     partitions: Partitions,
     assignment: Assignment,
     queues: AppendQueues,
+    groups: GroupService,
 ) -> BrokerCore:
     settings, metadata = ground.settings, ground.metadata
     access = None if tier is None else tier.access
@@ -112,4 +119,5 @@ def _core(
             data_path=ground.data.path,
             clock=ground.host.clock,
         ),
+        groups,
     )

@@ -259,6 +259,48 @@ _LOGS = (
     ),
 )
 
+_GROUPS = (
+    _key(
+        "group.min.session.timeout.ms",
+        _INT,
+        6000,
+        "Smallest session timeout that a member of a classic group may ask for.",
+    ),
+    _key(
+        "group.max.session.timeout.ms",
+        _INT,
+        1_800_000,
+        "Largest session timeout that a member of a classic group may ask for.",
+    ),
+    _key(
+        "group.initial.rebalance.delay.ms", _INT, 3000, "Milliseconds that a new classic group waits for more members."
+    ),
+    _key("group.max.size", _INT, INT_MAX, "Most members of a classic group.", at_least(1)),
+    _key("offset.metadata.max.bytes", _INT, 4096, "Most bytes of metadata that may come with a committed offset."),
+    _key(
+        "offsets.retention.minutes",
+        _INT,
+        10_080,
+        "How long in minutes committed offsets of an empty group are kept.",
+        at_least(1),
+    ),
+    _key(
+        "offsets.retention.check.interval.ms",
+        _LONG,
+        600_000,
+        "How often in milliseconds outdated committed offsets are looked for.",
+        at_least(1),
+    ),
+    _key("offsets.topic.num.partitions", _INT, 50, "Partitions of the offsets topic.", at_least(1)),
+    _key(
+        "offsets.topic.segment.bytes",
+        _INT,
+        100 << 20,
+        "Size in bytes at which a segment of the offsets topic is closed.",
+        at_least(1),
+    ),
+)
+
 _TIER = (
     _key(
         "tidelog.tier.delete.grace.ms",
@@ -361,5 +403,5 @@ _METRICS = (
 )
 
 BROKER_KEYS = Registry(
-    ConfigScope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *_METRICS, *unsupported_keys())
+    ConfigScope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_GROUPS, *_TIER, *_METRICS, *unsupported_keys())
 )

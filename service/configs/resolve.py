@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 from grpc_api.contract.topics import (
@@ -32,13 +33,13 @@ from service.configs.types import Value, check_length, format_value, is_number, 
 from service.configs.values import BrokerConfigs, TopicConfigs
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage, config_record
+from service.metadata.internal_topics import COORDINATED_TOPICS, INTERNAL_TOPICS
 from service.metadata.planner import check_topic_name
 from storage_tiers.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from storage_tiers.hot.settings import LogSettings, TimestampType
 from storage_tiers.records.recompress import target
 
-#: Topics that the cluster keeps for itself; they reach the bucket sooner (the age is what a bucket-only restore loses).
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+#: Internal topics reach the bucket sooner: the age is what a restore from the bucket alone loses.
 INTERNAL_TIER_MAX_LAG_MS = 600_000
 
 #: Cached log settings, one for each distinct set of a topic's own configs.
@@ -125,7 +126,8 @@ class Resolver:
         return None if holds is None else holds.value
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
-        """The settings of a partition's log, as plain values: local retention never exceeds total retention."""
+        """The settings of a partition's log, as plain values: local retention never exceeds total retention. A coordinator's
+        log is never evicted, so that it loads without the store."""
         self._look_at(image)
         own = image.topic_config(topic)
         memo = tuple(sorted(own.items()))
@@ -134,6 +136,8 @@ class Resolver:
             if len(self._cached) >= MAX_CACHED_SETTINGS:
                 self._cached.clear()
             settings = self._cached[memo] = self._log_settings(image, own)
+        if topic in COORDINATED_TOPICS:
+            return replace(settings, local_retention_ms=-1, local_retention_bytes=-1)
         return settings
 
     def _log_settings(self, image: MetadataImage, own: Mapping[str, str]) -> LogSettings:

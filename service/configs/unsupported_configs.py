@@ -22,7 +22,8 @@ NOTHING = "-"
 
 REASONS = {
     "cleaner": "the log cleaner does not run yet",
-    "groups": "consumer groups are not served yet",
+    "coordinators": "a coordinator batches by turns of the event loop and reads its log in pieces of its own",
+    "groups": "only groups of the classic protocol are served",
     "java": "this node is not a Java program and loads no classes",
     "kernel": "the kernel sizes socket buffers",
     "kernel-backlog": "the kernel's limit applies, up to 1024",

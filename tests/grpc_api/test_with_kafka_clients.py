@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from grpc_api.contract.cold import Cold
+from grpc_api.contract.groups import Groups
 from grpc_api.contract.log import Log
 from grpc_api.contract.node import ActiveProducer, LogDirectory, NodeQueries, QuorumDescription
 from grpc_api.contract.topics import Configs, Endpoint, Topics
@@ -22,6 +23,7 @@ from kafka_gateway.options import Options
 from kafka_gateway.server import serve
 from kafka_gateway.settings import GatewaySettings
 from storage_tiers.clock import SystemClock, SystemRng
+from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
 from tests.support.node import Node
 from tests.support.ports import free_port
 
@@ -102,6 +104,7 @@ class Elsewhere:
         self.configs: Configs = core.configs
         self.cold: Cold = core.cold
         self.node: NodeQueries = self
+        self.groups: Groups = memory_groups(MemoryTopics({}, {}))
 
     def quorum(self) -> QuorumDescription:
         return QuorumDescription(1, 1, 1, 0)

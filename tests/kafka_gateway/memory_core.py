@@ -45,6 +45,7 @@ from grpc_api.contract.topics import (
     ResourceKind,
     TopicDescription,
 )
+from service.broker.api.group_service import GroupService
 from storage_tiers.errors import (
     CorruptRecord,
     InvalidConfig,
@@ -61,6 +62,7 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
 )
 from storage_tiers.types import FileSlice, OffsetRange, SharedFile, TimestampOffset, TopicId, TopicPartition
+from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
 from tests.kafka_gateway.memory_node import MemoryNode
 
 EPOCH = 0
@@ -133,6 +135,7 @@ class MemoryCore:
         self.names: dict[TopicId, str] = {}
         self.configs_of: dict[str, dict[str, str]] = {}
         self.next_producer_id = 0
+        self._groups: GroupService | None = None
         self._listeners: list[Callable[[], None]] = []
         self.fail_appends_with: Exception | None = None
         self.hold_appends = False
@@ -157,6 +160,12 @@ class MemoryCore:
     @property
     def cold(self) -> MemoryCore:
         return self
+
+    @property
+    def groups(self) -> GroupService:
+        if self._groups is None:
+            self._groups = memory_groups(MemoryTopics(self.partitions, self.ids))
+        return self._groups
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         raise InvalidRequest("nothing is tiered here")

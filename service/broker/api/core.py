@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
+from service.broker.api.group_service import GroupService
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.topic_service import TopicService
@@ -20,3 +21,4 @@ class BrokerCore:
     configs: ConfigService
     cold: ColdService
     node: NodeService
+    groups: GroupService

@@ -21,6 +21,7 @@ from service.broker.partition.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage, TopicImage
+from service.metadata.internal_topics import INTERNAL_TOPICS
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Rng
@@ -28,9 +29,6 @@ from storage_tiers.errors import LogError, StorageError, UnknownTopicId, Unknown
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
-
-#: Topics whose names Kafka keeps for itself.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 class TopicService:

@@ -123,7 +123,7 @@ class GroupOffsets:
                     outcome.write(encode_key(OffsetKey(group, *key)), encode_offset(value))
                     order += 1
                 outcomes.append(PartitionOutcome(each.partition, error))
-            answered.append(TopicOutcome(topic.topic, outcomes))
+            answered.append(TopicOutcome(topic.topic, outcomes, topic.topic_id))
         return OffsetsCommitted(answered)
 
     def _metadata_error(self, topic: str, each: PartitionCommit) -> OffsetMetadataTooLarge | None:
@@ -249,7 +249,9 @@ def _subscribed(group: ClassicGroup) -> frozenset[str] | None:
 def _refused(topics: Sequence[TopicCommit], error: LogError) -> OffsetsCommitted:
     return OffsetsCommitted(
         [
-            TopicOutcome(topic.topic, [PartitionOutcome(each.partition, error) for each in topic.partitions])
+            TopicOutcome(
+                topic.topic, [PartitionOutcome(each.partition, error) for each in topic.partitions], topic.topic_id
+            )
             for topic in topics
         ]
     )

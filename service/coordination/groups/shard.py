@@ -131,6 +131,10 @@ class GroupShard:
         self.written += len(outcome.records)
         return outcome
 
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        """The partitions that a group has an offset of."""
+        return self._committed.partitions(group_id)
+
     def forget_partitions(self, partitions: Iterable[TopicPartition]) -> Outcome:
         """The topics are deleted: no group keeps an offset of them."""
         outcome, gone = Outcome(), set(partitions)

@@ -1,0 +1,265 @@
+"""The contract's `Groups`: sends each request to the shard that keeps its group, if this broker coordinates it.
+
+Topics are resolved here, before a shard sees them: partitions that the cluster does not have are refused, ids become names.
+Invariant: no request waits in a task of its own; an answer is the shard's future, or one that is made from it when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from grpc_api.contract.groups import (
+    Caller,
+    DeleteGroup,
+    DescribedGroup,
+    DescribeGroup,
+    FetchedOffset,
+    FetchedTopic,
+    GroupDeleted,
+    GroupsListed,
+    Heartbeat,
+    HeartbeatAnswer,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Left,
+    ListedGroup,
+    ListGroups,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    OffsetsFetched,
+    PartitionOutcome,
+    Synced,
+    SyncGroup,
+    TopicCommit,
+    TopicOutcome,
+    TopicPartitionIndexes,
+    TxnOffsetCommit,
+)
+from service.coordination.groups.shard import GroupEvent, GroupShard
+from service.coordination.runtime import CoordinatorRuntime, ShardHost, TransactionalProducer
+from storage_tiers.errors import LogError, NotCoordinator, UnknownTopicId, UnknownTopicOrPartition
+from storage_tiers.types import TopicId
+
+Answer = TypeVar("Answer")
+Found = TypeVar("Found")
+
+
+class GroupTopic(Protocol):
+    """The topic that keeps groups (`InternalTopic`)."""
+
+    def partition_of(self, key: str) -> int | None: ...
+
+    async def coordinator(self, key: str) -> int: ...
+
+
+class Partitioned(Protocol):
+    """The cluster's topics (`KnownPartitions`)."""
+
+    def has(self, topic: str, partition: int) -> bool: ...
+
+    def name_of(self, topic_id: TopicId) -> str | None: ...
+
+    def id_of(self, topic: str) -> TopicId | None: ...
+
+
+class GroupService:
+    def __init__(self, runtime: CoordinatorRuntime[GroupShard], topic: GroupTopic, topics: Partitioned) -> None:
+        self._runtime = runtime
+        self._topic = topic
+        self._topics = topics
+
+    async def coordinator(self, group: str) -> int:
+        return await self._topic.coordinator(group)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+    def join(self, request: JoinGroup, caller: Caller) -> asyncio.Future[Joined]:
+        return self._ask(request, caller)
+
+    def sync(self, request: SyncGroup, caller: Caller) -> asyncio.Future[Synced]:
+        return self._ask(request, caller)
+
+    def heartbeat(self, request: Heartbeat, caller: Caller) -> asyncio.Future[HeartbeatAnswer]:
+        return self._ask(request, caller)
+
+    def leave(self, request: LeaveGroup, caller: Caller) -> asyncio.Future[Left]:
+        return self._ask(request, caller)
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+    def commit_offsets(self, request: OffsetCommit, caller: Caller) -> asyncio.Future[OffsetsCommitted]:
+        return self._commit(request, caller)
+
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommit, caller: Caller
+    ) -> asyncio.Future[OffsetsCommitted]:
+        return self._commit(request, caller, TransactionalProducer(request.producer_id, request.producer_epoch))
+
+    def _commit(
+        self, request: OffsetCommit | TxnOffsetCommit, caller: Caller, producer: TransactionalProducer | None = None
+    ) -> asyncio.Future[OffsetsCommitted]:
+        known, refusals = self._resolved(request.topics)
+        if not known:  # as in Kafka no group is made for it
+            return _known(_with_refusals(request.topics, OffsetsCommitted(()), refusals))
+        answer = self._ask(request._replace(topics=known), caller, producer)
+        return _then(answer, lambda done: _with_refusals(request.topics, done, refusals)) if refusals else answer
+
+    def fetch_offsets(self, request: OffsetFetch) -> asyncio.Future[OffsetsFetched]:
+        topics = None if request.topics is None else [self._named(each) for each in request.topics]
+        named = None if topics is None else [each for each in topics if each.topic]
+        answer = self._look(request.group, lambda shard: shard.fetch_offsets(request._replace(topics=named)))
+        return _then(answer, lambda done: self._with_ids(topics, done))
+
+    def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]:
+        return self._ask(request, caller)
+
+    # --- administration -----------------------------------------------------------------------------------------------
+    def list_groups(self, request: ListGroups) -> asyncio.Future[GroupsListed]:
+        error: LogError | None = None
+        groups: list[ListedGroup] = []
+        for host in self._runtime.hosts.values():
+            try:
+                groups += host.look(lambda shard: shard.list(request))
+            except LogError as refused:
+                error = error or refused
+        return _known(GroupsListed(error, groups))
+
+    def describe_group(self, request: DescribeGroup) -> asyncio.Future[DescribedGroup]:
+        return self._look(request.group, lambda shard: shard.describe(request))
+
+    def delete_group(self, request: DeleteGroup, caller: Caller) -> asyncio.Future[GroupDeleted]:
+        return self._ask(request, caller)
+
+    # --- shards -------------------------------------------------------------------------------------------------------
+    def _host(self, group: str) -> ShardHost[GroupShard]:
+        partition = self._topic.partition_of(group)
+        if partition is None:
+            raise NotCoordinator("this cluster has no group coordinator yet; find the coordinator again")
+        return self._runtime.host(partition)
+
+    def _ask(
+        self, event: GroupEvent, caller: Caller, producer: TransactionalProducer | None = None
+    ) -> asyncio.Future[Any]:
+        try:
+            return self._host(event.group).ask(event, caller, producer)
+        except LogError as error:
+            return _refused(error)
+
+    def _look(self, group: str, read: Callable[[GroupShard], Found]) -> asyncio.Future[Found]:
+        try:
+            return _known(self._host(group).look(read))
+        except LogError as error:
+            return _refused(error)
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+    def _resolved(self, topics: Sequence[TopicCommit]) -> tuple[Sequence[TopicCommit], dict[tuple[int, int], LogError]]:
+        """The commits of partitions that exist, under their topics' names, and the errors of the others by their position in
+        the request."""
+        known: list[TopicCommit] = []
+        refusals: dict[tuple[int, int], LogError] = {}
+        for at, asked in enumerate(topics):
+            name = asked.topic if asked.topic_id is None else self._topics.name_of(asked.topic_id)
+            kept = []
+            for position, commit in enumerate(asked.partitions):
+                if name is None:
+                    refusals[at, position] = UnknownTopicId(f"this cluster has no topic with the id {asked.topic_id}")
+                elif not self._topics.has(name, commit.partition):
+                    refusals[at, position] = UnknownTopicOrPartition(f"{name}-{commit.partition} does not exist")
+                else:
+                    kept.append(commit)
+            if name is not None and kept:
+                known.append(asked._replace(topic=name, partitions=kept))
+        return known, refusals
+
+    def _named(self, asked: TopicPartitionIndexes) -> TopicPartitionIndexes:
+        """With its topic's name; "" if no topic has the id."""
+        if asked.topic_id is None:
+            return asked
+        return asked._replace(topic=self._topics.name_of(asked.topic_id) or "")
+
+    def _with_ids(self, asked: Sequence[TopicPartitionIndexes] | None, done: OffsetsFetched) -> OffsetsFetched:
+        """The answer with the topics' ids, and with a refusal for every id that no topic has."""
+        if asked is None:
+            return done._replace(
+                topics=[each._replace(topic_id=self._topics.id_of(each.topic)) for each in done.topics]
+            )
+        if done.error is not None:
+            return done
+        found = iter(done.topics)
+        return done._replace(
+            topics=[next(found)._replace(topic_id=e.topic_id) if e.topic else _unknown(e) for e in asked]
+        )
+
+
+def _unknown(asked: TopicPartitionIndexes) -> FetchedTopic:
+    error = UnknownTopicId(f"this cluster has no topic with the id {asked.topic_id}")
+    return FetchedTopic("", [FetchedOffset(number, error=error) for number in asked.partitions], asked.topic_id)
+
+
+def _with_refusals(
+    asked: Sequence[TopicCommit], done: OffsetsCommitted, refusals: dict[tuple[int, int], LogError]
+) -> OffsetsCommitted:
+    """The answer in the request's order, with the partitions that no shard saw."""
+    found = (outcome for topic in done.topics for outcome in topic.partitions)
+    return OffsetsCommitted(
+        [
+            TopicOutcome(
+                topic.topic,
+                [
+                    PartitionOutcome(commit.partition, refusals[at, position])
+                    if (at, position) in refusals
+                    else next(found)
+                    for position, commit in enumerate(topic.partitions)
+                ],
+                topic.topic_id,
+            )
+            for at, topic in enumerate(asked)
+        ]
+    )
+
+
+def _known(answer: Answer) -> asyncio.Future[Answer]:
+    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future
+
+
+def _refused(error: LogError) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
+
+
+def _then(answer: asyncio.Future[Answer], finish: Callable[[Answer], Found]) -> asyncio.Future[Found]:
+    """A future with what `finish` makes of the answer, or the answer's error. Cancelling it cancels the answer."""
+    following: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+
+    def pass_on(done: asyncio.Future[Answer]) -> None:
+        if following.done():
+            return
+        if done.cancelled():
+            following.cancel()
+            return
+        error = done.exception()
+        if error is not None:
+            following.set_exception(error)
+            return
+        try:
+            following.set_result(finish(done.result()))
+        except Exception as defect:  # noqa: BLE001 - whoever waits must get an answer
+            following.set_exception(defect)
+
+    def give_up(done: asyncio.Future[Found]) -> None:
+        if done.cancelled():
+            answer.cancel()
+
+    if answer.done():
+        pass_on(answer)
+    else:
+        answer.add_done_callback(pass_on)
+        following.add_done_callback(give_up)
+    return following

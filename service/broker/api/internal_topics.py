@@ -1,0 +1,82 @@
+"""Creates a coordinator's topic when a client first looks for a coordinator, and finds the partition that keeps a name.
+
+Invariant: one creation at a time. As in Kafka the first client is told to ask again while the topic is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from grpc_api.contract.topics import NewTopic
+from service.configs.resolve import Resolver
+from service.coordination.runtime import partition_of
+from service.metadata import planner
+from service.metadata.image import MetadataImage
+from service.metadata.log import MetadataLog
+from storage_tiers import events
+from storage_tiers.clock import Rng
+from storage_tiers.errors import CoordinatorNotAvailable, LogError, TopicExists
+
+log = logging.getLogger(__name__)
+
+
+class InternalTopic:
+    """`wanted` describes the topic, should it not exist yet."""
+
+    def __init__(self, metadata: MetadataLog, configs: Resolver, rng: Rng, wanted: Callable[[], NewTopic]) -> None:
+        self._metadata = metadata
+        self._configs = configs
+        self._rng = rng
+        self._wanted = wanted
+        self.name = wanted().name
+        self._creating: asyncio.Task[None] | None = None
+
+    def partition_of(self, key: str) -> int | None:
+        """The partition that keeps `key`; None while the topic does not exist."""
+        topic = self._metadata.image.topic(self.name)
+        return None if topic is None else partition_of(key, len(topic.partitions))
+
+    async def coordinator(self, key: str) -> int:
+        """The id of the broker that leads the partition of `key`. CoordinatorNotAvailable if none does, and while the topic is
+        made."""
+        topic = self._metadata.image.topic(self.name)
+        if topic is None:
+            if self._creating is None:
+                self._creating = asyncio.get_running_loop().create_task(self._create(), name=self.name)
+            raise CoordinatorNotAvailable(f"{self.name} is being created; retry")
+        leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
+        if leader < 0:
+            raise CoordinatorNotAvailable(f"no broker leads the partition of {self.name} that keeps {key!r}; retry")
+        return leader
+
+    async def _create(self) -> None:
+        wanted = self._wanted()
+
+        def plan(image: MetadataImage) -> tuple[planner.Records, planner.TopicPlan]:
+            made = planner.create_topic(image, wanted, self._configs, planner.new_topic_id(image, self._rng))
+            return made.records, made
+
+        try:
+            made = await self._metadata.change(plan)
+        except TopicExists:
+            return
+        except LogError as error:
+            events.provoked(log, "topic.refused", by=self.name, topic=self.name, asked="create", error=error)
+            return
+        finally:
+            self._creating = None
+        events.info(
+            log,
+            "topic.created",
+            topic=self.name,
+            topic_id=str(made.topic_id),
+            partitions=made.partitions,
+            replication_factor=made.replication_factor,
+        )
+
+    async def close(self) -> None:
+        if self._creating is not None:
+            self._creating.cancel()
+            await asyncio.wait({self._creating})

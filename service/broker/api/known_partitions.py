@@ -1,0 +1,23 @@
+"""What the cluster has, as the coordinators ask: whether a partition exists, and a topic's name and id."""
+
+from __future__ import annotations
+
+from service.metadata.log import MetadataLog
+from storage_tiers.types import TopicId
+
+
+class KnownPartitions:
+    def __init__(self, metadata: MetadataLog) -> None:
+        self._metadata = metadata
+
+    def has(self, topic: str, partition: int) -> bool:
+        known = self._metadata.image.topic(topic)
+        return known is not None and 0 <= partition < len(known.partitions)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        known = self._metadata.image.topic_by_id(topic_id)
+        return None if known is None else known.name
+
+    def id_of(self, topic: str) -> TopicId | None:
+        known = self._metadata.image.topic(topic)
+        return None if known is None else known.topic_id

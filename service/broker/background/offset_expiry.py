@@ -1,0 +1,85 @@
+"""Removes what the group coordinators need no more: offsets whose retention is over, offsets of deleted topics, bare groups.
+
+Deleted topics are seen at once by the shards that are loaded; the periodic pass finds what a shard that was loading has missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from service.coordination.groups.shard import GroupShard
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.metadata.image import Changes, MetadataImage
+from service.metadata.log import MetadataLog
+from storage_tiers.errors import LogError
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+
+
+class ExistingPartitions(Protocol):
+    def has(self, topic: str, partition: int) -> bool: ...
+
+
+class OffsetExpiry:
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[GroupShard],
+        metadata: MetadataLog,
+        existing: ExistingPartitions,
+        lane: Lane,
+    ) -> None:
+        self._runtime = runtime
+        self._existing = existing
+        self._lane = lane
+        self._seen = metadata.image
+        metadata.subscribe(self._changed)
+
+    async def tick(self) -> None:
+        """Visits every group of every loaded shard, in slices of the event loop's time."""
+        turn = self._lane.turn()
+        try:
+            for host in tuple(self._runtime.hosts.values()):
+                for group_id in _group_ids(host):
+                    _visit(host, group_id, self._existing)
+                    if turn.is_over:
+                        await turn.rest()
+        finally:
+            turn.leave()
+
+    def _changed(self, image: MetadataImage, changes: Changes) -> None:
+        before, self._seen = self._seen, image
+        gone = [
+            TopicPartition(topic.name, placed.index)
+            for topic_id in changes.topics
+            if topic_id not in image.topics and (topic := before.topics.get(topic_id)) is not None
+            for placed in topic.partitions
+        ]
+        if gone:
+            for host in self._runtime.hosts.values():
+                _forget(host, gone)
+
+
+def _group_ids(host: ShardHost[GroupShard]) -> list[str]:
+    try:
+        return host.look(lambda shard: shard.group_ids())
+    except LogError:
+        return []  # it is not loaded; a later pass visits it
+
+
+def _visit(host: ShardHost[GroupShard], group_id: str, existing: ExistingPartitions) -> None:
+    try:
+        host.change(lambda shard, now_ms: shard.expire(group_id, now_ms))
+        committed = host.look(lambda shard: shard.committed_partitions(group_id))
+        gone = [each for each in committed if not existing.has(each.topic, each.partition)]
+        if gone:
+            _forget(host, gone)
+    except LogError:
+        return  # it was lost meanwhile
+
+
+def _forget(host: ShardHost[GroupShard], gone: Iterable[TopicPartition]) -> None:
+    try:
+        host.change(lambda shard, now_ms: shard.forget_partitions(gone))
+    except LogError:
+        return

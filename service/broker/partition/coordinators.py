@@ -1,0 +1,54 @@
+"""Loads and unloads coordinators with the leadership of the partitions that keep them.
+
+A partition that goes on leading with another log, as after it was reconciled with the bucket, has its coordinator loaded anew.
+A later leader epoch of a partition that is led already changes nothing: the log goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.partition.partition import Partition
+from service.coordination.runtime import CoordinatorRuntime
+from storage_tiers.errors import LogError
+
+
+class Coordinators:
+    """A listener of `Assignment`. `runtimes` are keyed by the name of the internal topic."""
+
+    def __init__(self, runtimes: Mapping[str, CoordinatorRuntime[Any]]) -> None:
+        self._runtimes = runtimes
+        self._led: dict[Partition, CoordinatorRuntime[Any]] = {}
+
+    def gained(self, partition: Partition, leader_epoch: int) -> None:
+        runtime = self._runtimes.get(partition.partition.topic)
+        if runtime is not None and partition not in self._led:
+            self._led[partition] = runtime
+            self._load(partition, runtime)
+
+    def lost(self, partition: Partition, leader_epoch: int) -> None:
+        runtime = self._led.pop(partition, None)
+        if runtime is not None:
+            runtime.lost(partition.partition.partition)
+
+    def _load(self, partition: Partition, runtime: CoordinatorRuntime[Any]) -> None:
+        runtime.gained(partition.partition.partition, PartitionLog(partition))
+        partition.on_resigned(partial(self._ended, partition))
+
+    def _ended(self, partition: Partition, error: LogError) -> None:
+        runtime = self._led.get(partition)
+        if runtime is None:
+            return
+        if partition.leads:
+            self._load(partition, runtime)
+        else:
+            self.lost(partition, -1)
+
+    async def close(self) -> None:
+        """Ends every waiting request. Before the partitions are closed."""
+        self._led.clear()
+        for runtime in self._runtimes.values():
+            await runtime.close()

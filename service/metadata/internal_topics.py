@@ -1,0 +1,29 @@
+"""The topics that the broker keeps for itself: their names, and what Kafka 4.2.1 creates them with.
+
+Pure. Their partitions have one replica: replication does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
+#: Topics with a coordinator here. Their local log is never evicted: a coordinator loads without the store.
+COORDINATED_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+
+
+def consumer_offsets_configs(segment_bytes: int) -> Mapping[str, str]:
+    return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
+
+
+def transaction_state_configs(segment_bytes: int, min_isr: int) -> Mapping[str, str]:
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(min_isr),
+        "segment.bytes": str(segment_bytes),
+        "unclean.leader.election.enable": "false",
+    }

@@ -1,0 +1,79 @@
+"""The contract's `Groups` for a memory core: the real service and shards over logs that live in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from grpc_api.contract.log import Appended
+from service.broker.api.group_service import GroupService, Partitioned
+from service.coordination.groups.group_offsets import OffsetSettings
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.shard import GroupShard
+from service.coordination.runtime import CoordinatorRuntime, partition_of
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicId, TopicPartition
+
+TOPIC = "__consumer_offsets"
+PARTITIONS = 3
+
+
+class MemoryCoordinatorLog:
+    max_batch_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+
+    def append(self, batch: bytes) -> Appended:
+        self.batches.append(batch)
+        return Appended(len(self.batches) - 1, 0, -1, 0, None)
+
+    async def read(self) -> AsyncIterator[bytes]:
+        for batch in tuple(self.batches):
+            yield batch
+
+
+class MemoryGroupTopic:
+    """Its coordinator is broker 1."""
+
+    def partition_of(self, key: str) -> int | None:
+        return partition_of(key, PARTITIONS)
+
+    async def coordinator(self, key: str) -> int:
+        return 1
+
+
+class MemoryTopics:
+    """The topics of a memory core, by its tables."""
+
+    def __init__(self, partitions: Mapping[TopicPartition, object], ids: Mapping[str, TopicId]) -> None:
+        self._partitions = partitions
+        self._ids = ids
+
+    def has(self, topic: str, partition: int) -> bool:
+        return TopicPartition(topic, partition) in self._partitions
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        return next((name for name, known in self._ids.items() if known == topic_id), None)
+
+    def id_of(self, topic: str) -> TopicId | None:
+        return self._ids.get(topic)
+
+
+def memory_groups(topics: Partitioned) -> GroupService:
+    """On the running loop."""
+
+    def shard() -> GroupShard:
+        return GroupShard(SystemRng(), GroupSettings(initial_rebalance_delay_ms=0), OffsetSettings())
+
+    runtime = CoordinatorRuntime(
+        TOPIC,
+        shard,
+        clock=SystemClock(),
+        lane=Lane(),
+        backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+    )
+    for number in range(PARTITIONS):
+        runtime.gained(number, MemoryCoordinatorLog())
+    return GroupService(runtime, MemoryGroupTopic(), topics)

@@ -1,0 +1,211 @@
+"""Consumer groups on a whole node: the topic is made when asked for, requests find their shard, restarts keep what was told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.groups import (
+    Caller,
+    DeleteGroup,
+    DescribeGroup,
+    JoinGroup,
+    ListGroups,
+    MemberProtocol,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetsFetched,
+    PartitionCommit,
+    SyncGroup,
+    TopicCommit,
+    TopicPartitionIndexes,
+)
+from service.broker.api.group_service import GroupService
+from storage_tiers.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    LogError,
+    NotCoordinator,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.types import TopicId, TopicPartition
+from tests.service.broker.support import Running, running
+
+CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
+SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
+
+
+def groups_of(node: Running) -> GroupService:
+    return node.node.broker.core.groups
+
+
+async def coordinated(node: Running, group: str) -> GroupService:
+    """The node's groups, once the group has a coordinator that is loaded."""
+    groups = groups_of(node)
+
+    async def asked() -> bool:
+        try:
+            await groups.coordinator(group)
+            await groups.fetch_offsets(OffsetFetch(group, None))
+        except (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator):
+            return False
+        return True
+
+    async with asyncio.timeout(20):
+        while not await asked():
+            await asyncio.sleep(0.005)
+    return groups
+
+
+async def commit(groups: GroupService, offset: int, *, topic: str = "t", group: str = "g", partition: int = 0) -> None:
+    topics = [TopicCommit(topic, [PartitionCommit(partition, offset)])]
+    answer = await groups.commit_offsets(OffsetCommit(group, -1, "", None, topics), CALLER)
+    error = answer.topics[0].partitions[0].error
+    if error is not None:
+        raise error
+
+
+def offsets(answer: OffsetsFetched) -> dict[str, list[int]]:
+    return {topic.topic: [each.offset for each in topic.partitions] for topic in answer.topics}
+
+
+async def has_offsets(groups: GroupService, expected: dict[str, list[int]]) -> None:
+    """Readers see what is committed, so a removal shows a moment later."""
+    async with asyncio.timeout(20):
+        while offsets(await groups.fetch_offsets(OffsetFetch("g", None))) != expected:
+            await asyncio.sleep(0.005)
+
+
+async def test_first_look_for_a_coordinator_makes_the_topic(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        with pytest.raises(CoordinatorNotAvailable):
+            await groups_of(node).coordinator("g")
+        groups = await coordinated(node, "g")
+        assert await groups.coordinator("g") == 1
+        (described,) = node.core.topics.describe(["__consumer_offsets"])
+        assert not isinstance(described, LogError)
+        assert described.internal and len(described.partitions) == 2
+        settings = node.node.broker.partitions.get(TopicPartition("__consumer_offsets", 0)).log.hot.settings
+        assert (settings.cleanup_compact, settings.cleanup_delete, settings.segment_bytes) == (True, False, 100 << 20)
+        assert (settings.local_retention_ms, settings.local_retention_bytes) == (-1, -1)
+
+
+async def test_a_group_without_a_coordinator_topic_is_sent_to_find_one(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        with pytest.raises(NotCoordinator):
+            await groups_of(node).fetch_offsets(OffsetFetch("g", None))
+
+
+async def test_offsets_and_generation_outlive_a_restart(tmp_path: Path) -> None:
+    join = JoinGroup("g", "", "i", "consumer", [MemberProtocol("range", b"sub")], 30_000, 30_000, False)
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 7)
+        joined = await groups.join(join, CALLER)
+        assert (joined.error, joined.generation, joined.leader) == (None, 1, joined.member_id)
+        synced = await groups.sync(SyncGroup("g", 1, joined.member_id, "i", [(joined.member_id, b"mine")]), CALLER)
+        assert synced.assignment == b"mine"
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        groups = await coordinated(node, "g")
+        described = await groups.describe_group(DescribeGroup("g"))
+        assert described.state == "Stable" and [each.member_id for each in described.members] == [joined.member_id]
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [7]}
+        listed = await groups.list_groups(ListGroups())
+        assert (listed.error, [each.group for each in listed.groups]) == (None, ["g"])
+
+
+async def test_partitions_that_do_not_exist_are_refused_and_the_others_committed(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t", partitions=2)
+        groups = await coordinated(node, "g")
+        unknown = TopicId(bytes(15) + b"\7")
+        request = OffsetCommit(
+            "g",
+            -1,
+            "",
+            None,
+            [
+                TopicCommit("gone", [PartitionCommit(0, 1)]),
+                TopicCommit("t", [PartitionCommit(5, 1), PartitionCommit(1, 3)]),
+                TopicCommit("", [PartitionCommit(0, 1)], unknown),
+            ],
+        )
+        answer = await groups.commit_offsets(request, CALLER)
+        kinds = [[type(each.error) for each in topic.partitions] for topic in answer.topics]
+        assert kinds == [[UnknownTopicOrPartition], [UnknownTopicOrPartition, type(None)], [UnknownTopicId]]
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [3]}
+        # Nothing is known of a group whose every partition was refused.
+        with pytest.raises(UnknownTopicOrPartition):
+            await commit(groups, 1, topic="gone", group="other")
+        assert [each.group for each in (await groups.list_groups(ListGroups())).groups] == ["g"]
+
+
+async def test_topics_are_found_by_id(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        (described,) = node.core.topics.describe(["t"])
+        assert not isinstance(described, LogError)
+        groups, topic_id, unknown = await coordinated(node, "g"), described.topic_id, TopicId(bytes(15) + b"\7")
+        commit_by_id = [TopicCommit("", [PartitionCommit(0, 4)], topic_id)]
+        answer = await groups.commit_offsets(OffsetCommit("g", -1, "", None, commit_by_id), CALLER)
+        assert [(each.topic_id, each.partitions[0].error) for each in answer.topics] == [(topic_id, None)]
+        asked = [TopicPartitionIndexes("", [0], unknown), TopicPartitionIndexes("", [0, 1], topic_id)]
+        fetched = await groups.fetch_offsets(OffsetFetch("g", asked))
+        assert [each.topic_id for each in fetched.topics] == [unknown, topic_id]
+        assert isinstance(fetched.topics[0].partitions[0].error, UnknownTopicId)
+        assert [each.offset for each in fetched.topics[1].partitions] == [4, -1]
+        everything = await groups.fetch_offsets(OffsetFetch("g", None))
+        assert [(each.topic, each.topic_id) for each in everything.topics] == [("t", topic_id)]
+
+
+async def test_a_deleted_topic_takes_its_offsets_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        await node.create("kept")
+        groups = await coordinated(node, "g")
+        await commit(groups, 1)
+        await commit(groups, 2, topic="kept")
+        await node.core.topics.delete(["t"])
+        await has_offsets(groups, {"kept": [2]})
+
+
+async def test_the_pass_removes_offsets_of_topics_that_went_while_a_shard_was_loading(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 1)
+        expiry = node.node.broker.coordinators.offset_expiry
+        await expiry.tick()
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1]}
+        for each in node.node.broker.coordinators.led._runtimes.values():
+            for number in tuple(each.hosts):
+                each.gained(number, each.hosts[number]._log)
+        await node.core.topics.delete(["t"])
+        groups = await coordinated(node, "g")
+        await expiry.tick()
+        await has_offsets(groups, {})
+
+
+async def test_an_empty_group_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 1)
+        assert (await groups.delete_group(DeleteGroup("g"), CALLER)).error is None
+        await has_offsets(groups, {})
+        assert (await groups.list_groups(ListGroups())).groups == []
+
+
+async def test_requests_that_wait_end_when_the_node_stops(tmp_path: Path) -> None:
+    slow = {**SETTINGS, "group.initial.rebalance.delay.ms": "60000"}
+    join = JoinGroup("g", "", None, "consumer", [MemberProtocol("range", b"")], 30_000, 120_000, False)
+    async with running(tmp_path / "data", broker=slow) as node:
+        groups = await coordinated(node, "g")
+        waiting = groups.join(join, CALLER)
+        assert not waiting.done()
+    with pytest.raises(NotCoordinator):
+        await waiting
