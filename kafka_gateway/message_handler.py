@@ -1,7 +1,8 @@
 """Serves the APIs outside the hot path: reads the request, calls the API's `serve` function, writes the answer.
 
 `serve` takes the request and a `Call` and returns the response's fields. It is a coroutine function if it must wait, or if
-its rows take long: it then yields between them. An array may be a generator of rows, which runs while the answer is written.
+its rows take long: it then yields between them. It returns `Delayed` if it waits for one future, which costs no task. An array
+may be a generator of rows, which runs while the answer is written.
 The API's `refuse` turns any exception into an answer, so that every request gets one. It also answers requests of too many
 rows, and names the first of them.
 
@@ -16,18 +17,19 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from grpc_api.contract.groups import Caller
 from grpc_api.contract.node import NodeCore
 from grpc_api.contract.topics import BrokerDescription, ClusterDescription, Endpoint
 from kafka_gateway.client import ConnectedClient
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import body_start
-from kafka_gateway.message_reader import ROWS_A_REQUEST
+from kafka_gateway.message_reader import ROWS_A_REQUEST, Endless
 from kafka_gateway.messages import Messages, messages_of
 from kafka_gateway.options import Options
-from kafka_gateway.reply import Reply
+from kafka_gateway.reply import DelayedReply, Reply
 from storage_tiers import events
 from storage_tiers.errors import LogError, PolicyViolation
 from storage_tiers.turns import Turn
@@ -36,12 +38,30 @@ logger = logging.getLogger(__name__)
 
 #: Most concurrent lookups of one request that wait for disks or the bucket.
 WAITS = 64
+#: The principal of every client, without authentication.
+ANONYMOUS = "User:ANONYMOUS"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: The response's fields, as `Messages.respond` takes them.
 Fields = Mapping[str, Any]
+
+
+class Delayed(NamedTuple):
+    """An answer that `fields` makes of the future's result. An exception of the future is the request's refusal."""
+
+    future: asyncio.Future[Any]
+    fields: Callable[[Any], Fields]
+
+
+def all_of(futures: Sequence[asyncio.Future[Result]]) -> asyncio.Future[list[Result | BaseException]]:
+    """A future with what each of them ended with, exceptions as values. Done at once if they are."""
+    if all(each.done() and not each.cancelled() for each in futures):
+        ended: asyncio.Future[list[Result | BaseException]] = asyncio.get_running_loop().create_future()
+        ended.set_result([each.exception() or each.result() for each in futures])
+        return ended
+    return asyncio.gather(*futures, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +77,10 @@ class Call:
 
     def make(self, kind: str, /, **values: Any) -> Any:
         return self.messages.make(kind, **values)
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(ANONYMOUS, self.client_id, f"/{self.client.host}")
 
     def reachable(self, cluster: ClusterDescription) -> Iterator[tuple[BrokerDescription, Endpoint]]:
         """The brokers that have the client's listener, each with its advertised endpoint for it. As in Kafka, brokers without
@@ -91,7 +115,7 @@ class Call:
                 task.cancel()
 
 
-Serve = Callable[[Any, Call], Fields | Coroutine[Any, Any, Fields]]
+Serve = Callable[[Any, Call], Fields | Delayed | Coroutine[Any, Any, Fields]]
 Refuse = Callable[[Any, Call, int, str], Fields]
 
 
@@ -127,11 +151,48 @@ class MessageHandler:
         else:
             return self._read_on(reading, call, correlation)
         answer = self._begun(request, call, is_too_long=is_too_long)
+        if isinstance(answer, Delayed):
+            return self._delayed(answer, request, call, correlation)
         if inspect.iscoroutine(answer):
             return self._wait(answer, request, call, correlation)
         return self._written(answer, request, call, correlation)
 
-    def _begun(self, request: Any, call: Call, *, is_too_long: bool) -> Fields | Coroutine[Any, Any, Fields]:
+    def _delayed(self, answer: Delayed, request: Any, call: Call, correlation: int) -> Reply:
+        future = answer.future
+        if future.done() and not future.cancelled():
+            return self._written(self._ended(answer, request, call), request, call, correlation)
+
+        def finish(_: Any) -> Sequence[Piece]:
+            return self._write_at_once(self._ended(answer, request, call), request, call, correlation)
+
+        def refuse(error: BaseException) -> Sequence[Piece]:
+            return self._write_at_once(self._refused(error, request, call), request, call, correlation)
+
+        return DelayedReply(future, finish, refuse)
+
+    def _ended(self, answer: Delayed, request: Any, call: Call) -> Fields:
+        """The fields for a future that is done, or a refusal."""
+        try:
+            return answer.fields(answer.future.result())
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self._refused(error, request, call)
+
+    def _write_at_once(self, fields: Fields, request: Any, call: Call, correlation: int) -> Sequence[Piece]:
+        def write(fields: Fields) -> Sequence[Piece]:
+            writing = call.messages.writing(correlation, fields, Endless(), self.errors)
+            try:
+                while True:
+                    next(writing)
+            except StopIteration as written:
+                pieces: Sequence[Piece] = written.value
+                return pieces
+
+        try:
+            return write(fields)
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return write(self._refused(error, request, call))
+
+    def _begun(self, request: Any, call: Call, *, is_too_long: bool) -> Fields | Delayed | Coroutine[Any, Any, Fields]:
         """The result of the API's `serve`, or a refusal if it raises."""
         try:
             if is_too_long:
@@ -180,9 +241,13 @@ class MessageHandler:
             call.turn.leave()
 
     async def _finish(
-        self, answer: Fields | Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
+        self, answer: Fields | Delayed | Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
-        if inspect.iscoroutine(answer):
+        if isinstance(answer, Delayed):
+            await asyncio.wait({answer.future})
+            answer = self._ended(answer, request, call)
+            call.turn.resume()
+        elif inspect.iscoroutine(answer):
             try:
                 answer = await answer
             except Exception as error:  # noqa: BLE001 - every request gets an answer
@@ -212,7 +277,7 @@ class MessageHandler:
         writing = call.messages.writing(correlation, refusal, call.turn, self.errors)
         return rest()
 
-    def _refused(self, error: Exception, request: Any, call: Call) -> Fields:
+    def _refused(self, error: BaseException, request: Any, call: Call) -> Fields:
         api, version = self._schema, call.messages.version
         if isinstance(error, LogError):
             events.provoked(

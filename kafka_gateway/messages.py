@@ -44,6 +44,9 @@ _import_lean()
 #: than half of it.
 MESSAGE_BYTES = 4 << 20
 
+#: The topic id that stands for none.
+NO_TOPIC_ID = TopicId(bytes(16))
+
 _PREFIX = struct.Struct(">ii")
 
 

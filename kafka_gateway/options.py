@@ -8,7 +8,6 @@ from kafka_gateway.client import RequestContext
 from kafka_gateway.settings import GatewaySettings
 from kafka_gateway.telemetry import Telemetry
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
-from storage_tiers.events import RateLimit
 from storage_tiers.turns import Lane
 
 
@@ -23,7 +22,5 @@ class Options:
     telemetry: Telemetry = field(
         default_factory=lambda: Telemetry(None, max_bytes=GatewaySettings().telemetry_max_bytes)
     )
-    #: Bounds the log lines about groups to one per client and group in ten minutes.
-    group_lines: RateLimit = field(default_factory=lambda: RateLimit(burst=1, window_s=600.0))
     #: Shares the loop among requests that take long.
     lane: Lane = field(default_factory=Lane)

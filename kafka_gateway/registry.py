@@ -2,8 +2,8 @@
 
 Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test has the recorded table). A request with another
 version or key closes the connection, as in Kafka. Produce 0 to 2 are advertised and not served, because librdkafka stops
-compressing without them (KAFKA-18659). Some rows are advertised conditionally (`api_versions.py`): client telemetry if
-something receives it, FindCoordinator to librdkafka.
+compressing without them (KAFKA-18659). Client telemetry is advertised if something receives it
+(`api_versions.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from kafka_gateway.handlers import (
     alter_replica_log_dirs,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_quorum,
@@ -31,15 +33,23 @@ from kafka_gateway.handlers import (
     elect_leaders,
     find_coordinator,
     get_telemetry_subscriptions,
+    heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
     list_config_resources,
+    list_groups,
     list_offsets,
     list_partition_reassignments,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     push_telemetry,
     remove_raft_voter,
+    sync_group,
     unregister_broker,
     update_features,
 )
@@ -88,7 +98,15 @@ APIS: tuple[Api, ...] = (
     Api(1, "Fetch", 4, 18, 4, 12, FetchHandler),
     _message(2, "ListOffsets", 1, 11, 6, list_offsets.serve, list_offsets.refuse),
     _message(3, "Metadata", 0, 13, 9, metadata.serve, metadata.refuse),
+    _message(8, "OffsetCommit", 2, 10, 8, offset_commit.serve, offset_commit.refuse),
+    _message(9, "OffsetFetch", 1, 10, 6, offset_fetch.serve, offset_fetch.refuse),
     _message(10, "FindCoordinator", 0, 6, 3, find_coordinator.serve, find_coordinator.refuse),
+    _message(11, "JoinGroup", 0, 9, 6, join_group.serve, join_group.refuse),
+    _message(12, "Heartbeat", 0, 4, 4, heartbeat.serve, heartbeat.refuse),
+    _message(13, "LeaveGroup", 0, 5, 4, leave_group.serve, leave_group.refuse),
+    _message(14, "SyncGroup", 0, 5, 4, sync_group.serve, sync_group.refuse),
+    _message(15, "DescribeGroups", 0, 6, 5, describe_groups.serve, describe_groups.refuse),
+    _message(16, "ListGroups", 0, 5, 3, list_groups.serve, list_groups.refuse),
     Api(18, "ApiVersions", 0, 4, 0, 3, _api_versions),
     _message(19, "CreateTopics", 2, 7, 5, create_topics.serve, create_topics.refuse),
     _message(20, "DeleteTopics", 1, 6, 4, delete_topics.serve, delete_topics.refuse),
@@ -100,6 +118,7 @@ APIS: tuple[Api, ...] = (
     _message(34, "AlterReplicaLogDirs", 1, 2, 2, alter_replica_log_dirs.serve, alter_replica_log_dirs.refuse),
     _message(35, "DescribeLogDirs", 1, 4, 2, describe_log_dirs.serve, describe_log_dirs.refuse),
     _message(37, "CreatePartitions", 0, 3, 2, create_partitions.serve, create_partitions.refuse),
+    _message(42, "DeleteGroups", 0, 2, 2, delete_groups.serve, delete_groups.refuse),
     _message(43, "ElectLeaders", 0, 2, 2, elect_leaders.serve, elect_leaders.refuse),
     _message(44, "IncrementalAlterConfigs", 0, 1, 1, incremental_alter_configs.serve, incremental_alter_configs.refuse),
     _message(
@@ -120,6 +139,7 @@ APIS: tuple[Api, ...] = (
         list_partition_reassignments.serve,
         list_partition_reassignments.refuse,
     ),
+    _message(47, "OffsetDelete", 0, 0, 99, offset_delete.serve, offset_delete.refuse),
     _message(55, "DescribeQuorum", 0, 2, 0, describe_quorum.serve, describe_quorum.refuse),
     _message(57, "UpdateFeatures", 0, 2, 0, update_features.serve, update_features.refuse),
     _message(60, "DescribeCluster", 0, 2, 0, describe_cluster.serve, describe_cluster.refuse),

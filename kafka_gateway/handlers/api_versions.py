@@ -24,9 +24,6 @@ from kafka_gateway.reply import Reply
 KEY = 18
 #: Advertised only if something receives clients' metrics (KIP-714).
 TELEMETRY_KEYS = (71, 72)
-#: Advertised to librdkafka only: without FindCoordinator it takes the broker for one older than 0.8.2, and silently sends lz4
-#: batches uncompressed (rdkafka_feature.c).
-LIBRDKAFKA_KEYS = (10,)
 #: Kafka: ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -70,10 +67,7 @@ class ApiVersionsHandler:
         return (messages.respond(correlation, error_code=code, api_keys=keys, **features),)
 
     def _is_advertised(self, key: int) -> bool:
-        if key in TELEMETRY_KEYS:
-            return self._options.telemetry.enabled
-        client = self._options.request_context.client
-        return key not in LIBRDKAFKA_KEYS or "rdkafka" in f"{client.software_name} {client.software_version}"
+        return key not in TELEMETRY_KEYS or self._options.telemetry.enabled
 
 
 def _features(messages: Messages, core: NodeCore) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _UNSUPPORTED = """\
 ### Not served
 
 These metrics of Apache Kafka 4.2.1's brokers are not served. Metrics of the group and transaction coordinators are not listed:
-neither coordinator exists yet.
+they are not measured yet.
 """
 
 

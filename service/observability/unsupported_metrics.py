@@ -79,7 +79,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "*ShareFetchRequestsPerSec",
             _TOPICS + "*ShareAcknowledgementRequestsPerSec",
         ),
-        "There are neither transactions nor groups yet.",
+        "There are neither transactions nor share groups yet.",
     ),
     (
         (

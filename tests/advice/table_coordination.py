@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.advice.rows import row
 
 _ADVICE = "tests/service/coordination/test_advice.py::test_"
+_HANDLERS = "tests/kafka_gateway/handlers/"
 _RUNTIME = "tests/service/coordination/test_runtime.py::test_"
 
 COORDINATION_ROWS = (
@@ -39,6 +40,14 @@ COORDINATION_ROWS = (
         "find the coordinator again",
         _RUNTIME + "requests_that_wait_end_when_the_node_loses_the_partition",
         _RUNTIME + "a_write_that_fails_drops_the_shard_and_loads_what_is_on_disk",
+    ),
+    row(
+        "ask for 0 \\(group\\) or 1",
+        _HANDLERS + "test_find_coordinator.py::test_a_group_has_a_coordinator_at_its_listener",
+    ),
+    row(
+        "names the protocol's type and its name; send both",
+        _HANDLERS + "test_groups.py::test_a_sync_that_names_both_is_taken",
     ),
     row(
         "transaction.timeout.ms is …; set it to",

@@ -18,11 +18,6 @@ REQUEST_ROWS = (
     ),
     row("a newer instance holds epoch …: stop this one", REQUESTS + "the_older_of_two_instances_of_a_producer_stops"),
     row(
-        "name partitions with assign",
-        "tests/clients/test_situations.py::test_a_client_that_asks_for_a_group_learns_that_there_are_none",
-        "tests/clients/test_matrix.py::test_reads_the_records_of_all_producers",
-    ),
-    row(
         "send (smaller batches|larger blocks|one batch a partition|exactly one)|use a client of Kafka 0.11|"
         "use none, gzip, snappy, lz4 or zstd|is not allowed here; use another",
         REQUESTS + "a_refused_batch_is_accepted_when_sent_as_advised",

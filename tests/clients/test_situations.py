@@ -12,7 +12,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from storage_tiers.records.batch import headers
-from tests.clients import tools
 from tests.clients.disk import KEPT, evict, log, stored
 from tests.clients.readers import READERS, readers
 from tests.clients.samples import COUNT, Record, records
@@ -130,26 +129,6 @@ def test_no_topic_is_made_where_the_node_forbids_it(
 
 
 # --- unserved requests ------------------------------------------------------------------------------------------------
-async def test_a_client_that_asks_for_a_group_learns_that_there_are_none(node: Node, java: Talker) -> None:
-    from aiokafka import AIOKafkaConsumer
-    from aiokafka.errors import IncompatibleBrokerVersion
-    from kafka import KafkaConsumer
-    from kafka.errors import IncompatibleBrokerVersion as IncompatibleBroker
-
-    create(node, "grouped", 1, {})
-    grouped = AIOKafkaConsumer("grouped", bootstrap_servers=node.kafka, group_id="g")
-    with pytest.raises(IncompatibleBrokerVersion):
-        await grouped.start()
-    await grouped.stop()
-    consumer = KafkaConsumer("grouped", bootstrap_servers=node.kafka, group_id="g", consumer_timeout_ms=5000)
-    with pytest.raises(IncompatibleBroker, match="FindCoordinator"):
-        next(consumer)
-    consumer.close(autocommit=False)
-    words = ["--bootstrap-server", node.kafka, "--topic", "grouped"]
-    answer = java.ask(command="tool", tool=tools.CLASSES["kafka-console-consumer"], arguments=words)
-    assert "The node does not support FIND_COORDINATOR" in answer["printed"]
-
-
 def test_librdkafka_misses_no_feature_that_a_producer_needs(node: Node) -> None:
     command = ["kcat", "-b", node.kafka, "-L", "-d", "feature"]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr

@@ -38,9 +38,10 @@ CLASSES = {
     "kafka-features": "org.apache.kafka.tools.FeatureCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
-#: One command per line. {file:…} is a file with that JSON, {data} the broker's directory; the text after `<` is the input.
+#: One command per line. {file:…} is a file with that JSON or line, {data} the broker's directory, the text after `<` the input.
 COMMANDS = """
 kafka-topics --list
 kafka-topics --create --topic made --partitions 2 --config retention.ms=-1 --config segment.bytes=2000000
@@ -130,6 +131,31 @@ kafka-reassign-partitions --execute --reassignment-json-file \
 kafka-transactions describe-producers --topic made --partition 1
 kafka-transactions find-hanging --broker-id 1
 kafka-broker-api-versions
+kafka-consumer-groups --list
+kafka-consumer-groups --describe --group g
+kafka-consumer-groups --group g --topic made:2 --reset-offsets --to-latest --dry-run
+kafka-consumer-groups --group g --topic made:2 --reset-offsets --to-latest --execute
+kafka-consumer-groups --group g --topic made:2 --reset-offsets --shift-by -1 --execute
+kafka-consumer-groups --group g --topic made:2 --reset-offsets --to-offset 99 --execute
+kafka-consumer-groups --group g --topic made:2 --reset-offsets --to-datetime 2020-01-01T00:00:00.000 --execute
+kafka-consumer-groups --group g --topic made:2 --reset-offsets --by-duration PT0S --execute
+kafka-consumer-groups --group g --topic made:2 --reset-offsets --to-current --execute
+kafka-consumer-groups --group g --all-topics --reset-offsets --to-earliest --execute
+kafka-consumer-groups --group g --all-topics --reset-offsets --to-current --export --dry-run
+kafka-consumer-groups --group g --reset-offsets --from-file {file:made,2,1} --execute
+kafka-consumer-groups --group g --topic nowhere --reset-offsets --to-earliest --execute
+kafka-consumer-groups --describe --group g
+kafka-consumer-groups --describe --group g --state
+kafka-consumer-groups --describe --group g --members
+kafka-consumer-groups --list --state
+kafka-consumer-groups --list --state stable
+kafka-consumer-groups --list --type
+kafka-consumer-groups --delete-offsets --group g --topic made:2
+kafka-consumer-groups --delete-offsets --group g --topic made:7
+kafka-consumer-groups --delete --group g
+kafka-consumer-groups --delete --group g
+kafka-consumer-groups --describe --all-groups
+kafka-topics --list
 """
 
 
@@ -138,7 +164,7 @@ MASKS = (
     (r"127\.0\.0\.1[: ]\d+", "HOST:PORT"),
     (r"\b1[67]\d{11}\b", "TIME"),
     (r"^\[.*\] (ERROR|WARN).*\n(\t.*\n|.*Exception.*\n)*", ""),
-    (r"^\tat .*\n", ""),
+    (r"^\t(at .*|\.\.\. \d+ more)\n", ""),
     (r"(TopicId: |Cluster ID: |ClusterId: +)\S+", r"\1ID"),
     (r"(HighWatermark: +|\tEpoch: |[A-Z]{22}\t)\d+ *", r"\g<1>N"),
     (r"3000 records sent.*", "3000 records sent"),
@@ -208,11 +234,11 @@ def run(talker: Talker, address: str, data: Path, scratch: Path) -> Iterator[Ran
 
 def _with_files(line: str, scratch: Path) -> str:
     def written(match: re.Match[str]) -> str:
-        path = scratch / "asked.json"
-        path.write_text(json.dumps(json.loads(match[1])))
+        path = scratch / "asked"
+        path.write_text(json.dumps(json.loads(match[1])) if match[1].startswith("{") else match[1] + "\n")
         return str(path)
 
-    return re.sub(r"\{file:(.*)\}$", written, line)
+    return re.sub(r"\{file:(\{.*\}|[^{}]*)\}", written, line)
 
 
 def _arguments(words: Sequence[str], address: str) -> list[str]:

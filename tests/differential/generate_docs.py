@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
-from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS
 from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.message_writer import ANSWER_BYTES
@@ -95,9 +94,7 @@ _BEYOND = (
 _LATER = """
 ## Not served yet
 
-These APIs are not advertised either, so clients do without them or report it. One exception: librdkafka assumes that a broker
-without FindCoordinator lacks lz4. FindCoordinator is advertised to librdkafka only, and answered with "no coordinator"
-([clients.md](clients.md)).
+These APIs are not advertised either, so clients do without them or report it.
 
 """
 
@@ -109,11 +106,7 @@ def page() -> str:
 
 
 def _served() -> str:
-    rows = [
-        f"| {api.key} | {api.name} | {api.served_from} to {api.highest} |"
-        for api in APIS
-        if api.key not in LIBRDKAFKA_KEYS
-    ]
+    rows = [f"| {api.key} | {api.name} | {api.served_from} to {api.highest} |" for api in APIS]
     return _table("key", "API", "versions") + "\n".join(rows) + "\n"
 
 

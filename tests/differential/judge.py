@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS
 from kafka_gateway.registry import APIS
 from tests.differential import pinned
 from tests.differential import sessions as session_modules
@@ -29,9 +28,7 @@ Script = Callable[[Peer, int], None]
 
 #: The APIs that we serve to every client, by kio's name: API key, and the lowest and highest version served.
 SERVED = {
-    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower(): (api.key, api.served_from, api.highest)
-    for api in APIS
-    if api.key not in LIBRDKAFKA_KEYS
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower(): (api.key, api.served_from, api.highest) for api in APIS
 }
 
 
@@ -40,6 +37,7 @@ class Setup(enum.Enum):
 
     PLAIN = "default configs"
     RECEIVER = "metric.reporters names one that takes clients' metrics"
+    GROUPS = "groups wait for no further members"
     TIERED = "with a tier: Kafka's LocalTieredStorage, tidelog's directory"
 
 

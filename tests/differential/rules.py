@@ -108,6 +108,17 @@ NORMALISED = (
     Normalised("describe_quorum", "topics.partitions.current_voters.*timestamp", Kind.WALL_CLOCK),
     Normalised("describe_quorum", "nodes.listeners.host", Kind.OWN_ADDRESS),
     Normalised("describe_quorum", "nodes.listeners.port", Kind.OWN_ADDRESS),
+    Normalised("find_coordinator", "*host", Kind.OWN_ADDRESS),
+    Normalised("find_coordinator", "*port", Kind.OWN_ADDRESS),
+    Normalised("*", "*member_id", Kind.IDENTITY, "member"),
+    Normalised("join_group", "leader", Kind.IDENTITY, "member"),
+    Normalised("join_group", "members", Kind.ANY_ORDER, "metadata"),
+    Normalised("delete_groups", "results", Kind.ANY_ORDER, "group_id"),
+    Normalised("describe_groups", "groups", Kind.ANY_ORDER, "group_id"),
+    Normalised("offset_commit", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("list_groups", "groups", Kind.ANY_ORDER, "group_id"),
+    Normalised("offset_fetch", "*topics.partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("offset_delete", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
 )
 
 _WORDS = "every refusal has an error message; many of Kafka's have none"
@@ -387,22 +398,13 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     ),
 )
 
-_GROUPS = "consumer groups"
+_GROUPS = "consumer groups of the newer protocol (KIP-848)"
 _TRANSACTIONS = "transactions"
 _SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
 _QUOTAS = "quotas of users, clients and addresses: accepting an unenforced limit would mislead"
 _SHARE = "share groups (queues)"
 
 UNSUPPORTED_APIS = (
-    UnsupportedApi(8, "OffsetCommit", _GROUPS),
-    UnsupportedApi(9, "OffsetFetch", _GROUPS),
-    UnsupportedApi(10, "FindCoordinator", _GROUPS),
-    UnsupportedApi(11, "JoinGroup", _GROUPS),
-    UnsupportedApi(12, "Heartbeat", _GROUPS),
-    UnsupportedApi(13, "LeaveGroup", _GROUPS),
-    UnsupportedApi(14, "SyncGroup", _GROUPS),
-    UnsupportedApi(15, "DescribeGroups", _GROUPS),
-    UnsupportedApi(16, "ListGroups", _GROUPS),
     UnsupportedApi(17, "SaslHandshake", _SECURITY),
     UnsupportedApi(24, "AddPartitionsToTxn", _TRANSACTIONS),
     UnsupportedApi(25, "AddOffsetsToTxn", _TRANSACTIONS),
@@ -417,8 +419,6 @@ UNSUPPORTED_APIS = (
     UnsupportedApi(39, "RenewDelegationToken", _SECURITY),
     UnsupportedApi(40, "ExpireDelegationToken", _SECURITY),
     UnsupportedApi(41, "DescribeDelegationToken", _SECURITY),
-    UnsupportedApi(42, "DeleteGroups", _GROUPS),
-    UnsupportedApi(47, "OffsetDelete", _GROUPS),
     UnsupportedApi(48, "DescribeClientQuotas", _QUOTAS),
     UnsupportedApi(49, "AlterClientQuotas", _QUOTAS),
     UnsupportedApi(50, "DescribeUserScramCredentials", _SECURITY),

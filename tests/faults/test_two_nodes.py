@@ -7,6 +7,7 @@ one history.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections.abc import Iterator
@@ -35,8 +36,14 @@ def copy_of(node: Node, directory: Path) -> Node:
     # there.
     until(lambda: any(Path(node.store.removeprefix("file://")).rglob("topic.json")), "the topic is named in the bucket")
     other = Node(directory, store=node.store)
-    shutil.copytree(node.data_dir, other.data_dir)
+    shutil.copytree(node.data_dir, other.data_dir, copy_function=_copy_if_there)
     return other
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    """A running node replaces files by renaming temporary ones, which may be gone when their turn comes."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def write(node: Node, name: str, records: int) -> list[bytes]:

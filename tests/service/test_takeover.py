@@ -67,7 +67,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     found = consume(node, "orders", 2, 1000)
     assert len(found) == 1000
     assert max(offset for _, offset, _ in found.values()) + 1 >= 500
-    assert set(admin.list_topics(timeout=30).topics) == {"orders"}
+    assert set(admin.list_topics(timeout=30).topics) == {"__consumer_offsets", "orders"}
     resource = ConfigResource(ResourceType.TOPIC, "orders")
     configs = admin.describe_configs([resource])[resource].result(30)
     assert configs["max.message.bytes"].value == "123456"

@@ -7,7 +7,7 @@ Invariant: no request waits in a task of its own; an answer is the shard's futur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from grpc_api.contract.groups import (
@@ -115,7 +115,29 @@ class GroupService:
         return _then(answer, lambda done: self._with_ids(topics, done))
 
     def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]:
-        return self._ask(request, caller)
+        """Partitions that the cluster does not have are refused; as in Kafka the group is not asked if none is left."""
+        refusals: dict[tuple[int, int], LogError] = {}
+        known = []
+        for at, topic in enumerate(request.topics):
+            kept = []
+            for position, number in enumerate(topic.partitions):
+                if self._topics.has(topic.topic, number):
+                    kept.append(number)
+                else:
+                    refusals[at, position] = UnknownTopicOrPartition(f"{topic.topic}-{number} does not exist")
+            if kept:
+                known.append(topic._replace(partitions=kept))
+
+        def finish(done: OffsetsDeleted) -> OffsetsDeleted:
+            if done.error is not None:
+                return done
+            asked = [(topic.topic, topic.topic_id, topic.partitions) for topic in request.topics]
+            return OffsetsDeleted(None, _merged(asked, done.topics, refusals))
+
+        if not known:
+            return _known(finish(OffsetsDeleted(None)))
+        answer: asyncio.Future[OffsetsDeleted] = self._ask(request._replace(topics=known), caller)
+        return _then(answer, finish) if refusals else answer
 
     # --- administration -----------------------------------------------------------------------------------------------
     def list_groups(self, request: ListGroups) -> asyncio.Future[GroupsListed]:
@@ -201,25 +223,31 @@ def _unknown(asked: TopicPartitionIndexes) -> FetchedTopic:
 
 
 def _with_refusals(
-    asked: Sequence[TopicCommit], done: OffsetsCommitted, refusals: dict[tuple[int, int], LogError]
+    asked: Sequence[TopicCommit], done: OffsetsCommitted, refusals: Mapping[tuple[int, int], LogError]
 ) -> OffsetsCommitted:
     """The answer in the request's order, with the partitions that no shard saw."""
-    found = (outcome for topic in done.topics for outcome in topic.partitions)
-    return OffsetsCommitted(
-        [
-            TopicOutcome(
-                topic.topic,
-                [
-                    PartitionOutcome(commit.partition, refusals[at, position])
-                    if (at, position) in refusals
-                    else next(found)
-                    for position, commit in enumerate(topic.partitions)
-                ],
-                topic.topic_id,
-            )
-            for at, topic in enumerate(asked)
-        ]
-    )
+    rows = [(topic.topic, topic.topic_id, [each.partition for each in topic.partitions]) for topic in asked]
+    return OffsetsCommitted(_merged(rows, done.topics, refusals))
+
+
+def _merged(
+    asked: Sequence[tuple[str, TopicId | None, Sequence[int]]],
+    done: Sequence[TopicOutcome],
+    refusals: Mapping[tuple[int, int], LogError],
+) -> list[TopicOutcome]:
+    """Outcomes of what was asked, in its order: refusals by position, all others from `done`, which has the same order."""
+    found = (outcome for topic in done for outcome in topic.partitions)
+    return [
+        TopicOutcome(
+            topic,
+            [
+                PartitionOutcome(number, refusals[at, position]) if (at, position) in refusals else next(found)
+                for position, number in enumerate(partitions)
+            ],
+            topic_id,
+        )
+        for at, (topic, topic_id, partitions) in enumerate(asked)
+    ]
 
 
 def _known(answer: Answer) -> asyncio.Future[Answer]:

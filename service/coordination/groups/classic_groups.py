@@ -287,12 +287,13 @@ class ClassicGroups:
         if not request.group:
             return Left(InvalidGroupId("the group id is empty; set group.id"))
         if group is None:
-            return Left(UnknownMemberId(f"there is no group {request.group!r}; its members have left"))
+            gone = UnknownMemberId(f"there is no group {request.group!r}; its members have left")
+            return Left(None, [LeftMember(each.member_id, each.group_instance_id, gone) for each in request.members])
         left = [self._leave(group, each, outcome) for each in request.members]
-        gone = sum(1 for each in left if each.error is None)
-        if gone and group.state is not GroupState.EMPTY:
+        count = sum(1 for each in left if each.error is None)
+        if count and group.state is not GroupState.EMPTY:
             why = ", ".join(each.reason for each in request.members if each.reason) or "no reason given"
-            self.rebalancing.members_changed(group, f"{gone} members left: {why}", now_ms, outcome)
+            self.rebalancing.members_changed(group, f"{count} members left: {why}", now_ms, outcome)
         return Left(None, left)
 
     def _leave(self, group: ClassicGroup, each: LeavingMember, outcome: Outcome) -> LeftMember:

@@ -137,8 +137,6 @@ class GroupOffsets:
     # --- fetching -----------------------------------------------------------------------------------------------------
     def fetch(self, request: OffsetFetch) -> OffsetsFetched:
         """Committed offsets only. A group that does not exist has none."""
-        if not request.group:
-            return OffsetsFetched(InvalidGroupId("the group id is empty; set group.id"))
         if request.topics is not None:
             wanted = [(topic.topic, list(topic.partitions)) for topic in request.topics]
         else:
@@ -171,7 +169,7 @@ class GroupOffsets:
         if not request.group:
             return OffsetsDeleted(InvalidGroupId("the group id is empty; set group.id"))
         if group is None:
-            return OffsetsDeleted(GroupIdNotFound(f"there is no group {request.group!r}"))
+            return OffsetsDeleted(GroupIdNotFound(f"Group {request.group} not found."))
         topics = _subscribed(group)
         if group.state is not GroupState.EMPTY and topics is None:
             return OffsetsDeleted(
@@ -260,7 +258,7 @@ def _refused(topics: Sequence[TopicCommit], error: LogError) -> OffsetsCommitted
 def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetCommit) -> LogError | None:
     """Why the whole request is refused; None if it is taken."""
     is_outside = request.generation < 0
-    if not request.group:
+    if not request.group and isinstance(request, TxnOffsetCommit):  # OffsetCommit takes it, for old clients
         return InvalidGroupId("the group id is empty; set group.id")
     if group is None:
         if is_outside:

@@ -48,7 +48,7 @@ from service.coordination.groups.committed_offsets import CommittedOffsets
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import Outcome
-from storage_tiers.errors import GroupIdNotFound, InvalidGroupId, LogError, NonEmptyGroup
+from storage_tiers.errors import GroupIdNotFound, LogError, NonEmptyGroup
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ GroupEvent = (
     JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetCommit | TxnOffsetCommit | OffsetDelete | DeleteGroup
 )
 #: The type that ListGroups shows for every group of this protocol (KIP-848's name).
-CLASSIC = "Classic"
+CLASSIC = "classic"
 
 
 class GroupShard:
@@ -148,10 +148,8 @@ class GroupShard:
     def _delete(self, group_id: str, outcome: Outcome) -> GroupDeleted:
         error: LogError | None = None
         group = self._groups.groups.get(group_id)
-        if not group_id:
-            error = InvalidGroupId("the group id is empty")
-        elif group is None:
-            error = GroupIdNotFound(f"there is no group {group_id!r}")
+        if group is None:
+            error = GroupIdNotFound(f"Group {group_id} not found.")
         elif group.state is not GroupState.EMPTY:
             error = NonEmptyGroup(f"group {group_id} has {len(group.members)} members; stop them first")
         else:
@@ -219,7 +217,7 @@ class GroupShard:
         return self._offsets.fetch(request)
 
     def list(self, request: ListGroups) -> list[ListedGroup]:
-        if request.types and CLASSIC.lower() not in {each.lower() for each in request.types}:
+        if request.types and CLASSIC not in {each.lower() for each in request.types}:
             return []
         states = {each.lower() for each in request.states}
         return [
@@ -231,7 +229,7 @@ class GroupShard:
     def describe(self, request: DescribeGroup) -> DescribedGroup:
         group = self._groups.groups.get(request.group)
         if group is None or request.group in self._uncommitted:
-            error = GroupIdNotFound(f"there is no group {request.group!r}")
+            error = GroupIdNotFound(f"Group {request.group} not found.")
             return DescribedGroup(error, request.group, DEAD)
         protocol = group.protocol if group.state is GroupState.STABLE else None
         return DescribedGroup(

@@ -49,6 +49,27 @@ const commands = {
       await producer.disconnect()
     }
   },
+  // Reads `count` values as a member of a group, and commits.
+  group: async question => {
+    const consumer = client(question).consumer({ groupId: question.group, heartbeatInterval: 300 })
+    await consumer.connect()
+    try {
+      await consumer.subscribe({ topics: [question.topic], fromBeginning: true })
+      const found = []
+      await new Promise((resolve, reject) => {
+        consumer.on(consumer.events.CRASH, event => reject(event.payload.error))
+        consumer.run({
+          eachMessage: async ({ message }) => {
+            found.push(message.value.toString('base64'))
+            if (found.length >= question.count) resolve()
+          },
+        }).catch(reject)
+      })
+      return found
+    } finally {
+      await consumer.disconnect()
+    }
+  },
   // Any method of its admin client.
   admin: async question => {
     const admin = client(question).admin()

@@ -1,4 +1,4 @@
-"""There are no coordinators, and FindCoordinator says so in every version."""
+"""FindCoordinator: a group's coordinator in every version; none for transactional ids and unknown types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.kafka_gateway.handler_client import HandlerClient
 
-COORDINATOR_NOT_AVAILABLE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 15, 53
+INVALID_REQUEST, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 42, 53
 
 
 def request(version: int, kind: int) -> dict[str, Any]:
@@ -21,17 +21,24 @@ def rows(answer: Any, version: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_no_group_has_a_coordinator(handlers: HandlerClient, version: int) -> None:
+async def test_a_group_has_a_coordinator_at_its_listener(handlers: HandlerClient, version: int) -> None:
     found = rows(await handlers.ask("find_coordinator", version, **request(version, 0)), version)
-    assert {int(row.error_code) for row in found} == {COORDINATOR_NOT_AVAILABLE}
-    assert {(row.node_id, row.host, row.port) for row in found} == {(-1, "", -1)}
+    (broker,) = (await handlers.ask("metadata", 1, topics=())).brokers
+    assert {(int(row.error_code), row.node_id, row.host, row.port) for row in found} == {
+        (0, broker.node_id, broker.host, broker.port)
+    }
     assert [row.key for row in found] == ["a", "b"] if version >= 4 else len(found) == 1
-    if version >= 1:
-        assert "assign()" in found[0].error_message
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_no_transactional_id_may_be_used(handlers: HandlerClient, version: int) -> None:
     found = rows(await handlers.ask("find_coordinator", version, **request(version, 1)), version)
     assert {int(row.error_code) for row in found} == {TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    assert {(row.node_id, row.host, row.port) for row in found} == {(-1, "", -1)}
     assert "transactions are not served" in found[0].error_message
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_an_unknown_type_of_coordinator_is_refused(handlers: HandlerClient, version: int) -> None:
+    found = rows(await handlers.ask("find_coordinator", version, **request(version, 9)), version)
+    assert {int(row.error_code) for row in found} == {INVALID_REQUEST}

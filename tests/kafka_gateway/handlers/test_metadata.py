@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS, TELEMETRY_KEYS
+from kafka_gateway.handlers.api_versions import TELEMETRY_KEYS
 from kafka_gateway.options import Options
 from kafka_gateway.registry import by_key
 from tests.kafka_gateway.handler_client import CORRELATION, HandlerClient
@@ -111,19 +111,8 @@ async def test_api_versions_returns_the_table(handlers: HandlerClient, version: 
     answer = await handlers.ask("api_versions", version, **values)
     assert int(answer.error_code) == 0
     assert {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys} == {
-        key: (api.lowest, api.highest)
-        for key, api in by_key().items()
-        if key not in (*TELEMETRY_KEYS, *LIBRDKAFKA_KEYS)
+        key: (api.lowest, api.highest) for key, api in by_key().items() if key not in TELEMETRY_KEYS
     }
-
-
-@pytest.mark.parametrize("software", [("librdkafka", "2.0.2"), ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")])
-async def test_find_coordinator_is_advertised_because_librdkafka_infers_lz4_from_it(
-    handlers: HandlerClient, software: tuple[str, str]
-) -> None:
-    named = dict(zip(("client_software_name", "client_software_version"), software, strict=True))
-    answer = await handlers.ask("api_versions", 4, **named)
-    assert set(LIBRDKAFKA_KEYS) <= {row.api_key for row in answer.api_keys}
 
 
 @pytest.mark.parametrize(

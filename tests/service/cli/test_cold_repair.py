@@ -84,7 +84,8 @@ def test_a_manifest_that_was_lost_is_committed_again(node: Node, tmp_path: Path,
     assert consumed(node, "t") == lines(0, 3 * RECORDS).splitlines(keepends=True)
     again = at(node, "cold", "repair", "--cluster")
     assert again.code == 0
-    assert again.out.splitlines() == [
+    own = [line for line in again.out.splitlines() if "__consumer_offsets" not in line]
+    assert own == [
         "cluster.json: nothing to repair",
         "topic.json of t: nothing to repair",
         "t-0: nothing to repair",

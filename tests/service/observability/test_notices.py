@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -72,40 +71,6 @@ def test_http_and_grpc_are_named_in_the_log(node: Node) -> None:
     with grpc.insecure_channel(node.kafka) as channel, pytest.raises(grpc.RpcError):
         TopicsStub(channel).Seal(topics_pb2.SealRequest(topic="t"), timeout=10)
     until(lambda: any("an HTTP/2 preface" in line["error"] for line in said(node, "request.refused")), "gRPC is named")
-
-
-# --- groups ------------------------------------------------------------------------------------------------------------
-def test_the_notice_about_groups_is_logged_once_per_client(node: Node) -> None:
-    create(node, "grouped", 1, {})
-    for group in ("orders-app", "orders-app", "other-app"):
-        names = {"group.id": group, "client.id": "mine"}
-        consumer = Consumer({"bootstrap.servers": node.kafka, "enable.auto.commit": False, "log_level": 0, **names})
-        consumer.subscribe(["grouped"])
-        until(lambda: not consumer.consume(1, 0.05) and bool(said(node, "group.refused", group=group)), "it is said")  # noqa: B023
-        consumer.close()
-    lines = said(node, "group.refused")
-    assert [line["group"] for line in lines] == ["orders-app", "other-app"]
-    assert lines[0]["client_id"] == "mine"
-    assert lines[0]["client"].startswith("127.0.0.1:")
-    assert lines[0]["error"] == "consumer groups are not served; name partitions with assign()"
-
-
-def test_the_advice_of_the_notice_works(node: Node) -> None:
-    assert tidelog("topic", "create", "assigned", "-b", node.kafka).code == 0
-    assert tidelog("produce", "assigned", "-b", node.kafka, stdin="one\n").code == 0
-    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "orders-app", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("assigned", 0, 0)])
-    message = consumer.poll(30)
-    consumer.close()
-    assert message is not None and message.value() == b"one"
-
-
-def test_our_own_command_asks_for_no_group(node: Node) -> None:
-    assert tidelog("topic", "create", "read", "-b", node.kafka).code == 0
-    assert tidelog("consume", "read", "--exit-at-end", "-b", node.kafka).code == 0
-    assert tidelog("topic", "create", "after", "-b", node.kafka).code == 0
-    waits_for(node, "topic.created", topic="after")
-    assert not said(node, "group.refused", client_id="tidelog-cli")
 
 
 # --- compaction --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,24 @@
+"""Heartbeat, key 12, versions 0 to 4: a member is alive, and learns whether its group rebalances. v3 has static members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_api.contract.groups import Heartbeat, HeartbeatAnswer
+from kafka_gateway.errors import code_of
+from kafka_gateway.message_handler import Call, Delayed, Fields
+
+
+def serve(request: Any, call: Call) -> Delayed:
+    beat = Heartbeat(
+        request.group_id, request.generation_id, request.member_id, getattr(request, "group_instance_id", None)
+    )
+    return Delayed(call.core.groups.heartbeat(beat, call.caller), _fields)
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return {"error_code": code}
+
+
+def _fields(answer: HeartbeatAnswer) -> Fields:
+    return {"error_code": code_of(answer.error)}

@@ -1,0 +1,63 @@
+"""JoinGroup, key 11, versions 0 to 9: a member joins, and is answered when all have joined.
+
+v1 has a rebalance timeout of its own, v4 makes new members join again with the id they are given (KIP-394), v5 static members
+(KIP-345), v8 a reason (KIP-800), v9 lets a leader skip the assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_api.contract.groups import NO_GENERATION, UNKNOWN_MEMBER, Joined, JoinGroup, MemberProtocol
+from kafka_gateway.errors import code_of
+from kafka_gateway.message_handler import Call, Delayed, Fields
+from kafka_gateway.messages import milliseconds
+
+
+def serve(request: Any, call: Call) -> Delayed:
+    version = call.messages.version
+    session_ms = milliseconds(request.session_timeout)
+    join = JoinGroup(
+        request.group_id,
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        request.protocol_type,
+        [MemberProtocol(each.name, each.metadata) for each in request.protocols],
+        session_ms,
+        milliseconds(request.rebalance_timeout) if version >= 1 else session_ms,
+        version >= 4,
+        version >= 9,
+        getattr(request, "reason", None),
+    )
+    return Delayed(call.core.groups.join(join, call.caller), lambda joined: _fields(joined, call))
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return _answer(call, code, Joined(None, request.member_id))
+
+
+def _fields(joined: Joined, call: Call) -> Fields:
+    return _answer(call, code_of(joined.error), joined)
+
+
+def _answer(call: Call, code: int, joined: Joined) -> Fields:
+    # Below v7 the protocol is not nullable; Kafka writes "".
+    protocol = joined.protocol if joined.protocol is not None or call.messages.version >= 7 else ""
+    return {
+        "error_code": code,
+        "generation_id": joined.generation if code == 0 else NO_GENERATION,
+        "protocol_type": joined.protocol_type,
+        "protocol_name": protocol,
+        "leader": joined.leader if code == 0 else UNKNOWN_MEMBER,
+        "skip_assignment": joined.skip_assignment,
+        "member_id": joined.member_id,
+        "members": tuple(
+            call.make(
+                "JoinGroupResponseMember",
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in joined.members
+        ),
+    }

@@ -1,0 +1,42 @@
+"""SyncGroup, key 14, versions 0 to 5: the leader brings the assignment, every member gets its own when it is there.
+
+v5 names the protocol's type and name, and fails if they are not the group's (KIP-559).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_api.contract.groups import Synced, SyncGroup
+from kafka_gateway.errors import code_of
+from kafka_gateway.message_handler import Call, Delayed, Fields
+from storage_tiers.errors import InconsistentGroupProtocol
+
+
+def serve(request: Any, call: Call) -> Delayed:
+    protocol_type, protocol = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
+    if call.messages.version >= 5 and (protocol_type is None or protocol is None):
+        raise InconsistentGroupProtocol("SyncGroup 5 names the protocol's type and its name; send both")
+    sync = SyncGroup(
+        request.group_id,
+        request.generation_id,
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        [(each.member_id, each.assignment) for each in request.assignments],
+        protocol_type,
+        protocol,
+    )
+    return Delayed(call.core.groups.sync(sync, call.caller), _fields)
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return {"error_code": code, "protocol_type": None, "protocol_name": None, "assignment": b""}
+
+
+def _fields(synced: Synced) -> Fields:
+    return {
+        "error_code": code_of(synced.error),
+        "protocol_type": synced.protocol_type,
+        "protocol_name": synced.protocol,
+        "assignment": synced.assignment,
+    }

@@ -1,0 +1,151 @@
+"""Group requests through their handlers: waiting members cost no task, and each API has a coordinator's refusal in its place.
+
+What Apache Kafka answers to each request is in `tests/differential/sessions/groups.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kafka_gateway.reply import DelayedReply
+from service.coordination.runtime import ShardState
+from storage_tiers.errors import NotCoordinator
+from tests.kafka_gateway.handler_client import HandlerClient
+from tests.kafka_gateway.memory_core import MemoryCore
+
+NOT_COORDINATOR, INCONSISTENT_GROUP_PROTOCOL, NONE = 16, 23, 0
+SUBSCRIPTION = b"\0\0\0\0\0\1\0\5first\xff\xff\xff\xff"
+HALF_A_MINUTE = datetime.timedelta(seconds=30)
+
+
+def join(member: str = "", group: str = "g") -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "session_timeout": HALF_A_MINUTE,
+        "rebalance_timeout": HALF_A_MINUTE,
+        "member_id": member,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": ({"name": "range", "metadata": SUBSCRIPTION},),
+    }
+
+
+async def loaded(core: MemoryCore) -> None:
+    """Its group shards answer."""
+    hosts = core.groups._runtime.hosts.values()
+    async with asyncio.timeout(10):
+        while any(host.state is not ShardState.ACTIVE for host in hosts):
+            await asyncio.sleep(0.001)
+
+
+async def member(handlers: HandlerClient) -> str:
+    first = await handlers.ask("join_group", 5, **join())
+    joined = await handlers.ask("join_group", 5, **join(first.member_id))
+    assert int(joined.error_code) == NONE
+    return str(joined.member_id)
+
+
+async def test_members_that_wait_cost_no_task(core: MemoryCore, handlers: HandlerClient) -> None:
+    await loaded(core)
+    leader = await member(handlers)
+    before = len(asyncio.all_tasks())
+    waiting = [handlers.begin("join_group", 3, **join()) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert all(isinstance(reply, DelayedReply) and not reply.future.done() for reply in waiting)
+    assert len(asyncio.all_tasks()) == before
+    last = await handlers.ask("join_group", 3, **join(leader))
+    assert len(last.members) == 51
+    assert {(await reply.future).generation for reply in waiting} == {2}
+
+
+async def test_a_heartbeat_is_answered_in_the_same_turn(core: MemoryCore, handlers: HandlerClient) -> None:
+    await loaded(core)
+    beat = {"group_id": "g", "generation_id": 1, "member_id": await member(handlers)}
+    reply = handlers.begin("heartbeat", 4, **beat, group_instance_id=None)
+    assert isinstance(reply, Sequence)
+
+
+async def test_a_sync_that_names_both_is_taken(core: MemoryCore, handlers: HandlerClient) -> None:
+    await loaded(core)
+    sync = {"group_id": "g", "generation_id": 1, "member_id": await member(handlers), "group_instance_id": None}
+    plan = ({"member_id": sync["member_id"], "assignment": b"all"},)
+    without = await handlers.ask("sync_group", 5, **sync, assignments=plan, protocol_type=None, protocol_name=None)
+    assert int(without.error_code) == INCONSISTENT_GROUP_PROTOCOL
+    both = await handlers.ask(
+        "sync_group", 5, **sync, assignments=plan, protocol_type="consumer", protocol_name="range"
+    )
+    assert (int(both.error_code), both.assignment) == (NONE, b"all")
+
+
+OFFSETS = ({"name": "first", "partition_indexes": (0,)},)
+COMMITS = (
+    {"name": "first", "partitions": ({"partition_index": 0, "committed_offset": 1, "committed_metadata": None},)},
+)
+#: A request of each API, its version, and how its answer's codes are found.
+REFUSED: list[tuple[str, int, dict[str, Any], Any]] = [
+    ("join_group", 9, join(), lambda a: [a.error_code]),
+    ("join_group", 0, join(), lambda a: [a.error_code]),
+    (
+        "sync_group",
+        3,
+        {"group_id": "g", "generation_id": 1, "member_id": "m", "assignments": ()},
+        lambda a: [a.error_code],
+    ),
+    ("heartbeat", 0, {"group_id": "g", "generation_id": 1, "member_id": "m"}, lambda a: [a.error_code]),
+    ("leave_group", 2, {"group_id": "g", "member_id": "m"}, lambda a: [a.error_code]),
+    ("leave_group", 5, {"group_id": "g", "members": ()}, lambda a: [a.error_code]),
+    (
+        "offset_commit",
+        8,
+        {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "topics": COMMITS},
+        lambda a: [p.error_code for t in a.topics for p in t.partitions],
+    ),
+    (
+        "offset_fetch",
+        1,
+        {"group_id": "g", "topics": OFFSETS},
+        lambda a: [p.error_code for t in a.topics for p in t.partitions],
+    ),
+    ("offset_fetch", 7, {"group_id": "g", "topics": None, "require_stable": True}, lambda a: [a.error_code]),
+    (
+        "offset_fetch",
+        8,
+        {"groups": ({"group_id": "g", "topics": None},), "require_stable": False},
+        lambda a: [g.error_code for g in a.groups],
+    ),
+    (
+        "offset_delete",
+        0,
+        {"group_id": "g", "topics": ({"name": "first", "partitions": ({"partition_index": 0},)},)},
+        lambda a: [a.error_code],
+    ),
+    ("describe_groups", 6, {"groups": ("g", "h")}, lambda a: [g.error_code for g in a.groups]),
+    ("delete_groups", 2, {"groups_names": ("g", "h")}, lambda a: [r.error_code for r in a.results]),
+]
+
+
+@pytest.mark.parametrize(("api", "version", "request_", "codes"), REFUSED, ids=lambda case: str(case)[:24])
+async def test_a_broker_that_does_not_coordinate_a_group_says_so_in_the_place_of_the_api(
+    core: MemoryCore, handlers: HandlerClient, api: str, version: int, request_: dict[str, Any], codes: Any
+) -> None:
+    for number in tuple(core.groups._runtime.hosts):
+        core.groups._runtime.lost(number)
+    found = [int(code) for code in codes(await handlers.ask(api, version, **request_))]
+    assert found and set(found) == {NOT_COORDINATOR}
+
+
+async def test_a_member_that_waits_is_sent_away_when_its_coordinator_is_lost(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    await loaded(core)
+    await member(handlers)
+    waiting = handlers.begin("join_group", 3, **join())
+    assert isinstance(waiting, DelayedReply)
+    for number in tuple(core.groups._runtime.hosts):
+        core.groups._runtime.lost(number)
+    with pytest.raises(NotCoordinator):
+        await waiting.future
