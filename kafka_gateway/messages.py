@@ -43,6 +43,8 @@ _import_lean()
 #: Largest request that is read into objects: each byte of it may become one. 10,000 topics with the longest names take more
 #: than half of it.
 MESSAGE_BYTES = 4 << 20
+#: Largest SyncGroup: the assignments of thousands of members, which stay bytes. `socket.request.max.bytes` bounds it as well.
+SYNC_GROUP_BYTES = 64 << 20
 
 #: The topic id that stands for none.
 NO_TOPIC_ID = TopicId(bytes(16))
@@ -55,6 +57,7 @@ class Messages:
 
     def __init__(self, schema: str, version: int) -> None:
         self.version = version
+        self._most = SYNC_GROUP_BYTES if schema == "sync_group" else MESSAGE_BYTES
         camel = "".join(part.capitalize() for part in schema.split("_"))
         request = importlib.import_module(f"kio.schema.{schema}.v{version}.request")
         self._response = importlib.import_module(f"kio.schema.{schema}.v{version}.response")
@@ -79,8 +82,8 @@ class Messages:
         return at_once(self._steps, body)[0]
 
     def _check(self, body: bytes) -> None:
-        if len(body) > MESSAGE_BYTES:
-            raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {MESSAGE_BYTES} are accepted")
+        if len(body) > self._most:
+            raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {self._most} are accepted")
 
     def make(self, kind: str, /, **values: Any) -> Row:
         """A row of the response; `kind` is its class in Kafka's schema. Error codes and throttle times are numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPart
 from confluent_kafka.admin import AdminClient
 
 from tests.clients import tools
+from tests.differential.peer import Peer
+from tests.differential.sessions.groups import stable
 from tests.support.clients import create, produce
 from tests.support.node import Node
 from tests.support.talker import Talker
@@ -150,6 +153,29 @@ def test_a_group_outlives_a_killed_node(node: Node, topic: str) -> None:
         produce(node, topic, 2, first=900)
         assert len(read(one, 2)) == 2
         one.commit(asynchronous=False)
+
+
+def test_a_member_whose_heartbeat_lies_in_the_socket_outlives_a_pause_of_the_node(node: Node) -> None:
+    """The pause is longer than its session. Asked by hand: librdkafka leaves by itself after a session without answers."""
+    peer = Peer("node", node.kafka, "paused")
+    group, member, generation = stable(peer, session_timeout=6000)
+    beat = {"group_id": group, "member_id": member, "generation_id": generation}
+    assert node.process is not None
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        waiting = peer.begin("heartbeat", 0, **beat)
+        end = time.monotonic() + 9
+        until(lambda: time.sleep(0.1), lambda: time.monotonic() > end)
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    assert waiting.end("after the pause")["error_code"] == "NONE"
+    assert peer.quietly("heartbeat", 0, **beat)["error_code"] == "NONE"
+    # A member that sends nothing is gone after its session.
+    until(
+        lambda: time.sleep(0.2),
+        lambda: peer.quietly("describe_groups", 0, groups=[group])["groups"][0]["members"] == [],
+    )
+    peer.hang_up()
 
 
 async def test_aiokafka_members_share_partitions(node: Node, topic: str) -> None:

@@ -9,7 +9,7 @@ from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
 from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.message_writer import ANSWER_BYTES
-from kafka_gateway.messages import MESSAGE_BYTES
+from kafka_gateway.messages import MESSAGE_BYTES, SYNC_GROUP_BYTES
 from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
 from service.broker.api.append_queues import MAX_HELD_BYTES
@@ -74,7 +74,11 @@ _BEYOND = (
     ("topics, and partitions, of a Produce or Fetch", f"{PARTITIONS_A_REQUEST:,}", "the connection ends"),
     ("tagged fields of one structure of a request, and of its header", str(TAGS), "the connection ends"),
     ("characters of a config's value", f"{LONGEST_VALUE:,}", "INVALID_CONFIG"),
-    ("bytes of a request, Produce and Fetch aside", f"{MESSAGE_BYTES >> 20} MiB", "the connection ends"),
+    (
+        "bytes of a request, Produce and Fetch aside",
+        f"{MESSAGE_BYTES >> 20} MiB; of a SyncGroup {SYNC_GROUP_BYTES >> 20} MiB",
+        "the connection ends",
+    ),
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
     ("requests in slices at a time, and as many small ones", str(AT_WORK), "further ones wait in order of arrival"),

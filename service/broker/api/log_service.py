@@ -32,6 +32,7 @@ from service.broker.partition.validating import TakesLong
 from service.metadata.log import MetadataLog
 from storage_tiers.errors import (
     CorruptRecord,
+    InvalidTopic,
     LeaderNotAvailable,
     LogError,
     NotLeader,
@@ -155,6 +156,8 @@ class LogService:
                             continue
                     except TakesLong:
                         pass
+                if partition.is_coordinated:
+                    raise InvalidTopic(f"Cannot append to internal topic {wanted.partition.topic}")
                 delayed = delayed or _DelayedAnswers(answers, self._disk, self._refusal)
                 self._queues.append(partition, wanted.batch, delayed.wait(partition, len(answers) - 1))
             except LogError as error:
@@ -229,6 +232,8 @@ class LogService:
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         led = self._partitions.get(partition)
         led.check(Use.ADMIN)
+        if led.is_coordinated:
+            raise InvalidTopic(f"Cannot delete records of internal topic {partition.topic}")
         watermark = led.state.high_watermark
         target = watermark if before_offset == -1 else before_offset
         if not 0 <= target <= watermark:

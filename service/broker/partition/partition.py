@@ -17,6 +17,7 @@ from service.broker.partition import validating
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.state import ALL_STABLE, PartitionState
+from service.metadata.internal_topics import COORDINATED_TOPICS
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Ids
@@ -68,6 +69,7 @@ class Partition:
         "cluster_id",
         "counts",
         "flushed_ms",
+        "is_coordinated",
         "is_recovering",
         "leads",
         "life",
@@ -100,9 +102,11 @@ class Partition:
         self.topic_id: TopicId = log.hot.topic_id
         self.state = state
         self.waiters: set[Callable[[], None]] = set()
+        #: Whether a coordinator keeps its state here, to which clients do not append.
+        self.is_coordinated = self.partition.topic in COORDINATED_TOPICS
         #: Batches that wait for threads, and whether the next one has to wait behind them.
         self.queued = 0
-        self.queues = False
+        self.queues = self.is_coordinated
         self.counts = PartitionCounts()
         self.seal_below = 0
         self.tier_due_ms = 0
@@ -254,7 +258,7 @@ class Partition:
 
     def settle_queues(self) -> None:
         """After a change of the configs, and whenever a batch has left the queue."""
-        self.queues = self.queued > 0 or self.log.hot.settings.stored_as is not None
+        self.queues = self.queued > 0 or self.is_coordinated or self.log.hot.settings.stored_as is not None
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:

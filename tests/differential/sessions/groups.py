@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tests.differential.batches import batch
 from tests.differential.judge import Setup, session
 from tests.differential.message_trees import Tree
 from tests.differential.peer import ANSWER_SECONDS, Peer, PeerFailed
@@ -352,6 +353,20 @@ def removed_offsets(peer: Peer, version: int) -> None:
     ask("one that is gone", 0)
     peer.ask("offset_delete", version, "nothing", group_id=group, topics=[])
     peer.ask("offset_fetch", 5, "what is left", group_id=group, topics=None)
+
+
+@session("produce", versions=range(3, 13), setup=_GROUPS)
+def to_an_internal_topic(peer: Peer, version: int) -> None:
+    coordinated(peer)
+    rows = [{"name": "__consumer_offsets", "partition_data": [{"index": 0, "records": batch(b"x")}]}]
+    peer.ask("produce", version, "one batch", transactional_id=None, acks=-1, topic_data=rows)
+
+
+@session("delete_records", setup=_GROUPS)
+def of_an_internal_topic(peer: Peer, version: int) -> None:
+    coordinated(peer)
+    rows = [{"name": "__consumer_offsets", "partitions": [{"partition_index": 0, "offset": 0}]}]
+    peer.ask("delete_records", version, "up to the beginning", topics=rows)
 
 
 # --- administration ---------------------------------------------------------------------------------------------------

@@ -81,6 +81,17 @@ async def test_a_sync_that_names_both_is_taken(core: MemoryCore, handlers: Handl
     assert (int(both.error_code), both.assignment) == (NONE, b"all")
 
 
+async def test_a_leader_assigns_to_members_in_more_than_four_mebibytes(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    await loaded(core)
+    leader = await member(handlers)
+    plan = tuple({"member_id": f"m{n}", "assignment": bytes(3000)} for n in range(2000))
+    sync = {"group_id": "g", "generation_id": 1, "member_id": leader, "group_instance_id": None}
+    answer = await handlers.ask("sync_group", 3, **sync, assignments=plan)
+    assert (int(answer.error_code), answer.assignment) == (NONE, b"")
+
+
 OFFSETS = ({"name": "first", "partition_indexes": (0,)},)
 COMMITS = (
     {"name": "first", "partitions": ({"partition_index": 0, "committed_offset": 1, "committed_metadata": None},)},

@@ -22,10 +22,15 @@ from grpc_api.contract.groups import (
     TopicCommit,
     TopicPartitionIndexes,
 )
+from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.api.group_service import GroupService
+from service.coordination.runtime import partition_of
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    InvalidTopic,
     LogError,
     NotCoordinator,
     UnknownTopicId,
@@ -33,6 +38,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import TopicId, TopicPartition
 from tests.service.broker.support import Running, running
+from tests.support.faulty_store import FaultyStore
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
@@ -57,6 +63,7 @@ async def coordinated(node: Running, group: str) -> GroupService:
     async with asyncio.timeout(20):
         while not await asked():
             await asyncio.sleep(0.005)
+    await node.node.broker.assignment.settled()  # other partitions of the topic may still be opened
     return groups
 
 
@@ -209,3 +216,54 @@ async def test_requests_that_wait_end_when_the_node_stops(tmp_path: Path) -> Non
         assert not waiting.done()
     with pytest.raises(NotCoordinator):
         await waiting
+
+
+# --- the internal topic -----------------------------------------------------------------------------------------------
+async def test_clients_neither_append_to_it_nor_delete_its_records(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        groups = await coordinated(node, "g")
+        number = partition_of("g", 2)
+        end = await node.end("__consumer_offsets", number)
+        with pytest.raises(InvalidTopic, match="Cannot append to internal topic"):
+            await node.append("__consumer_offsets", b"x", partition=number)
+        with pytest.raises(InvalidTopic, match="Cannot delete records of internal topic"):
+            await node.log.delete_records(TopicPartition("__consumer_offsets", number), 0)
+        await node.core.configs.alter_configs(
+            Resource(ResourceKind.TOPIC, "__consumer_offsets"),
+            [ConfigAlteration("segment.bytes", AlterOp.SET, "5000000")],
+        )
+        with pytest.raises(InvalidTopic):
+            await node.append("__consumer_offsets", b"x", partition=number)
+        assert await node.end("__consumer_offsets", number) == end
+        await node.create("t")
+        await commit(groups, 1)
+
+
+async def test_groups_load_and_work_while_the_store_is_away(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        for offset in range(50):
+            await commit(groups, offset)
+        await node.seal("__consumer_offsets")
+        await commit(groups, 50)
+    store.down = True
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        groups = await coordinated(node, "g")
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [50]}
+        await commit(groups, 51)
+        await has_offsets(groups, {"t": [51]})
+
+
+async def test_groups_come_back_from_the_bucket_alone(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 7)
+        await node.seal("__consumer_offsets")
+        cluster = node.node.cluster_id
+    async with running(tmp_path / "new", store, broker=SETTINGS, take_over=cluster) as node:
+        groups = await coordinated(node, "g")
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [7]}
