@@ -132,7 +132,9 @@ class ShardHost(Generic[State]):
         self._answers: deque[tuple[int, asyncio.Future[Any], object]] = deque()
         #: Requests without an answer.
         self._waiting: set[asyncio.Future[Any]] = set()
+        #: The next tick, and the loop's time of it.
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         #: The loop's time before which no session ends.
         self._resumes_s = 0.0
 
@@ -247,9 +249,11 @@ class ShardHost(Generic[State]):
         now_ms, now_s = self._clock.steady_ms(), self._loop.time()
         at_s = max(now_s + (due_ms - now_ms) / 1000, now_s, self._resumes_s)
         if self._timer is not None:
-            if self._timer.when() <= at_s:
+            if self._timer_s <= at_s:
                 return
             self._timer.cancel()
+        # uvloop's handle of a call that is due already does not say when it is.
+        self._timer_s = at_s
         self._timer = self._loop.call_at(at_s, self._tick, now_ms + int((at_s - now_s) * 1000))
 
     def _tick(self, planned_ms: int) -> None:

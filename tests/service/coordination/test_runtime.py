@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from grpc_api.contract.groups import (
     Caller,
@@ -367,3 +368,21 @@ def _refuse(*_: object, **__: object) -> Iterator[LogError]:
 
 def _join(*, needs_member_id: bool, session: int = 10_000) -> JoinGroup:
     return JoinGroup("g", "", None, "consumer", [MemberProtocol("range", b"")], session, 60_000, needs_member_id)
+
+
+def test_members_that_join_in_one_turn_of_uvloop_are_all_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a delay of 0 the round is due at once, and uvloop's handle of such a call does not say when it is."""
+
+    async def join() -> None:
+        async with coordinated(tmp_path / "data", monkeypatch) as held:
+            protocols = [MemberProtocol("range", b"")]
+            one, other = (
+                held.host.ask(JoinGroup("g", "", name, "consumer", protocols, 30_000, 30_000, False), CALLER)
+                for name in ("a", "b")
+            )
+            assert {(await one).generation, (await other).generation} == {1}
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(join())
