@@ -56,6 +56,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
     UNKNOWN_PRODUCER_ID = 59
@@ -149,6 +150,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
     log.TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
     log.TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    log.OperationNotAttempted: ErrorCode.OPERATION_NOT_ATTEMPTED,
     log.InvalidTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
     log.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     log.TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,

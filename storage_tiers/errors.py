@@ -321,6 +321,12 @@ class TransactionalIdNotFound(LogError):
     advice = Advice.FIX
 
 
+class OperationNotAttempted(LogError):
+    """Another part of the request was refused, so this one was not tried."""
+
+    advice = Advice.FIX
+
+
 # --- administration ---------------------------------------------------------------------------------------------------
 class InvalidTopic(LogError):
     advice = Advice.FIX

@@ -8,10 +8,14 @@ transaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from grpc_api.contract.groups import Caller
 from storage_tiers.errors import LogError
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -24,12 +28,12 @@ NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, -1)
 
 class InitProducer(NamedTuple):
     """`expected` is the producer that a client wants to go on as (KIP-360), else NO_PRODUCER. `spare_producer_id` is an id
-    never given out before, which the coordinator uses if it needs one."""
+    never given out before, which the coordinator puts there for the case that it needs one."""
 
     transactional_id: str
     timeout_ms: int
-    expected: ProducerIdAndEpoch
-    spare_producer_id: int
+    expected: ProducerIdAndEpoch = NO_PRODUCER
+    spare_producer_id: int = NO_PRODUCER_ID
 
 
 class ProducerInitialized(NamedTuple):
@@ -54,14 +58,23 @@ class PartitionsAdded(NamedTuple):
     errors: Sequence[tuple[TopicPartition, LogError]] = ()
 
 
+class AddOffsets(NamedTuple):
+    """Adds the partition of `__consumer_offsets` that keeps `group`."""
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    group: str
+    client_version: int = 0
+
+
 class EndTransaction(NamedTuple):
     """`spare_producer_id` as in InitProducer: with version 2 the epochs of an id can run out here."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
     commit: bool
-    client_version: int
-    spare_producer_id: int
+    client_version: int = 0
+    spare_producer_id: int = NO_PRODUCER_ID
 
 
 class TransactionEnded(NamedTuple):
@@ -72,7 +85,7 @@ class TransactionEnded(NamedTuple):
 
 
 class Markers(NamedTuple):
-    """The markers that end a transaction in its partitions. `version` is the transaction's."""
+    """The markers that end a transaction in its partitions. `version` is the transaction's `transaction.version`."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -107,3 +120,40 @@ class ListedTransaction(NamedTuple):
     transactional_id: str
     producer_id: int
     state: str
+
+
+class TransactionsListed(NamedTuple):
+    """The transactions of the shards that this broker coordinates. `error` is that of the first shard that could not be asked;
+    the transactions of the others are there."""
+
+    error: LogError | None
+    transactions: Sequence[ListedTransaction] = ()
+
+
+class Transactions(Protocol):
+    """Transaction coordinators.
+
+    Every future ends with its answer, or with a LogError if the request was not decided or may not have been written:
+    NotCoordinator (another broker coordinates the transactional id), CoordinatorLoading, CoordinatorNotAvailable. A future that
+    is cancelled takes nothing back. A request that comes while the markers of the producer's last transaction are written
+    waits for them; nothing else waits but for records to be committed."""
+
+    async def coordinator(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates the transactional id. Creates the internal topic if there is none.
+        CoordinatorNotAvailable while it has no leader."""
+
+    async def init_producer(self, request: InitProducer, caller: Caller) -> ProducerInitialized: ...
+
+    def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
+        """If the cluster lacks some of the partitions, none is added: those get UnknownTopicOrPartition, and the others
+        OperationNotAttempted."""
+
+    async def add_offsets(self, request: AddOffsets, caller: Caller) -> PartitionsAdded:
+        """CoordinatorNotAvailable while the groups' topic does not exist; it is created."""
+
+    def end(self, request: EndTransaction, caller: Caller) -> asyncio.Future[TransactionEnded]:
+        """The answer comes once the decision is committed; the markers follow."""
+
+    def list(self, request: ListTransactions) -> asyncio.Future[TransactionsListed]: ...
+
+    def describe(self, transactional_id: str) -> asyncio.Future[DescribedTransaction]: ...

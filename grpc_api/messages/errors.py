@@ -93,6 +93,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.InvalidTransactionTimeout: Meaning("INVALID_TRANSACTION_TIMEOUT", _Code.INVALID_ARGUMENT),
     log.TransactionAbortable: Meaning("TRANSACTION_ABORTABLE", _Code.ABORTED),
     log.TransactionalIdNotFound: Meaning("TRANSACTIONAL_ID_NOT_FOUND", _Code.NOT_FOUND),
+    log.OperationNotAttempted: Meaning("OPERATION_NOT_ATTEMPTED", _Code.FAILED_PRECONDITION),
     log.InvalidTopic: Meaning("INVALID_TOPIC_EXCEPTION", _Code.INVALID_ARGUMENT),
     log.TopicExists: Meaning("TOPIC_ALREADY_EXISTS", _Code.ALREADY_EXISTS),
     log.TopicDeletionDisabled: Meaning("TOPIC_DELETION_DISABLED", _Code.INVALID_ARGUMENT),

@@ -9,10 +9,8 @@ from service.broker.api.append_queues import AppendQueues
 from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
 from service.broker.api.core import BrokerCore
-from service.broker.api.group_service import GroupService
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
-from service.broker.api.producer_ids import ProducerIds, blocks_of
 from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
 from service.broker.background.maintenance import Maintenance
@@ -60,11 +58,11 @@ def build_broker(
     )
     assignment.subscribe(work.tiering)
     publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
-    coordinators = build_coordinators(ground, configs)
+    coordinators = build_coordinators(ground, configs, partitions)
     assignment.subscribe(coordinators.led)
     queues = AppendQueues()
     return Broker(
-        core=_core(ground, configs, tier, work, partitions, assignment, queues, coordinators.groups),
+        core=_core(ground, configs, tier, work, partitions, assignment, queues, coordinators),
         partitions=partitions,
         assignment=assignment,
         append_queues=queues,
@@ -93,7 +91,7 @@ def _core(
     partitions: Partitions,
     assignment: Assignment,
     queues: AppendQueues,
-    groups: GroupService,
+    coordinators: NodeCoordinators,
 ) -> BrokerCore:
     settings, metadata = ground.settings, ground.metadata
     access = None if tier is None else tier.access
@@ -102,7 +100,7 @@ def _core(
         LogService(
             partitions,
             metadata,
-            producer_ids=ProducerIds(blocks_of(metadata, settings.node_id)),
+            producer_ids=coordinators.producer_ids,
             tiering=work.tiering,
             disk=work.disk,
             queues=queues,
@@ -119,5 +117,6 @@ def _core(
             data_path=ground.data.path,
             clock=ground.host.clock,
         ),
-        groups,
+        coordinators.groups,
+        coordinators.transactions,
     )

@@ -9,38 +9,58 @@ from grpc_api.contract.topics import NewTopic
 from service.broker.api.group_service import GroupService
 from service.broker.api.internal_topics import InternalTopic
 from service.broker.api.known_partitions import KnownPartitions
+from service.broker.api.producer_ids import ProducerIds, blocks_of
+from service.broker.api.transaction_markers import TransactionMarkers
+from service.broker.api.transaction_service import TransactionService
 from service.broker.background.offset_expiry import OffsetExpiry
 from service.broker.partition.coordinators import Coordinators
+from service.broker.partition.partitions import Partitions
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime
-from service.metadata.internal_topics import CONSUMER_OFFSETS, consumer_offsets_configs
+from service.coordination.transactions.shard import TransactionSettings, TransactionShard
+from service.metadata.internal_topics import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    consumer_offsets_configs,
+    transaction_state_configs,
+)
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
 
 #: Pauses in seconds between attempts to load a coordinator whose partition cannot be read.
 LOADING = BackoffSettings(0.1, 5.0)
+#: And between attempts to write the markers of a transaction.
+MARKING = BackoffSettings(0.02, 1.0)
 MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCoordinators:
-    """`led` loads and unloads the shards; `groups` is the contract's service."""
+    """`led` loads and unloads the shards; `groups` and `transactions` are the contract's services. All of the node's producer
+    ids are of `producer_ids`."""
 
     led: Coordinators
     groups: GroupService
+    transactions: TransactionService
+    markers: TransactionMarkers
+    producer_ids: ProducerIds
     offset_expiry: OffsetExpiry
     offsets_topic: InternalTopic
+    transactions_topic: InternalTopic
 
     async def close(self) -> None:
         await self.offsets_topic.close()
+        await self.transactions_topic.close()
+        await self.markers.close()
         await self.led.close()
 
 
-def build_coordinators(ground: Ground, configs: NodeConfigs) -> NodeCoordinators:
+def build_coordinators(ground: Ground, configs: NodeConfigs, partitions: Partitions) -> NodeCoordinators:
     host, broker, metadata = ground.host, configs.broker, ground.metadata
     lane, topics = Lane(), KnownPartitions(metadata)
 
@@ -55,12 +75,47 @@ def build_coordinators(ground: Ground, configs: NodeConfigs) -> NodeCoordinators
         own = consumer_offsets_configs(broker.offsets_topic_segment_bytes)
         return NewTopic(CONSUMER_OFFSETS, broker.offsets_topic_num_partitions, 1, own)
 
-    topic = InternalTopic(metadata, configs.resolver, host.rng, offsets_topic)
+    def transactions_topic() -> NewTopic:
+        own = transaction_state_configs(
+            broker.transaction_state_log_segment_bytes, broker.transaction_state_log_min_isr
+        )
+        return NewTopic(TRANSACTION_STATE, broker.transaction_state_log_num_partitions, 1, own)
+
+    backoff = partial(Backoff, MARKING, host.rng)
+    markers = TransactionMarkers(
+        partitions, groups, topics, partial(_epoch_of, partitions), clock=host.clock, backoff=backoff
+    )
+    transactions = CoordinatorRuntime(
+        TRANSACTION_STATE,
+        lambda: TransactionShard(_transaction_settings(configs)),
+        clock=host.clock,
+        lane=lane,
+        backoff=partial(Backoff, LOADING, host.rng),
+        after=markers.decided,
+    )
+    offsets = InternalTopic(metadata, configs.resolver, host.rng, offsets_topic)
+    decisions = InternalTopic(metadata, configs.resolver, host.rng, transactions_topic)
+    producer_ids = ProducerIds(blocks_of(metadata, ground.settings.node_id))
     return NodeCoordinators(
-        Coordinators({CONSUMER_OFFSETS: groups}),
-        GroupService(groups, topic, topics),
+        Coordinators({CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}),
+        GroupService(groups, offsets, topics),
+        TransactionService(transactions, decisions, offsets, topics, producer_ids.next, clock=host.clock),
+        markers,
+        producer_ids,
         OffsetExpiry(groups, metadata, topics, lane),
-        topic,
+        offsets,
+        decisions,
+    )
+
+
+def _epoch_of(partitions: Partitions, coordinator: TopicPartition) -> int:
+    return partitions.get(coordinator).state.leader_epoch
+
+
+def _transaction_settings(configs: NodeConfigs) -> TransactionSettings:
+    broker = configs.broker
+    return TransactionSettings(
+        max_timeout_ms=broker.transaction_max_timeout_ms, expiration_ms=broker.transactional_id_expiration_ms
     )
 
 

@@ -301,6 +301,38 @@ _GROUPS = (
     ),
 )
 
+_TRANSACTIONS = (
+    _key(
+        "transaction.max.timeout.ms",
+        _INT,
+        900_000,
+        "Longest transaction timeout that a producer may ask for.",
+        at_least(1),
+    ),
+    _key(
+        "transactional.id.expiration.ms",
+        _INT,
+        604_800_000,
+        "Milliseconds after which an unused transactional id is forgotten.",
+        at_least(1),
+    ),
+    _key("transaction.state.log.num.partitions", _INT, 50, "Partitions of the transactions topic.", at_least(1)),
+    _key(
+        "transaction.state.log.min.isr",
+        _INT,
+        2,
+        "In-sync replicas that a write to the transactions topic needs.",
+        at_least(1),
+    ),
+    _key(
+        "transaction.state.log.segment.bytes",
+        _INT,
+        100 << 20,
+        "Size in bytes at which a segment of the transactions topic is closed.",
+        at_least(1),
+    ),
+)
+
 _TIER = (
     _key(
         "tidelog.tier.delete.grace.ms",
@@ -403,5 +435,6 @@ _METRICS = (
 )
 
 BROKER_KEYS = Registry(
-    ConfigScope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_GROUPS, *_TIER, *_METRICS, *unsupported_keys())
+    ConfigScope.BROKER,
+    (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_GROUPS, *_TRANSACTIONS, *_TIER, *_METRICS, *unsupported_keys()),
 )

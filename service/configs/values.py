@@ -80,6 +80,11 @@ class BrokerConfigs(Values):
     tidelog_tier_delete_grace_ms = Typed[int]("tidelog.tier.delete.grace.ms")
     tidelog_tier_max_lag_ms = Typed[int]("tidelog.tier.max.lag.ms")
     tidelog_tier_read_most_waiting_percent = Typed[int]("tidelog.tier.read.most.waiting.percent")
+    transaction_max_timeout_ms = Typed[int]("transaction.max.timeout.ms")
+    transaction_state_log_min_isr = Typed[int]("transaction.state.log.min.isr")
+    transaction_state_log_num_partitions = Typed[int]("transaction.state.log.num.partitions")
+    transaction_state_log_segment_bytes = Typed[int]("transaction.state.log.segment.bytes")
+    transactional_id_expiration_ms = Typed[int]("transactional.id.expiration.ms")
 
 
 class TopicConfigs(Values):

@@ -108,7 +108,9 @@ class ShardHost(Generic[State]):
         clock: Clock,
         lane: Lane,
         backoff: Callable[[], Backoff],
+        after: Callable[[ShardHost[State]], None] | None = None,
     ) -> None:
+        """`after` is called whenever the shard is loaded or some of its records are committed; it may not ask at once."""
         self.partition = partition
         self.state = ShardState.LOADING
         self._log = log
@@ -116,6 +118,7 @@ class ShardHost(Generic[State]):
         self._clock = clock
         self._lane = lane
         self._backoff = backoff
+        self._after = after
         self._loop = asyncio.get_running_loop()
         self._why: LogError = _loading(partition)
         self._begin(new())
@@ -163,6 +166,17 @@ class ShardHost(Generic[State]):
         """A decision that nobody asked for, such as removing what has expired. Raises as `ask`."""
         self._check()
         self._take(decide(self._shard, self._clock.steady_ms()))
+
+    def end_transaction(self, append: Callable[[], Appended], producer_id: int, *, commit: bool) -> Appended:
+        """Writes a marker with `append` into the shard's partition, behind everything that was decided before, and ends the
+        producer's transaction in the shard. LogError if nothing was written."""
+        self._check()
+        self._write()
+        self._check()
+        appended = append()
+        self._shard.end_transaction(producer_id, commit=commit)
+        self._appended(appended, self._shard.written)
+        return appended
 
     def _check(self) -> None:
         if self.state is not ShardState.ACTIVE:
@@ -214,6 +228,9 @@ class ShardHost(Generic[State]):
         except LogError as error:
             self._fail(error)
             return
+        self._appended(appended, through)
+
+    def _appended(self, appended: Appended, through: int) -> None:
         if appended.committed is None and not self._appending:
             self._committed(through)
             return
@@ -239,6 +256,8 @@ class ShardHost(Generic[State]):
             _, waiter, answer = self._answers.popleft()
             if not waiter.done():
                 waiter.set_result(answer)
+        if self._after is not None:
+            self._after(self)
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def _arm(self) -> None:
@@ -310,6 +329,8 @@ class ShardHost(Generic[State]):
         now_ms = self._clock.steady_ms()
         events.info(log, "coordinator.loaded", partition=self.partition, records=records, ms=now_ms - began_ms)
         self._take(self._shard.loaded(now_ms))
+        if self._after is not None:
+            self._after(self)
 
     def _fail(self, error: LogError) -> None:
         """A record could not be written: the shard is ahead of its log, and is loaded again."""
@@ -343,9 +364,17 @@ class CoordinatorRuntime(Generic[State]):
     """The shards of one internal topic that this node coordinates, by partition number."""
 
     def __init__(
-        self, topic: str, new: Callable[[], State], *, clock: Clock, lane: Lane, backoff: Callable[[], Backoff]
+        self,
+        topic: str,
+        new: Callable[[], State],
+        *,
+        clock: Clock,
+        lane: Lane,
+        backoff: Callable[[], Backoff],
+        after: Callable[[ShardHost[State]], None] | None = None,
     ) -> None:
         self._topic = topic
+        self._after = after
         self._new = new
         self._clock = clock
         self._lane = lane
@@ -367,6 +396,7 @@ class CoordinatorRuntime(Generic[State]):
             clock=self._clock,
             lane=self._lane,
             backoff=self._backoff,
+            after=self._after,
         )
 
     def lost(self, partition: int) -> None:

@@ -56,6 +56,7 @@ NUMBERS = {
     "InvalidProducerIdMapping": 49,
     "InvalidTransactionTimeout": 50,
     "ConcurrentTransactions": 51,
+    "OperationNotAttempted": 55,
     "DirectoryLocked": 56,
     "PreconditionFailed": 56,
     "StorageError": 56,

@@ -10,6 +10,7 @@ from service.broker.api.group_service import GroupService
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.topic_service import TopicService
+from service.broker.api.transaction_service import TransactionService
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,4 @@ class BrokerCore:
     cold: ColdService
     node: NodeService
     groups: GroupService
+    transactions: TransactionService

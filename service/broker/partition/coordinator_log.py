@@ -14,7 +14,7 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.validating import TakesLong
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import StorageError
-from storage_tiers.records.batch import headers
+from storage_tiers.records.batch import headers, read_header
 from storage_tiers.types import FileSlice
 
 #: Bytes that are read at a time; a batch may be longer.
@@ -31,6 +31,8 @@ class PartitionLog:
 
     def append(self, batch: bytes) -> Appended:
         partition, view = self._partition, memoryview(batch)
+        if read_header(batch).transactional:
+            return partition.append_coordinated(view)
         try:
             return partition.append(view)
         except TakesLong:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from grpc_api.contract.log import Appended, Isolation
+from grpc_api.contract.transactions import Markers
 from service.broker.partition import validating
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
@@ -40,7 +41,9 @@ from storage_tiers.records.batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     plain_header,
+    read_header,
 )
+from storage_tiers.records.builder import ControlKind, build_control_batch
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
 
@@ -325,6 +328,33 @@ class Partition:
                 return duplicate
         base = hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return self._appended(base, header, stamped)
+
+    def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended:
+        """Ends the producer's transaction here as its coordinator decided. InvalidProducerEpoch if a newer producer has begun,
+        FencedWriter if a newer coordinator has written."""
+        self.check_writable()
+        producer_id, epoch = markers.producer
+        self.log.hot.end.producers.check_marker(
+            producer_id, epoch, coordinator_epoch, transaction_version=markers.version
+        )
+        batch = build_control_batch(
+            ControlKind.COMMIT if markers.commit else ControlKind.ABORT,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._clock.unix_ms(),
+        )
+        return self._append_checked(memoryview(batch), read_header(batch))
+
+    def append_coordinated(self, batch: memoryview) -> Appended:
+        """Appends a coordinator's batch in a client's transaction, which the coordinator has checked; it has no sequence."""
+        self.check_writable()
+        return self._append_checked(batch, read_header(batch))
+
+    def _append_checked(self, batch: memoryview, header: BatchHeader) -> Appended:
+        now_ms = self._clock.steady_ms()
+        base = self.log.hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        return self._appended(base, header, -1)
 
     def _appended(self, base: int, header: BatchHeader, stamped: int) -> Appended:
         hot = self.log.hot

@@ -1,0 +1,154 @@
+"""Writes the markers of decided transactions, and tells their shard when all of them are committed.
+
+Retries until each partition has its marker, or is deleted. A coordinator that was lost, or loaded again, takes its transactions
+along: whoever loads it next asks for the markers again, and a partition takes a repeated marker.
+
+Invariant: one task per transaction. It ends with the transaction completed, its coordinator gone, or a partition that knows a
+later epoch of the producer: then the decision is not this coordinator's any more, and it stops, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from grpc_api.contract.log import Appended
+from grpc_api.contract.transactions import Markers
+from service.coordination.groups.shard import GroupShard
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.transactions.shard import TransactionShard
+from service.metadata.internal_topics import CONSUMER_OFFSETS
+from storage_tiers import events
+from storage_tiers.backoff import Backoff
+from storage_tiers.clock import Clock
+from storage_tiers.errors import FencedWriter, InvalidProducerEpoch, LogError, UnknownTopicOrPartition
+from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class MarkedPartition(Protocol):
+    def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended: ...
+
+
+class MarkerPartitions(Protocol):
+    """The partitions of this node (`Partitions`)."""
+
+    def get(self, partition: TopicPartition) -> MarkedPartition: ...
+
+
+class Existing(Protocol):
+    def has(self, topic: str, partition: int) -> bool: ...
+
+
+class TransactionMarkers:
+    def __init__(
+        self,
+        partitions: MarkerPartitions,
+        groups: CoordinatorRuntime[GroupShard],
+        existing: Existing,
+        epoch_of: Callable[[TopicPartition], int],
+        *,
+        clock: Clock,
+        backoff: Callable[[], Backoff],
+    ) -> None:
+        """`epoch_of` gives the leader epoch of a coordinator's partition, with which its markers are fenced."""
+        self._partitions = partitions
+        self._groups = groups
+        self._existing = existing
+        self._epoch_of = epoch_of
+        self._clock = clock
+        self._backoff = backoff
+        #: By transactional id.
+        self._writing: dict[str, tuple[Markers, asyncio.Task[None]]] = {}
+
+    def decided(self, host: ShardHost[TransactionShard]) -> None:
+        """Some of the shard's records are committed: the decisions among them are carried out once their answers are on their
+        way."""
+        asyncio.get_running_loop().call_soon(self._begin, host)
+
+    def _begin(self, host: ShardHost[TransactionShard]) -> None:
+        try:
+            prepared = host.look(lambda shard: shard.prepared())
+        except LogError:
+            return  # it is loaded again, or elsewhere
+        for markers in prepared:
+            name = markers.transactional_id
+            before = self._writing.get(name)
+            if before is not None:
+                if before[0] == markers:
+                    continue
+                before[1].cancel()
+            task = asyncio.get_running_loop().create_task(self._complete(host, markers), name=f"markers of {name}")
+            self._writing[name] = (markers, task)
+            task.add_done_callback(partial(self._ended, name))
+
+    def _ended(self, name: str, done: asyncio.Task[None]) -> None:
+        found = self._writing.get(name)
+        if found is not None and found[1] is done:
+            del self._writing[name]
+
+    async def _complete(self, host: ShardHost[TransactionShard], markers: Markers) -> None:
+        wanted, backoff = list(markers.partitions), self._backoff()
+        try:
+            while wanted:
+                wanted = await self._write(wanted, markers, self._epoch_of(host.partition))
+                if wanted:
+                    await self._clock.sleep(backoff.next_delay())
+                    host.look(lambda _: None)
+            host.change(lambda shard, now_ms: shard.completed(markers, now_ms))
+        except (FencedWriter, InvalidProducerEpoch) as error:
+            events.warning(
+                log,
+                "transaction.marker_refused",
+                transactional_id=markers.transactional_id,
+                producer_id=markers.producer.id,
+                error=error,
+            )
+        except LogError:
+            return  # the coordinator is gone; the next one asks for the markers again
+
+    async def _write(self, wanted: list[TopicPartition], markers: Markers, epoch: int) -> list[TopicPartition]:
+        """The partitions that are to be tried again. FencedWriter or InvalidProducerEpoch if the decision is outdated."""
+        left: list[TopicPartition] = []
+        waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
+        for partition in wanted:
+            try:
+                done = self._append(partition, markers, epoch).committed
+            except (FencedWriter, InvalidProducerEpoch):
+                raise
+            except LogError as error:
+                if self._is_wanted(partition, error):
+                    left.append(partition)
+                continue
+            if done is not None:
+                waiting.append((partition, done))
+        for partition, done in waiting:
+            try:
+                await done
+            except LogError as error:
+                if self._is_wanted(partition, error):
+                    left.append(partition)
+        return left
+
+    def _append(self, partition: TopicPartition, markers: Markers, epoch: int) -> Appended:
+        found = self._partitions.get(partition)
+        if partition.topic != CONSUMER_OFFSETS:
+            return found.append_marker(markers, epoch)
+        return self._groups.host(partition.partition).end_transaction(
+            lambda: found.append_marker(markers, epoch), markers.producer.id, commit=markers.commit
+        )
+
+    def _is_wanted(self, partition: TopicPartition, error: LogError) -> bool:
+        """False once the partition is deleted: it needs no marker."""
+        return not isinstance(error, UnknownTopicOrPartition) or self._existing.has(*partition)
+
+    async def close(self) -> None:
+        tasks = {task for _, task in self._writing.values()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,152 @@
+"""The contract's `Transactions`: sends each request to the shard of its transactional id, if this broker coordinates it.
+
+Partitions are looked up here, before a shard sees them, and producer ids are reserved here: a shard neither knows the cluster
+nor waits. What the shards decide `transaction_markers.py` carries out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from grpc_api.contract.groups import Caller
+from grpc_api.contract.transactions import (
+    AddOffsets,
+    AddPartitions,
+    DescribedTransaction,
+    EndTransaction,
+    InitProducer,
+    ListedTransaction,
+    ListTransactions,
+    PartitionsAdded,
+    ProducerInitialized,
+    TransactionEnded,
+    TransactionsListed,
+)
+from service.broker.api.group_service import GroupTopic, Partitioned
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.transactions.shard import TransactionShard
+from service.coordination.transactions.transaction import EPOCH_PER_TRANSACTION, LAST_EPOCH, TransactionEvent
+from service.metadata.internal_topics import CONSUMER_OFFSETS
+from storage_tiers.clock import Clock
+from storage_tiers.errors import (
+    CoordinatorNotAvailable,
+    LogError,
+    NotCoordinator,
+    OperationNotAttempted,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.types import TopicPartition
+
+
+class TransactionService:
+    """`next_id` reserves a producer id that was never given out."""
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[TransactionShard],
+        topic: GroupTopic,
+        offsets_topic: GroupTopic,
+        topics: Partitioned,
+        next_id: Callable[[], Awaitable[int]],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._runtime = runtime
+        self._topic = topic
+        self._offsets_topic = offsets_topic
+        self._topics = topics
+        self._next_id = next_id
+        self._clock = clock
+
+    async def coordinator(self, transactional_id: str) -> int:
+        return await self._topic.coordinator(transactional_id)
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+    async def init_producer(self, request: InitProducer, caller: Caller) -> ProducerInitialized:
+        self._host(request.transactional_id)  # no id is spent on a request that belongs elsewhere
+        asked = request._replace(spare_producer_id=await self._next_id())
+        answer: ProducerInitialized = await self._ask(asked, caller)
+        return answer
+
+    def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
+        unknown = {each for each in request.partitions if not self._topics.has(*each)}
+        if not unknown:
+            return self._ask(request, caller)
+        errors = [(each, _not_added(each, unknown)) for each in request.partitions]
+        return _answered(PartitionsAdded(None, errors))
+
+    async def add_offsets(self, request: AddOffsets, caller: Caller) -> PartitionsAdded:
+        partition = self._offsets_topic.partition_of(request.group)
+        if partition is None:
+            await self._offsets_topic.coordinator(request.group)  # raises, and has the topic made
+            raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS} is being created; retry")
+        event = AddPartitions(
+            request.transactional_id,
+            request.producer,
+            (TopicPartition(CONSUMER_OFFSETS, partition),),
+            client_version=request.client_version,
+        )
+        answer: PartitionsAdded = await self._ask(event, caller)
+        return answer
+
+    def end(self, request: EndTransaction, caller: Caller) -> asyncio.Future[TransactionEnded]:
+        if request.client_version >= EPOCH_PER_TRANSACTION and request.producer.epoch >= LAST_EPOCH:
+            return asyncio.ensure_future(self._end_with_new_id(request, caller))
+        return self._ask(request, caller)
+
+    async def _end_with_new_id(self, request: EndTransaction, caller: Caller) -> TransactionEnded:
+        """The producer's id has no epoch left: the next transaction begins under another."""
+        asked = request._replace(spare_producer_id=await self._next_id())
+        answer: TransactionEnded = await self._ask(asked, caller)
+        return answer
+
+    # --- administration -----------------------------------------------------------------------------------------------
+    def list(self, request: ListTransactions) -> asyncio.Future[TransactionsListed]:
+        error: LogError | None = None
+        found: list[ListedTransaction] = []
+        now_ms = self._clock.steady_ms()
+        for host in self._runtime.hosts.values():
+            try:
+                found += host.look(lambda shard: shard.list(request, now_ms))
+            except LogError as refused:
+                error = error or refused
+        return _answered(TransactionsListed(error, found))
+
+    def describe(self, transactional_id: str) -> asyncio.Future[DescribedTransaction]:
+        try:
+            return _answered(self._host(transactional_id).look(lambda shard: shard.describe(transactional_id)))
+        except LogError as error:
+            return _failed(error)
+
+    # --- shards -------------------------------------------------------------------------------------------------------
+    def _host(self, transactional_id: str) -> ShardHost[TransactionShard]:
+        partition = self._topic.partition_of(transactional_id)
+        if partition is None:
+            raise NotCoordinator("this cluster has no transaction coordinator yet; find the coordinator again")
+        return self._runtime.host(partition)
+
+    def _ask(self, event: TransactionEvent, caller: Caller) -> asyncio.Future[Any]:
+        try:
+            return self._host(event.transactional_id).ask(event, caller)
+        except LogError as error:
+            return _failed(error)
+
+
+def _not_added(partition: TopicPartition, unknown: set[TopicPartition]) -> LogError:
+    if partition in unknown:
+        return UnknownTopicOrPartition(f"{partition} does not exist")
+    return OperationNotAttempted(f"{partition} was not added, because another partition of the request does not exist")
+
+
+def _answered(answer: Any) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future
+
+
+def _failed(error: LogError) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
