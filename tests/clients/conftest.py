@@ -14,6 +14,8 @@ from tests.support.node import Node
 from tests.support.talker import Talker
 
 HERE = Path(__file__).parent
+#: Groups wait for no further members, and sessions may be short.
+SOON: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 1000}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -25,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with Node(tmp_path_factory.mktemp("clients")) as started:
+    with Node(tmp_path_factory.mktemp("clients"), settings=SOON) as started:
         yield started
 
 

@@ -158,13 +158,13 @@ def test_a_group_outlives_a_killed_node(node: Node, topic: str) -> None:
 def test_a_member_whose_heartbeat_lies_in_the_socket_outlives_a_pause_of_the_node(node: Node) -> None:
     """The pause is longer than its session. Asked by hand: librdkafka leaves by itself after a session without answers."""
     peer = Peer("node", node.kafka, "paused")
-    group, member, generation = stable(peer, session_timeout=6000)
+    group, member, generation = stable(peer, session_timeout=2000)
     beat = {"group_id": group, "member_id": member, "generation_id": generation}
     assert node.process is not None
     node.process.send_signal(signal.SIGSTOP)
     try:
         waiting = peer.begin("heartbeat", 0, **beat)
-        end = time.monotonic() + 9
+        end = time.monotonic() + 4
         until(lambda: time.sleep(0.1), lambda: time.monotonic() > end)
     finally:
         node.process.send_signal(signal.SIGCONT)
