@@ -323,8 +323,6 @@ class ShardHost(Generic[State]):
                             await turn.rest()
         finally:
             turn.leave()
-        if self.state is ShardState.CLOSED:
-            return
         self.state = ShardState.ACTIVE
         now_ms = self._clock.steady_ms()
         events.info(log, "coordinator.loaded", partition=self.partition, records=records, ms=now_ms - began_ms)

@@ -193,7 +193,6 @@ class ClassicGroup:
     def begin_generation(self, now_ms: int) -> None:
         """The members that have joined are the next generation."""
         self.generation += 1
-        self.pending_syncs.clear()
         if self.members:
             self.protocol = self.selected_protocol()
             self.enter(GroupState.COMPLETING_REBALANCE, now_ms)

@@ -60,9 +60,6 @@ class Rebalancing:
 
     def drop(self, group: ClassicGroup, member_id: str, outcome: Outcome, why: LogError | None = None) -> None:
         """Removes a member, or an id that awaits one, and answers what of it waits: with `why`, else that it is unknown."""
-        pending = group.pending_joins.get(member_id)
-        if pending is not None:
-            self._deadlines.clear(pending)
         member = group.members.get(member_id)
         if member is not None:
             if member.session is not None:
@@ -109,7 +106,6 @@ class Rebalancing:
         elif group.has_all_joined:
             self.complete(group, now_ms, outcome)
         else:
-            group.initial_remaining_ms = 0
             self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
 
     def go_on(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
@@ -143,7 +139,6 @@ class Rebalancing:
 
     def complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """Removes the dynamic members that have not joined and begins the next generation; waits again where none has."""
-        self._deadlines.clear(group.join)
         for member in [each for each in group.members.values() if each.join_waiter is None]:
             if member.group_instance_id is None:
                 self.drop(group, member.member_id, outcome)
@@ -203,8 +198,6 @@ class Rebalancing:
     def has_synced(self, group: ClassicGroup, member_id: str) -> None:
         """The member has asked for its assignment."""
         group.pending_syncs.pop(member_id, None)
-        if not group.pending_syncs:
-            self._deadlines.clear(group.sync)
 
     def sync_waited(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """The timer of SyncGroup is due: members that have not asked for their assignment are removed."""

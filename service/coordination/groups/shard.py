@@ -161,7 +161,6 @@ class GroupShard:
         for timer in group.pending_joins.values():
             self._deadlines.clear(timer)
         self._groups.remove(group.group_id)
-        self._uncommitted.pop(group.group_id, None)
         outcome.write(encode_key(GroupKey(group.group_id)), None)
 
     # --- what became of the records -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from service.broker.api.fetching import attempt
 from service.broker.partition.partition import Partition
 from service.broker.partition.state import PartitionState
 from storage_tiers.clock import SystemClock
+from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.records.batch import read_header
@@ -121,3 +122,13 @@ async def test_readers_of_committed_records_wake_also_where_only_the_last_stable
     led.settle_transactions()
     await asyncio.sleep(0)
     assert not woken.is_set()
+
+
+async def test_a_log_that_the_buckets_replaces_has_none_of_its_open_transactions(log: HotLog) -> None:
+    led = partition_of(log)
+    append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
+    assert ends(led) == (1, 0, 1)
+    led.recover(LeaderNotAvailable("may lack records"))
+    log.truncate_fully_and_start_at(9, producer_state=ProducerStateManager().snapshot())
+    led.begin_at(9)
+    assert ends(led) == (9, 9, 9)

@@ -28,6 +28,7 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.contract.log import Appended
 from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.partition.coordinators import Coordinators
 from service.broker.partition.partition import Partition
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
@@ -45,6 +46,7 @@ from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    LeaderNotAvailable,
     LogError,
     NotCoordinator,
     StorageError,
@@ -281,6 +283,26 @@ async def test_a_load_that_the_node_loses_the_partition_during_ends(coordinator:
     coordinator.runtime.lost(0)
     await coordinator.runtime.close()
     assert host.state is ShardState.CLOSED
+
+
+async def test_a_coordinator_whose_log_is_replaced_by_the_buckets_reads_it_anew(coordinator: Held) -> None:
+    await coordinator.commit(5)
+    partition, before = coordinator.partition, coordinator.host
+    coordinators = Coordinators({"offsets": coordinator.runtime})
+    coordinators.gained(partition, 0)
+    await coordinator.loaded()
+    loaded = coordinator.host
+    coordinators.gained(partition, 1)  # the log goes on under a later epoch
+    assert (loaded is before, coordinator.host is loaded, coordinator.fetched()) == (False, True, [5])
+    partition.recover(LeaderNotAvailable("may lack records"))
+    partition.log.hot.truncate_fully_and_start_at(9)
+    partition.begin_at(9)
+    partition.reconciled()
+    await coordinator.loaded()
+    assert coordinator.fetched() == []
+    coordinators.lost(partition, 1)
+    with pytest.raises(NotCoordinator):
+        coordinator.runtime.host(0)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

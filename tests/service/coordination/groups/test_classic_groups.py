@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpc_api.contract.groups import LeavingMember, MemberProtocol
+from grpc_api.contract.groups import UNKNOWN_MEMBER, LeavingMember, MemberProtocol
 from service.coordination.groups.classic_group import (
     REBALANCES_FROM,
     TRANSITIONS,
@@ -277,6 +277,29 @@ def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
     driver.join("a again", leader)
     driver.leave(LeavingMember(leader))
     assert driver.error("a again") is UnknownMemberId
+    assert driver.joined("a again").member_id == UNKNOWN_MEMBER
+
+
+def test_a_member_that_the_new_assignment_leaves_out_loses_the_partitions_of_the_old_one() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b")
+    driver.join("a again", leader)
+    driver.join("b again", follower)
+    driver.sync("b's", follower, 2)
+    driver.sync("a's", leader, 2, [(leader, b"all")])
+    assert (driver.synced("a's").assignment, driver.synced("b's").assignment) == (b"all", b"")
+    assert [each.assignment for each in driver.recorded.members] == [b"all", b""]
+
+
+def test_protocols_of_members_that_have_left_are_not_remembered() -> None:
+    driver = Driver()
+    driver.stable("a")
+    for number in range(3):
+        name = f"mine-{number}"
+        driver.join(name, protocols=(MemberProtocol("range", b""), MemberProtocol(name, b"")))
+        member_id = next(reversed(driver.group.members))
+        driver.leave(LeavingMember(member_id))
+    assert dict(driver.group.supported) == {"range": 1}
 
 
 def test_a_member_that_leaves_while_it_waits_for_its_assignment_is_answered() -> None:

@@ -164,6 +164,26 @@ def test_readers_see_neither_the_offset_nor_the_group_before_the_record_is_commi
     assert (broker.fetch().offset, broker.listed()) == (5, ["g"])
 
 
+def test_a_part_of_the_records_that_is_committed_shows_no_more_than_that_part() -> None:
+    broker = Broker()
+    broker.held = True
+    both = [TopicCommit("t", [PartitionCommit(0, 5), PartitionCommit(1, 6)])]
+    broker.ask(OffsetCommit("g", -1, "", None, both))
+    broker.commit(7, group="other")
+    seen = []
+    for written in (1, 2, 3):
+        broker.shard.committed(written)
+        seen.append((broker.fetch().offset, broker.fetch(partition=1).offset, broker.listed()))
+    assert seen == [(5, -1, ["g"]), (5, 6, ["g"]), (5, 6, ["g", "other"])]
+    held = [("g", 0), ("g", 1), ("other", 0)]
+    broker.keep(broker.shard.forget_partitions([TopicPartition("t", 0), TopicPartition("t", 1)]))
+    left = []
+    for written in (3, 4, 5, 6):
+        broker.shard.committed(written)
+        left.append(sum(broker.fetch(group=group, partition=each).offset >= 0 for group, each in held))
+    assert left == [3, 2, 1, 0]
+
+
 def test_a_member_commits_in_its_generation_only() -> None:
     broker = Broker()
     member = broker.member().member_id
@@ -348,6 +368,31 @@ def test_a_group_that_a_member_is_about_to_join_does_not_expire() -> None:
     broker.keep(broker.shard.tick(broker.now))
     expire(broker)
     assert broker.listed() == []
+
+
+def test_an_offset_that_an_open_transaction_replaces_does_not_expire() -> None:
+    broker = Broker()
+    broker.commit(5)
+    broker.commit(6, partition=1)
+    broker.commit_in_transaction(7)
+    broker.now += 60 * MINUTE
+    expire(broker)
+    assert (broker.fetch().offset, broker.fetch(partition=1).offset) == (5, -1)
+    broker.marker(7, commit=False)
+    expire(broker)
+    assert (broker.fetch(), broker.listed()) == (FetchedOffset(0), [])
+
+
+def test_no_offset_expires_while_a_member_joins_whose_protocol_is_not_the_last_generations() -> None:
+    broker = Broker()
+    broker.member((MemberProtocol("range", SUBSCRIPTION), MemberProtocol("sticky", SUBSCRIPTION)))
+    broker.commit_in_transaction(5)
+    broker.marker(7, commit=True)
+    sticky = [MemberProtocol("sticky", SUBSCRIPTION)]
+    broker.ask(JoinGroup("g", "", None, "consumer", sticky, 30_000, 60_000, needs_member_id=False))
+    broker.now += 60 * MINUTE
+    expire(broker)
+    assert broker.fetch().offset == 5
 
 
 def test_an_offset_in_an_open_transaction_keeps_the_group() -> None:

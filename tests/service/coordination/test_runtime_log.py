@@ -1,0 +1,260 @@
+"""The coordinators' runtime over a log in memory: what it writes for whom, what it loads, and how failures end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.groups import Caller, OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.log import Appended
+from service.coordination.groups.group_offsets import OffsetSettings
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.shard import GroupShard
+from service.coordination.outcome import CoordinatorRecord
+from service.coordination.runtime import (
+    CoordinatorRuntime,
+    ShardHost,
+    ShardState,
+    TransactionalProducer,
+    _batches,
+)
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import (
+    CoordinatorNotAvailable,
+    LogError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    RequestTimedOut,
+    StorageError,
+)
+from storage_tiers.records.batch import headers
+from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import until
+from tests.support.clock import SeededRng
+
+CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
+PRODUCER = TransactionalProducer(7, 3)
+
+
+class MemoryLog:
+    """`pending` has what the next appends are answered with: a future, or None if committed at once. A read fails after
+    `fails_after` batches."""
+
+    max_batch_bytes = 1 << 20
+
+    def __init__(self, *batches: bytes) -> None:
+        self.batches = list(batches)
+        self.pending: list[asyncio.Future[None] | None] = []
+        self.refusal: LogError | None = None
+        self.fails_after: int | None = None
+
+    def append(self, batch: bytes) -> Appended:
+        if self.refusal is not None:
+            raise self.refusal
+        self.batches.append(batch)
+        return Appended(len(self.batches), 0, -1, 0, self.pending.pop(0) if self.pending else None)
+
+    async def read(self) -> AsyncIterator[bytes]:
+        for number, batch in enumerate(tuple(self.batches)):
+            if number == self.fails_after:
+                raise StorageError("the log is damaged")
+            yield batch
+
+    @property
+    def producers(self) -> list[tuple[int, int, bool, int]]:
+        """Of each batch: producer id and epoch, whether it is transactional, and its records."""
+        found = [header for batch in self.batches for _, header in headers(memoryview(batch))]
+        return [(each.producer_id, each.producer_epoch, each.transactional, each.count) for each in found]
+
+
+class RestlessLane(Lane):
+    """Every turn is over at once; counts the rests."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(self._seconds)
+        self.rests = 0
+
+    def _seconds(self) -> float:
+        self.now += 1
+        return self.now
+
+    async def rest(self) -> None:
+        self.rests += 1
+        await super().rest()
+
+
+def shard() -> GroupShard:
+    return GroupShard(SeededRng(1), GroupSettings(), OffsetSettings())
+
+
+def retries() -> Backoff:
+    return Backoff(BackoffSettings(0.01, 0.02), SystemRng())
+
+
+def hosted(log: MemoryLog, lane: Lane | None = None) -> ShardHost[GroupShard]:
+    at = TopicPartition("offsets", 0)
+    return ShardHost(at, log, shard, clock=SystemClock(), lane=lane or Lane(), backoff=retries)
+
+
+async def active(log: MemoryLog, lane: Lane | None = None) -> ShardHost[GroupShard]:
+    host = hosted(log, lane)
+    await until(lambda: host.state is ShardState.ACTIVE)
+    return host
+
+
+async def end(host: ShardHost[GroupShard]) -> None:
+    await host.close(NotCoordinator("the test is over"))
+
+
+def commit(host: ShardHost[GroupShard], offset: int, group: str = "g") -> asyncio.Future[Any]:
+    return host.ask(OffsetCommit(group, -1, "", None, [TopicCommit("t", [PartitionCommit(0, offset)])]), CALLER)
+
+
+def commit_in_transaction(host: ShardHost[GroupShard], offset: int, group: str = "g") -> asyncio.Future[Any]:
+    topics = [TopicCommit("t", [PartitionCommit(0, offset)])]
+    return host.ask(TxnOffsetCommit(group, "tx", *PRODUCER, -1, "", None, topics), CALLER, PRODUCER)
+
+
+def fetched(host: ShardHost[GroupShard], *, stable: bool = False) -> list[tuple[int, bool]]:
+    """Offsets of group g, and whether each is refused."""
+    found = host.look(lambda known: known.fetch_offsets(OffsetFetch("g", None, require_stable=stable)))
+    return [(each.offset, each.error is not None) for topic in found.topics for each in topic.partitions]
+
+
+async def recorded(*, in_transaction: bool, offset: int = 5) -> bytes:
+    """The batch that one commit writes."""
+    log = MemoryLog()
+    host = await active(log)
+    await (commit_in_transaction if in_transaction else commit)(host, offset)
+    await end(host)
+    return log.batches[0]
+
+
+def marker(kind: ControlKind) -> bytes:
+    return build_control_batch(kind, producer_id=7, producer_epoch=3, coordinator_epoch=0, timestamp=1)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+async def test_a_batch_has_the_records_of_one_producer() -> None:
+    log = MemoryLog()
+    host = await active(log)
+    await asyncio.gather(
+        commit(host, 1, "a"), commit(host, 2, "b"), commit_in_transaction(host, 3), commit(host, 4, "c")
+    )
+    assert log.producers == [(-1, -1, False, 2), (7, 3, True, 1), (-1, -1, False, 1)]
+    await end(host)
+
+
+async def test_a_batch_that_is_committed_at_once_waits_for_those_before_it() -> None:
+    log = MemoryLog()
+    host = await active(log)
+    held = asyncio.get_running_loop().create_future()
+    log.pending = [held, None]
+    first = commit(host, 1)
+    await until(lambda: len(log.batches) == 1)
+    second = commit(host, 2)
+    await until(lambda: len(log.batches) == 2)
+    assert (first.done(), second.done(), fetched(host)) == (False, False, [])
+    held.set_result(None)
+    await asyncio.gather(first, second)
+    assert fetched(host) == [(2, False)]
+    await end(host)
+
+
+@pytest.mark.parametrize("most", [1_000, 1_001, 1_014, 1_015, 1_060, 1_061])
+def test_no_batch_of_several_records_is_larger_than_the_bound(most: int) -> None:
+    records = [CoordinatorRecord(b"k" * 10, b"v" * size) for size in (458, 458, 1, 0, 300, 300, 250, 458, 458)]
+    rows = [[NewRecord(each.key, each.value, (), 1) for each in some] for some in _batches(records, most)]
+    assert [row for some in rows for row in some] == [NewRecord(each.key, each.value, (), 1) for each in records]
+    assert [len(build_batch(some)) for some in rows if len(some) > 1 and len(build_batch(some)) > most] == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "answer"),
+    [
+        (NotEnoughReplicas("too few replicas"), CoordinatorNotAvailable),
+        (RequestTimedOut("too late"), CoordinatorNotAvailable),
+        (StorageError("the disk refuses"), NotCoordinator),
+    ],
+)
+async def test_a_record_that_is_not_written_is_answered_as_kafka_answers_it(
+    refusal: LogError, answer: type[LogError]
+) -> None:
+    log = MemoryLog()
+    host = await active(log)
+    log.refusal = refusal
+    with pytest.raises(answer, match=str(refusal)):
+        await commit(host, 1)
+    log.refusal = None
+    await end(host)
+
+
+async def test_a_shard_whose_write_failed_forgets_what_was_not_written() -> None:
+    log = MemoryLog()
+    host = await active(log)
+    await commit(host, 1)
+    log.refusal = StorageError("the disk refuses")
+    with pytest.raises(NotCoordinator):
+        await commit(host, 2, "other")
+    log.refusal = None
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert host.look(lambda known: (known.group_ids(), known.written)) == (["g"], 1)
+    await end(host)
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+async def test_a_load_that_failed_half_way_begins_with_an_empty_shard() -> None:
+    log = MemoryLog(await recorded(in_transaction=False), await recorded(in_transaction=False, offset=6))
+    log.fails_after = 1
+    host = hosted(log)
+    await until(lambda: host.state is ShardState.UNREADABLE)
+    log.fails_after = None
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert (host.look(lambda known: known.written), fetched(host)) == (2, [(6, False)])
+    await end(host)
+
+
+async def test_an_offset_of_a_transaction_that_is_open_on_disk_is_pending_after_a_load() -> None:
+    log = MemoryLog(await recorded(in_transaction=False, offset=4), await recorded(in_transaction=True))
+    host = await active(log)
+    assert (fetched(host), fetched(host, stable=True)) == ([(4, False)], [(-1, True)])
+    await end(host)
+
+
+@pytest.mark.parametrize(("kind", "offset"), [(ControlKind.COMMIT, 5), (ControlKind.ABORT, 4)])
+async def test_a_marker_on_disk_decides_the_offsets_of_its_transaction(kind: ControlKind, offset: int) -> None:
+    log = MemoryLog(await recorded(in_transaction=False, offset=4), await recorded(in_transaction=True), marker(kind))
+    host = await active(log)
+    assert fetched(host, stable=True) == [(offset, False)]
+    await end(host)
+
+
+async def test_loading_rests_whenever_its_turn_is_over() -> None:
+    lane = RestlessLane()
+    host = await active(MemoryLog(*[await recorded(in_transaction=False)] * 3), lane)
+    assert lane.rests == 3
+    await end(host)
+
+
+# --- the loss of leadership -------------------------------------------------------------------------------------------
+async def test_requests_of_a_partition_that_is_gained_anew_end() -> None:
+    log = MemoryLog()
+    runtime = CoordinatorRuntime("offsets", shard, clock=SystemClock(), lane=Lane(), backoff=retries)
+    runtime.gained(0, log)
+    await until(lambda: runtime.host(0).state is ShardState.ACTIVE)
+    before = runtime.host(0)
+    log.pending = [asyncio.get_running_loop().create_future()]
+    waiting = commit(before, 1)
+    await until(lambda: len(log.batches) == 1)
+    runtime.gained(0, log)
+    with pytest.raises(NotCoordinator):
+        await waiting
+    assert (before.state, runtime.host(0) is before) == (ShardState.CLOSED, False)
+    await runtime.close()
