@@ -171,21 +171,6 @@ async def test_every_waiting_acknowledgement_ends_and_may_be_sent_again(node: Ru
     assert led.state.high_watermark == led.log.end_offset == 2
 
 
-async def test_acknowledgements_that_wait_for_a_follower_go_when_it_is_in_sync_no_more(node: Running) -> None:
-    await node.create("t", configs=UNTIERED)
-    await in_sync(node, ME, OTHER)
-    led = partition(node)
-    appended = led.append(memoryview(batch(b"a")))
-    assert appended.committed is not None
-    assert not appended.committed.done()
-    known = node.node.ground.metadata.image.topic("t")
-    assert known is not None
-    alone = pb.PartitionChangeRecord(topic_id=known.topic_id, index=0, isr=pb.ReplicaList(nodes=[ME]))
-    await node.node.ground.metadata.propose([pb.MetadataRecord(partition_change=alone)])
-    await asyncio.wait_for(appended.committed, 10)
-    assert led.state.high_watermark == 1
-
-
 async def test_a_waiting_fetch_ends_at_once_with_the_data_of_the_other_partitions(node: Running) -> None:
     await node.create("t")
     await node.create("u")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 import typer
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from service.cli.client.positions import Position, Unit, parse_position
+from service.cli.client.positions import Position, Unit, find_offsets, parse_position
 from tests.service.cli.support import Ran, tidelog
 from tests.support.clients import create
 from tests.support.node import Node
@@ -43,6 +45,29 @@ COUNTS = (10, 4)
 )
 def test_positions_are_parsed(text: str, unit: Unit, value: int) -> None:
     assert parse_position(text, NOW_MS, "--from") == Position(unit, value)
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_user_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert parse_position("2013-07-01", NOW_MS, "--from").value == 1_372_636_800_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+class KnownEnds:
+    """A consumer of partitions that begin at 3 and end at 10."""
+
+    def offsets_for_times(self, asked: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(each.topic, each.partition, {-2: 3, -1: 10}[each.offset]) for each in asked]
+
+
+@pytest.mark.parametrize(("before_end", "offset"), [(0, 10), (4, 6), (7, 3), (8, 3), (11, 3)])
+def test_records_before_the_end_are_counted_down_to_the_first_that_is_kept(before_end: int, offset: int) -> None:
+    found = find_offsets("unused", cast(Consumer, KnownEnds()), [("t", 0)], Position(Unit.FROM_END, before_end))
+    assert found == {("t", 0): offset}
 
 
 @pytest.mark.parametrize(

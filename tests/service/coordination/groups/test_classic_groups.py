@@ -88,6 +88,19 @@ def test_a_static_member_returns_without_a_rebalance_and_keeps_its_assignment() 
     assert driver.synced("b syncs").assignment == b"b"
 
 
+def test_a_static_member_that_returned_and_falls_silent_is_removed() -> None:
+    driver = Driver()
+    leader, _ = driver.stable("a", "b", instance=True, session=10_000)
+    driver.wait(9_000)
+    assert driver.heartbeat(leader, 1, "a") is None
+    driver.join("b is back", instance="b")
+    driver.wait(9_000)
+    assert driver.heartbeat(leader, 1, "a") is None
+    assert len(driver.group.members) == 2
+    driver.wait(1_000)
+    assert list(driver.group.members) == [leader]
+
+
 def test_a_static_leader_that_returns_is_told_to_keep_the_assignment_if_it_can_be_told() -> None:
     driver = Driver()
     old, _ = driver.stable("a", "b", instance=True)

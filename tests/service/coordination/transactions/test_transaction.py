@@ -1,0 +1,107 @@
+"""One transactional id: which producers may go on, which are fenced, and what of a transaction is recorded."""
+
+from __future__ import annotations
+
+from grpc_api.contract.transactions import NO_PRODUCER, ProducerIdAndEpoch
+from service.coordination.transaction_records import TransactionStatus
+from service.coordination.transactions.transaction import LAST_EPOCH, NO_EPOCH, Transaction
+from storage_tiers.types import TopicPartition
+
+OLD, NEW = 1, 99
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def begun(epoch: int = 0) -> Transaction:
+    """An id whose producer has this epoch."""
+    known = Transaction("copier", OLD, 60_000, 1_000)
+    assert known.begin_producer(NO_PRODUCER, NEW, 60_000, 1_000)
+    known.producer = ProducerIdAndEpoch(OLD, epoch)
+    return known
+
+
+def goes_on(known: Transaction, epoch: int) -> bool:
+    return known.begin_producer(ProducerIdAndEpoch(OLD, epoch), NEW, 60_000, 2_000)
+
+
+def test_a_producer_that_goes_on_gets_the_next_epoch_and_gets_it_again() -> None:
+    known = begun()
+    assert goes_on(known, 0)
+    assert goes_on(known, 0)
+    assert known.producer == ProducerIdAndEpoch(OLD, 1)
+
+
+def test_a_producer_of_before_another_one_began_is_fenced() -> None:
+    known = begun()
+    assert goes_on(known, 0)
+    assert known.begin_producer(NO_PRODUCER, NEW, 60_000, 2_000)
+    assert not goes_on(known, 0)
+    assert known.producer == ProducerIdAndEpoch(OLD, 2)
+
+
+def test_a_producer_whose_transaction_was_ended_by_fencing_is_fenced() -> None:
+    known = begun()
+    assert goes_on(known, 0)
+    known.add([T0], 2, 2_000)
+    known.fence(3_000)
+    known.complete(4_000)
+    assert (goes_on(known, 0), goes_on(known, 1)) == (False, False)
+    assert known.producer == ProducerIdAndEpoch(OLD, 2)
+
+
+def test_the_last_epoch_of_an_id_is_followed_by_a_new_id_which_is_given_again() -> None:
+    known = begun(LAST_EPOCH)
+    assert goes_on(known, LAST_EPOCH)
+    assert (known.producer, known.previous_id) == (ProducerIdAndEpoch(NEW, 0), OLD)
+    assert goes_on(known, LAST_EPOCH)
+    assert known.producer == ProducerIdAndEpoch(NEW, 0)
+
+
+def test_an_older_producer_does_not_take_the_new_id() -> None:
+    known = begun(LAST_EPOCH)
+    assert not goes_on(known, LAST_EPOCH - 1)
+    assert known.producer == ProducerIdAndEpoch(OLD, LAST_EPOCH)
+
+
+def test_the_producer_that_another_one_replaced_does_not_take_its_new_id() -> None:
+    known = begun(LAST_EPOCH)
+    assert known.begin_producer(NO_PRODUCER, NEW, 60_000, 2_000)
+    assert known.producer == ProducerIdAndEpoch(NEW, 0)
+    assert not goes_on(known, LAST_EPOCH)
+
+
+def test_only_the_last_epoch_of_the_id_before_is_known() -> None:
+    known = begun(LAST_EPOCH)
+    assert goes_on(known, LAST_EPOCH)
+    assert [known.is_known(ProducerIdAndEpoch(OLD, epoch)) for epoch in (0, LAST_EPOCH - 1, LAST_EPOCH)] == [
+        False,
+        False,
+        True,
+    ]
+    assert not known.is_known(ProducerIdAndEpoch(50, LAST_EPOCH))
+
+
+def test_a_producer_brings_its_own_timeout() -> None:
+    known = begun()
+    assert known.begin_producer(NO_PRODUCER, NEW, 7_000, 2_000)
+    assert (known.timeout_ms, known.value.timeout_ms) == (7_000, 7_000)
+
+
+def test_a_transaction_is_as_old_as_its_first_partition() -> None:
+    known = begun()
+    known.add([T0], 2, 2_000)
+    known.add([T1], 2, 5_000)
+    assert (known.start_ms, known.value.start_timestamp, known.update_ms) == (2_000, 2_000, 5_000)
+    known.prepare(commit=True, client_version=2, spare_id=NEW, now_ms=6_000)
+    assert (known.start_ms, known.markers.partitions) == (2_000, [T0, T1])
+
+
+def test_the_record_names_the_next_producer_from_the_decision_until_the_end() -> None:
+    known = begun(LAST_EPOCH)
+    known.add([T0], 2, 2_000)
+    assert (known.value.next_producer_id, known.value.next_producer_epoch) == (-1, NO_EPOCH)
+    known.prepare(commit=False, client_version=2, spare_id=NEW, now_ms=3_000)
+    assert (known.value.next_producer_id, known.value.next_producer_epoch) == (NEW, 0)
+    known.complete(4_000)
+    assert known.status is TransactionStatus.COMPLETE_ABORT
+    assert (known.value.next_producer_id, known.value.next_producer_epoch) == (-1, NO_EPOCH)
+    assert known.producer == ProducerIdAndEpoch(NEW, 0)
