@@ -209,9 +209,8 @@ class Accumulator:
         batch = lane.flying
         assert batch is not None
         lane.flying, lane.resume_at = None, 0.0
-        halves = batch.halves()
-        self.buffer.held_bytes += sum(half.held for half in halves) - batch.held
-        lane.queue.extendleft(reversed(halves))
+        # The halves hold together what the batch held.
+        lane.queue.extendleft(reversed(batch.halves()))
 
     def in_flight(self) -> Sequence[tuple[PartitionQueue, ProducerBatch]]:
         return [(lane, lane.flying) for lane in self.lanes if lane.flying is not None]
