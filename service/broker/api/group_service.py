@@ -43,8 +43,11 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost, TransactionalProducer
-from storage_tiers.errors import LogError, NotCoordinator, UnknownTopicId, UnknownTopicOrPartition
+from storage_tiers.errors import InvalidGroupId, LogError, NotCoordinator, UnknownTopicId, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
+
+#: Requests that refuse the empty group id; the others take it, for old clients.
+_NAMED = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit, OffsetDelete)
 
 Answer = TypeVar("Answer")
 Found = TypeVar("Found")
@@ -115,7 +118,7 @@ class GroupService:
         return _then(answer, lambda done: self._with_ids(topics, done))
 
     def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]:
-        """Partitions that the cluster does not have are refused; as in Kafka the group is not asked if none is left."""
+        """Partitions that the cluster does not have are refused; the group is asked all the same."""
         refusals: dict[tuple[int, int], LogError] = {}
         known = []
         for at, topic in enumerate(request.topics):
@@ -134,8 +137,6 @@ class GroupService:
             asked = [(topic.topic, topic.topic_id, topic.partitions) for topic in request.topics]
             return OffsetsDeleted(None, _merged(asked, done.topics, refusals))
 
-        if not known:
-            return _known(finish(OffsetsDeleted(None)))
         answer: asyncio.Future[OffsetsDeleted] = self._ask(request._replace(topics=known), caller)
         return _then(answer, finish) if refusals else answer
 
@@ -166,6 +167,8 @@ class GroupService:
     def _ask(
         self, event: GroupEvent, caller: Caller, producer: TransactionalProducer | None = None
     ) -> asyncio.Future[Any]:
+        if not event.group and isinstance(event, _NAMED):  # as in Kafka, before the coordinator is looked for
+            return _refused(InvalidGroupId("the group id is empty; set group.id"))
         try:
             return self._host(event.group).ask(event, caller, producer)
         except LogError as error:

@@ -49,7 +49,15 @@ from storage_tiers.turns import Lane
 from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId, TopicPartition
 
 #: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
-_WITHOUT_LOG_START = (CorruptRecord, LeaderNotAvailable, NotLeader, RecordBatchTooLarge, RecordTooLarge, StorageError)
+_WITHOUT_LOG_START = (
+    CorruptRecord,
+    InvalidTopic,
+    LeaderNotAvailable,
+    NotLeader,
+    RecordBatchTooLarge,
+    RecordTooLarge,
+    StorageError,
+)
 
 #: Placeholder for a result that is not known yet.
 _UNKNOWN = LogError("the broker did not answer")

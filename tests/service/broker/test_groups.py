@@ -11,6 +11,7 @@ from grpc_api.contract.groups import (
     Caller,
     DeleteGroup,
     DescribeGroup,
+    Heartbeat,
     JoinGroup,
     ListGroups,
     MemberProtocol,
@@ -30,6 +31,7 @@ from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    InvalidGroupId,
     InvalidTopic,
     LogError,
     NotCoordinator,
@@ -104,6 +106,12 @@ async def test_a_group_without_a_coordinator_topic_is_sent_to_find_one(tmp_path:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         with pytest.raises(NotCoordinator):
             await groups_of(node).fetch_offsets(OffsetFetch("g", None))
+
+
+async def test_the_empty_group_id_is_refused_before_a_coordinator_is_looked_for(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        with pytest.raises(InvalidGroupId):
+            await groups_of(node).heartbeat(Heartbeat("", 1, "m", None), CALLER)
 
 
 async def test_offsets_and_generation_outlive_a_restart(tmp_path: Path) -> None:
