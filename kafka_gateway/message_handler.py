@@ -15,7 +15,17 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,13 +65,12 @@ class Delayed(NamedTuple):
     fields: Callable[[Any], Fields]
 
 
-def all_of(futures: Sequence[asyncio.Future[Result]]) -> asyncio.Future[list[Result | BaseException]]:
-    """A future with what each of them ended with, exceptions as values. Done at once if they are."""
-    if all(each.done() and not each.cancelled() for each in futures):
-        ended: asyncio.Future[list[Result | BaseException]] = asyncio.get_running_loop().create_future()
-        ended.set_result([each.exception() or each.result() for each in futures])
-        return ended
-    return asyncio.gather(*futures, return_exceptions=True)
+async def ended(future: Awaitable[Result]) -> Result | Exception:
+    """What the future ends with, an exception as a value: the row's, where others have answers."""
+    try:
+        return await future
+    except Exception as error:  # noqa: BLE001 - it is the row's answer
+        return error
 
 
 @dataclass(frozen=True, slots=True)

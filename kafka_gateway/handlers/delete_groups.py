@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpc_api.contract.groups import DeleteGroup, GroupDeleted
 from kafka_gateway.errors import code_of
-from kafka_gateway.message_handler import Call, Delayed, Fields, all_of
+from kafka_gateway.message_handler import Call, Fields, ended
 
 
-def serve(request: Any, call: Call) -> Delayed:
-    answers = [call.core.groups.delete_group(DeleteGroup(group), call.caller) for group in request.groups_names]
-    return Delayed(all_of(answers), lambda done: {"results": _rows(request, done, call)})
+async def serve(request: Any, call: Call) -> Fields:
+    groups = call.core.groups
+    rows = [
+        _row(call, name, await ended(groups.delete_group(DeleteGroup(name), call.caller)))
+        async for name in call.each(request.groups_names)
+    ]
+    return {"results": rows}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"results": (_result(call, group, code) for group in request.groups_names)}
 
 
-def _rows(request: Any, done: Sequence[GroupDeleted | BaseException], call: Call) -> Iterator[Any]:
-    for group, answer in zip(request.groups_names, done, strict=True):
-        error = answer if isinstance(answer, BaseException) else answer.error
-        yield _result(call, group, code_of(error))
+def _row(call: Call, group: str, answer: GroupDeleted | Exception) -> Any:
+    return _result(call, group, code_of(answer if isinstance(answer, Exception) else answer.error))
 
 
 def _result(call: Call, group: str, code: int) -> Any:

@@ -3,35 +3,36 @@ it is only Dead)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpc_api.contract.groups import DescribedGroup, DescribeGroup
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.handlers.metadata import NOT_ASKED
-from kafka_gateway.message_handler import Call, Delayed, Fields, all_of
+from kafka_gateway.message_handler import Call, Fields, ended
 from storage_tiers.errors import GroupIdNotFound
 
 #: One bit per AclOperation that applies to a group.
 ALL_GROUP_OPERATIONS = 3400
 
 
-def serve(request: Any, call: Call) -> Delayed:
-    answers = [call.core.groups.describe_group(DescribeGroup(group)) for group in request.groups]
-    return Delayed(all_of(answers), lambda done: {"groups": _rows(request, done, call)})
+async def serve(request: Any, call: Call) -> Fields:
+    operations = ALL_GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
+    groups = call.core.groups
+    rows = [
+        _row(name, await ended(groups.describe_group(DescribeGroup(name))), operations, call)
+        async for name in call.each(request.groups)
+    ]
+    return {"groups": rows}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"groups": (_unknown(group, code, message, call) for group in request.groups)}
 
 
-def _rows(request: Any, done: Sequence[DescribedGroup | BaseException], call: Call) -> Iterator[Any]:
-    operations = ALL_GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
-    for group, answer in zip(request.groups, done, strict=True):
-        if isinstance(answer, BaseException):
-            yield _unknown(group, code_of(answer), message_of(answer), call)
-        else:
-            yield _group(answer, operations, call)
+def _row(name: str, answer: DescribedGroup | Exception, operations: int, call: Call) -> Any:
+    if isinstance(answer, Exception):
+        return _unknown(name, code_of(answer), message_of(answer), call)
+    return _group(answer, operations, call)
 
 
 def _unknown(group: str, code: int, message: str, call: Call) -> Any:

@@ -4,26 +4,55 @@ topics by id.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from grpc_api.contract.groups import OffsetCommit, OffsetsCommitted, PartitionCommit, TopicCommit
+from grpc_api.contract.groups import (
+    OffsetCommit,
+    OffsetsCommitted,
+    PartitionCommit,
+    PartitionOutcome,
+    TopicCommit,
+    TopicOutcome,
+)
 from kafka_gateway.errors import code_of
 from kafka_gateway.message_handler import Call, Delayed, Fields
 from kafka_gateway.messages import NO_TOPIC_ID, from_uuid, milliseconds, to_uuid
 from storage_tiers.types import NO_EPOCH
 
+#: Partitions that are committed in one turn of the event loop.
+AT_ONCE = 100
 
-def serve(request: Any, call: Call) -> Delayed:
+
+def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
     retention = getattr(request, "retention_time", None)
     commit = OffsetCommit(
         request.group_id,
         request.generation_id_or_member_epoch,
         request.member_id,
         getattr(request, "group_instance_id", None),
-        [_topic(each) for each in request.topics],
+        (),
         -1 if retention is None else milliseconds(retention),
     )
-    return Delayed(call.core.groups.commit_offsets(commit, call.caller), lambda done: _fields(done, call))
+    if sum(len(each.partitions) for each in request.topics) > AT_ONCE:
+        return _in_slices(commit, request, call)
+    whole = commit._replace(topics=[_topic(each, each.partitions) for each in request.topics])
+    return Delayed(call.core.groups.commit_offsets(whole, call.caller), lambda done: _fields(done, call))
+
+
+async def _in_slices(commit: OffsetCommit, request: Any, call: Call) -> Fields:
+    """Commits AT_ONCE partitions at a time, and lets others have the event loop in between. If a later slice is refused, the
+    earlier ones stay committed: the client commits all of it again."""
+    outcomes = []
+    async for asked in call.each(request.topics):
+        done: list[PartitionOutcome] = []
+        for first in range(0, len(asked.partitions), AT_ONCE):
+            part = _topic(asked, asked.partitions[first : first + AT_ONCE])
+            answer = await call.core.groups.commit_offsets(commit._replace(topics=[part]), call.caller)
+            done += answer.topics[0].partitions
+            await call.turn.rest_if_over()
+        outcomes.append(TopicOutcome(getattr(asked, "name", ""), done, from_uuid(getattr(asked, "topic_id", None))))
+    return _fields(OffsetsCommitted(outcomes), call)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -40,7 +69,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     }
 
 
-def _topic(asked: Any) -> TopicCommit:
+def _topic(asked: Any, partitions: Sequence[Any]) -> TopicCommit:
     commits = [
         PartitionCommit(
             each.partition_index,
@@ -48,7 +77,7 @@ def _topic(asked: Any) -> TopicCommit:
             getattr(each, "committed_leader_epoch", NO_EPOCH),
             each.committed_metadata,
         )
-        for each in asked.partitions
+        for each in partitions
     ]
     name = getattr(asked, "name", None)
     if name is not None:

@@ -6,22 +6,30 @@ names topics by id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from grpc_api.contract.groups import OffsetFetch, OffsetsFetched, TopicPartitionIndexes
 from kafka_gateway.errors import ErrorCode, code_of
-from kafka_gateway.message_handler import Call, Delayed, Fields, all_of
+from kafka_gateway.message_handler import Call, Delayed, Fields, ended
 from kafka_gateway.messages import NO_TOPIC_ID, from_uuid, to_uuid
 
 
-def serve(request: Any, call: Call) -> Delayed:
+def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
+    if call.messages.version >= 8:
+        return _of_groups(request, call)
     require_stable = getattr(request, "require_stable", False)
-    asked = request.groups if call.messages.version >= 8 else (request,)
-    answers = [call.core.groups.fetch_offsets(OffsetFetch(e.group_id, _wanted(e), require_stable)) for e in asked]
-    if call.messages.version < 8:
-        return Delayed(answers[0], lambda done: _single(request, done, call))
-    return Delayed(all_of(answers), lambda done: {"groups": _groups(asked, done, call)})
+    answer = call.core.groups.fetch_offsets(OffsetFetch(request.group_id, _wanted(request), require_stable))
+    return Delayed(answer, lambda done: _single(request, done, call))
+
+
+async def _of_groups(request: Any, call: Call) -> Fields:
+    groups, require_stable = call.core.groups, request.require_stable
+    rows = [
+        _group(each, await ended(groups.fetch_offsets(OffsetFetch(each.group_id, _wanted(each), require_stable))), call)
+        async for each in call.each(request.groups)
+    ]
+    return {"groups": rows}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -50,18 +58,16 @@ def _single(request: Any, done: OffsetsFetched, call: Call) -> Fields:
     return {"topics": _topics(done, call, ""), "error_code": code}
 
 
-def _groups(asked: Sequence[Any], done: Sequence[OffsetsFetched | BaseException], call: Call) -> Iterator[Any]:
-    for group, answer in zip(asked, done, strict=True):
-        error = answer if isinstance(answer, BaseException) else answer.error
-        if error is not None or isinstance(answer, BaseException):
-            yield _failed(call, group, code_of(error))
-        else:
-            yield call.make(
-                "OffsetFetchResponseGroup",
-                group_id=group.group_id,
-                topics=tuple(_topics(answer, call, "s")),
-                error_code=ErrorCode.NONE,
-            )
+def _group(asked: Any, answer: OffsetsFetched | Exception, call: Call) -> Any:
+    error = answer if isinstance(answer, Exception) else answer.error
+    if error is not None or isinstance(answer, Exception):
+        return _failed(call, asked, code_of(error))
+    return call.make(
+        "OffsetFetchResponseGroup",
+        group_id=asked.group_id,
+        topics=tuple(_topics(answer, call, "s")),
+        error_code=ErrorCode.NONE,
+    )
 
 
 def _failed(call: Call, group: Any, code: int) -> Any:

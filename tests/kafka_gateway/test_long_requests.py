@@ -47,6 +47,30 @@ LONG = {
     ),
     "delete_topics": request_frame("delete_topics", 5, topic_names=NAMES),
     "find_coordinator": request_frame("find_coordinator", 4, key_type=0, coordinator_keys=NAMES),
+    "describe_groups": request_frame("describe_groups", 5, groups=NAMES, include_authorized_operations=False),
+    "delete_groups": request_frame("delete_groups", 2, groups_names=NAMES),
+    "offset_fetch": request_frame(
+        "offset_fetch",
+        8,
+        groups=[{"group_id": name, "topics": None} for name in NAMES],
+        require_stable=False,
+    ),
+    "offset_commit": request_frame(
+        "offset_commit",
+        8,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            {
+                "name": "topic",
+                "partitions": [
+                    {"partition_index": 0, "committed_offset": 1, "committed_metadata": None} for _ in range(MANY)
+                ],
+            }
+        ],
+    ),
     "list_offsets": request_frame(
         "list_offsets",
         7,

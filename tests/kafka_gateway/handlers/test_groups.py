@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.topics import NewTopic
 from kafka_gateway.reply import DelayedReply
 from service.coordination.runtime import ShardState
 from storage_tiers.errors import NotCoordinator
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore
 
-NOT_COORDINATOR, INCONSISTENT_GROUP_PROTOCOL, NONE = 16, 23, 0
+NONE, UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, INCONSISTENT_GROUP_PROTOCOL = 0, 3, 16, 23
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\5first\xff\xff\xff\xff"
 HALF_A_MINUTE = datetime.timedelta(seconds=30)
 
@@ -90,6 +91,45 @@ async def test_a_leader_assigns_to_members_in_more_than_four_mebibytes(
     sync = {"group_id": "g", "generation_id": 1, "member_id": leader, "group_instance_id": None}
     answer = await handlers.ask("sync_group", 3, **sync, assignments=plan)
     assert (int(answer.error_code), answer.assignment) == (NONE, b"")
+
+
+async def test_a_commit_of_many_partitions_is_answered_in_the_order_of_the_request(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    await loaded(core)
+    await core.create([NewTopic("wide", partitions=450)])
+
+    def topic(name: str, count: int) -> dict[str, Any]:
+        rows = [{"partition_index": n, "committed_offset": n, "committed_metadata": None} for n in range(count)]
+        return {"name": name, "partitions": rows}
+
+    commit = {"group_id": "o", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    topics = [topic("second", 2), topic("wide", 451), topic("first", 3), topic("second", 0)]
+    answer = await handlers.ask("offset_commit", 8, **commit, topics=topics)
+    codes = [(t.name, [(p.partition_index, int(p.error_code)) for p in t.partitions]) for t in answer.topics]
+    assert codes == [
+        ("second", [(0, NONE), (1, UNKNOWN_TOPIC_OR_PARTITION)]),
+        ("wide", [*((n, NONE) for n in range(450)), (450, UNKNOWN_TOPIC_OR_PARTITION)]),
+        ("first", [(n, NONE) for n in range(3)]),
+        ("second", []),
+    ]
+    fetched = await handlers.ask("offset_fetch", 7, group_id="o", topics=None, require_stable=False)
+    assert {t.name: [p.committed_offset for p in t.partitions] for t in fetched.topics} == {
+        "first": [0, 1, 2],
+        "second": [0],
+        "wide": list(range(450)),
+    }
+
+
+async def test_many_partitions_that_a_coordinator_refuses_are_all_refused(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    for number in tuple(core.groups._runtime.hosts):
+        core.groups._runtime.lost(number)
+    rows = [{"partition_index": 0, "committed_offset": n, "committed_metadata": None} for n in range(300)]
+    commit = {"group_id": "o", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    answer = await handlers.ask("offset_commit", 8, **commit, topics=[{"name": "first", "partitions": rows}])
+    assert [int(p.error_code) for p in answer.topics[0].partitions] == [NOT_COORDINATOR] * 300
 
 
 OFFSETS = ({"name": "first", "partition_indexes": (0,)},)
