@@ -9,7 +9,7 @@ import pytest
 from pyspark_tidelog.options import OptionError, parse_options
 from pyspark_tidelog.partition_plans import described, plan_bucket
 from pyspark_tidelog.plan import PartitionPlan
-from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.model import Ids, Oldest, PageKind, PageRef, State
 from storage_tiers.cold.offline.bucket import Bucket as BucketReader
 from storage_tiers.errors import TierCorrupt
 from tests.spark.buckets import CLUSTER, START_MS, Bucket, numbered, topic_id_of
@@ -129,3 +129,20 @@ def test_a_manifest_that_cannot_be_parsed(memory_bucket: Bucket) -> None:
     memory_bucket.store.put(manifest.ids.manifest_key, b"{")
     with pytest.raises(TierCorrupt, match="is not JSON"):
         plans(memory_bucket)
+
+
+def test_no_more_pages_are_held_than_asked_for(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, loaded = BucketReader(memory_bucket.store, "the bucket"), list[str]()
+
+    def page(_: object, ref: PageRef) -> str:
+        loaded.append(ref.key)
+        return f"page {ref.key}"
+
+    monkeypatch.setattr(reader, "page", page)
+    refs = {key: PageRef(PageKind.LIVE, key, 0, 9, 1, 100, 7, 1, 2, 9, 90, 3, oldest=Oldest(9, 2, 90)) for key in "abc"}
+    load = reader.pages(Ids(CLUSTER, "a", topic_id_of("a"), 0), held=2)
+    for key in "ababcbc":
+        assert str(load(refs[key])) == f"page {key}"
+    assert loaded == ["a", "b", "c"]
+    load(refs["a"])
+    assert loaded == ["a", "b", "c", "a"]
