@@ -17,7 +17,6 @@ import struct
 import types
 import typing
 import uuid
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
@@ -64,7 +63,7 @@ class Writing:
 
     def __init__(self, turn: Clocked) -> None:
         self.turn = turn
-        self.codes: Counter[int] = Counter()
+        self.codes: dict[int, int] = {}
         self.pieces: list[bytes] = []
         self.out = bytearray()
         self.size = 0
@@ -149,10 +148,10 @@ class Plan:
         self._has_code = "error_code" in self.names
         self.in_steps = any(field.steps is not None for field in self._fields)
 
-    def write(self, out: bytearray, values: Values, codes: Counter[int]) -> None:
+    def write(self, out: bytearray, values: Values, codes: dict[int, int]) -> None:
         """An entity without arrays of entities."""
         if self._has_code and (code := int(values["error_code"])):
-            codes[code] += 1
+            codes[code] = codes.get(code, 0) + 1
         for field in self._fields:
             assert field.write is not None
             field.write(out, self._value(field, values))
@@ -161,7 +160,7 @@ class Plan:
 
     def steps(self, writing: Writing, values: Values) -> Generator[None, None, None]:
         if self._has_code and (code := int(values["error_code"])):
-            writing.codes[code] += 1
+            writing.codes[code] = writing.codes.get(code, 0) + 1
         for field in self._fields:
             value = self._value(field, values)
             if field.write is not None:
@@ -180,6 +179,9 @@ class Plan:
 
     def _write_tags(self, out: bytearray, values: Values) -> None:
         """Writes the tagged fields that differ from their defaults."""
+        if not self._tagged:
+            out.append(0)
+            return
         given = [
             (tag, field)
             for tag, field in self._tagged
@@ -281,7 +283,7 @@ def _write_entity(nullable: bool, out: bytearray, row: Row | None) -> None:
     if nullable:
         out += b"\xff" if row is None else b"\1"
     if row is not None:
-        row.plan.write(out, row.values, Counter())
+        row.plan.write(out, row.values, {})
 
 
 def _write_array(flexible: bool, write: Write, out: bytearray, values: tuple[Any, ...] | list[Any] | None) -> None:

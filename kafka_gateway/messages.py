@@ -101,7 +101,8 @@ class Messages:
         writing = Writing(turn)
         yield from self._response_plan.steps(writing, answer)
         pieces = yield from writing.joined()
-        codes.update(writing.codes)
+        for code, times in writing.codes.items():
+            codes[code] += times
         if self._tagged_header:
             prefix = _PREFIX.pack(writing.size + 5, correlation) + b"\0"
         else:
