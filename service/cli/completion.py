@@ -6,10 +6,15 @@ Completion must be fast and silent: after `PATIENCE_S`, or on any error, it offe
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
 
 from service.cli.kafka import client_config
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 PATIENCE_S = 1.0
 
@@ -17,6 +22,11 @@ PATIENCE_S = 1.0
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     bootstrap = ctx.params.get("bootstrap")  # None where the address or the profile is wrong
     return [] if bootstrap is None else [name for name in _topics(bootstrap) if name.startswith(incomplete)]
+
+
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    bootstrap = ctx.params.get("bootstrap")
+    return [] if bootstrap is None else [name for name in _groups(bootstrap) if name.startswith(incomplete)]
 
 
 def complete_topic_config(incomplete: str) -> list[str]:
@@ -46,18 +56,30 @@ def complete_config_name(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _topics(bootstrap: str) -> list[str]:
+    return _asked(bootstrap, lambda admin: list(admin.list_topics(timeout=PATIENCE_S).topics))
+
+
+def _groups(bootstrap: str) -> list[str]:
+    def ask(admin: AdminClient) -> list[str]:
+        listed = admin.list_consumer_groups(request_timeout=PATIENCE_S).result(PATIENCE_S)
+        return [each.group_id for each in listed.valid]
+
+    return _asked(bootstrap, ask)
+
+
+def _asked(bootstrap: str, ask: Callable[[AdminClient], list[str]]) -> list[str]:
     """Runs in its own thread: resolving a host name may take longer than the client's timeouts."""
     found: list[str] = []
 
-    def ask() -> None:
+    def run() -> None:
         from confluent_kafka.admin import AdminClient
 
         try:
-            found.extend(AdminClient(client_config(bootstrap)).list_topics(timeout=PATIENCE_S).topics)
+            found.extend(ask(AdminClient(client_config(bootstrap))))
         except Exception:  # noqa: BLE001 - whatever it is, there is nothing to offer
             return
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
     return sorted(found)

@@ -14,6 +14,7 @@ except ModuleNotFoundError as missing:  # a clone with only the `tidelog` distri
 from service.cli.client.cluster import cluster
 from service.cli.client.configs import configs
 from service.cli.client.consume import consume
+from service.cli.client.group import group
 from service.cli.client.produce import produce
 from service.cli.client.topic import topic
 from service.cli.cold import cold
@@ -37,6 +38,7 @@ app.command()(top)
 app.add_typer(topic, name="topic")
 app.add_typer(configs, name="configs")
 app.add_typer(cluster, name="cluster")
+app.add_typer(group, name="group")
 app.command()(produce)
 app.command()(consume)
 app.add_typer(log, name="log")

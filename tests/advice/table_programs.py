@@ -178,3 +178,21 @@ SPARK_ROWS = (
         "tests/lambdas/test_package.py::test_a_commit_wakes_the_handler",
     ),
 )
+
+_GROUP = "tests/service/cli/client/test_group.py::test_"
+
+GROUP_COMMAND_ROWS = (
+    row("name one of --to, --shift-by", _GROUP + "every_position_is_one_to_continue_from"),
+    row(
+        "name the partitions: either|name the partitions with --topic|write TOPIC, or TOPIC:0,2",
+        _GROUP + "every_position_is_one_to_continue_from",
+        _GROUP + "scopes_and_files_are_read",
+    ),
+    row(
+        "leave --topic and --all-topics out|write lines of TOPIC,PARTITION,OFFSET",
+        _GROUP + "offsets_move_by_records_stay_or_come_from_a_file",
+    ),
+    row("has committed no offset of …; use --to", _GROUP + "offsets_move_by_records_stay_or_come_from_a_file"),
+    row("Run it again with --execute", _GROUP + "without_execute_nothing_is_changed"),
+    row("stop the members first", _GROUP + "members_are_shown_and_keep_their_offsets"),
+)

@@ -60,6 +60,13 @@ def test_topics(node: Node, line: str) -> None:
     assert offered(line.format(kafka=node.kafka)) == ["flights", "flowers"]
 
 
+def test_groups(node: Node) -> None:
+    for group in ("billing", "bills", "other"):
+        words = ["group", "reset-offsets", group, "--topic", "orders", "--to", "end", "--execute", "-b", node.kafka]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert offered(f"tidelog group describe -b {node.kafka} bi") == ["billing", "bills"]
+
+
 def test_the_node_is_found_as_by_other_commands(node: Node, alone: Path) -> None:
     assert offered("tidelog consume o", TIDELOG_BOOTSTRAP_SERVER=node.kafka) == ["orders"]
     alone.parent.mkdir()

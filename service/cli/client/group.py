@@ -1,0 +1,212 @@
+"""`tidelog group`: consumer groups through Kafka's admin protocol, and how much of their lag lies in the bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.client import group_offsets
+from service.cli.client.positions import SYNTAX
+from service.cli.completion import complete_group
+from service.cli.errors import CommandError
+from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, Profile, connect_admin, explain, outcome
+from service.cli.output import AsJson, counted, print_json, print_table
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+group = typer.Typer(no_args_is_help=True, help="List, inspect and delete consumer groups, and move their offsets.")
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_group)]
+Scope = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="All partitions of a topic, or these (0,2); repeatable."
+    ),
+]
+AllTopics = Annotated[bool, typer.Option("--all-topics", help="Every partition that the group has an offset of.")]
+
+
+@group.command("list")
+def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None) -> None:
+    """List all groups with their state."""
+    admin = connect_admin(bootstrap)
+    listed = outcome(bootstrap, admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S), "cannot list groups")
+    if listed.errors:
+        raise explain(bootstrap, listed.errors[0].args[0], "cannot list all groups")
+    rows = sorted((each.group_id, _state(each)) for each in listed.valid)
+    if as_json:
+        print_json([{"group": name, "state": state} for name, state in rows])
+    else:
+        print_table(("GROUP", "STATE"), rows)
+
+
+@group.command()
+def describe(
+    name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
+) -> None:
+    """Show a group's members, and its lag in each partition with the part of it that lies in the bucket."""
+    admin = connect_admin(bootstrap)
+    found = _described(bootstrap, admin, name)
+    lags = group_offsets.lags(bootstrap, admin, name)
+    owners = {
+        (assigned.topic, assigned.partition): member
+        for member in found.members
+        for assigned in member.assignment.topic_partitions
+    }
+    if as_json:
+        print_json(_as_json(name, found, lags))
+        return
+    members = counted(len(found.members), "member")
+    assignor = f", {found.partition_assignor}" if found.partition_assignor else ""
+    typer.echo(f"{name}  {_state(found)}  {members}{assignor}")
+    if not lags:
+        typer.echo("it has committed no offsets")
+        return
+    print_table(
+        ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "IN BUCKET", "MEMBER", "HOST"),
+        [
+            (
+                lag.topic,
+                lag.partition,
+                lag.offset,
+                lag.end,
+                lag.lag,
+                lag.in_bucket,
+                owners[lag.key].client_id if lag.key in owners else None,
+                owners[lag.key].host if lag.key in owners else None,
+            )
+            for lag in lags
+        ],
+    )
+
+
+@group.command()
+def delete(
+    name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
+) -> None:
+    """Delete a group without members, and its offsets."""
+    admin = connect_admin(bootstrap)
+    future = admin.delete_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name]
+    outcome(bootstrap, future, f"cannot delete group {name}")
+    if as_json:
+        print_json({"group": name, "deleted": True})
+    else:
+        typer.echo(f"deleted group {name}")
+
+
+@group.command("delete-offsets")
+def delete_offsets(
+    name: Name,
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="Whose offsets; repeatable."),
+    ],
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Delete a group's offsets of topics that no member is subscribed to."""
+    admin = connect_admin(bootstrap)
+    deleted = group_offsets.delete(bootstrap, admin, name, topic)
+    if as_json:
+        print_json([{"topic": place[0], "partition": place[1]} for place in deleted])
+    else:
+        typer.echo(f"deleted the offsets of {counted(len(deleted), 'partition')}")
+
+
+@group.command("reset-offsets")
+def reset_offsets(
+    name: Name,
+    topic: Scope = None,
+    all_topics: AllTopics = False,
+    to: Annotated[str | None, typer.Option("--to", metavar=SYNTAX, help="The position to continue from.")] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="So many records on from the committed offset, or back."),
+    ] = None,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="The committed offset, or the end where there is none.")
+    ] = False,
+    from_file: Annotated[
+        typer.FileText | None,
+        typer.Option("--from-file", metavar="CSV", help="Lines of TOPIC,PARTITION,OFFSET; - for standard input."),
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Commit the offsets; without it they are only shown.")
+    ] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print lines that --from-file takes.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Move a group's offsets. The group must have no members. Without --execute nothing is changed."""
+    ways = [to is not None, shift_by is not None, to_current, from_file is not None]
+    if sum(ways) != 1:
+        raise typer.BadParameter("name one of --to, --shift-by, --to-current and --from-file")
+    if from_file is None and all_topics == bool(topic):
+        raise typer.BadParameter("name the partitions: either --topic or --all-topics")
+    if from_file is not None and (all_topics or topic):
+        raise typer.BadParameter("--from-file names the partitions; leave --topic and --all-topics out")
+    admin = connect_admin(bootstrap)
+    if from_file is not None:
+        wanted = group_offsets.parse_csv(from_file)
+        moves = group_offsets.moves_to(bootstrap, admin, name, list(wanted), wanted)
+    else:
+        places = group_offsets.scope(bootstrap, admin, name, topic)
+        moves = group_offsets.moves(bootstrap, admin, name, places, to=to, shift_by=shift_by)
+    if execute:
+        group_offsets.commit(bootstrap, admin, name, moves)
+    if as_json:
+        print_json([move._asdict() | {"committed": execute} for move in moves])
+    elif export:
+        for move in moves:
+            typer.echo(f"{move.topic},{move.partition},{move.offset}")
+    else:
+        print_table(("TOPIC", "PARTITION", "OFFSET NOW", "NEW OFFSET"), moves)
+        if not execute and moves:
+            typer.echo("Nothing was changed. Run it again with --execute to commit these offsets.")
+
+
+def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:
+    future = admin.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name]
+    found = outcome(bootstrap, future, f"cannot describe group {name}")
+    if _state(found) == "Dead":
+        raise CommandError(f"there is no group {name}; `tidelog group list` shows all")
+    return found
+
+
+def _state(found: Any) -> str:
+    return str(found.state.name.capitalize())
+
+
+def _as_json(name: str, found: Any, lags: list[group_offsets.Lag]) -> dict[str, Any]:
+    return {
+        "group": name,
+        "state": _state(found),
+        "assignor": found.partition_assignor or None,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [
+                    {"topic": each.topic, "partition": each.partition} for each in member.assignment.topic_partitions
+                ],
+            }
+            for member in found.members
+        ],
+        "partitions": [
+            {
+                "topic": lag.topic,
+                "partition": lag.partition,
+                "offset": lag.offset,
+                "end": lag.end,
+                "lag": lag.lag,
+                "in_bucket": lag.in_bucket,
+            }
+            for lag in lags
+        ],
+    }

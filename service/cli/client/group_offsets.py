@@ -1,0 +1,228 @@
+"""The offsets of a consumer group: lag, and where they may be moved to.
+
+As Kafka's own tool does, a new offset is kept within the partition: below its log start it is the log start, above its end the
+end.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from service.cli.client.positions import EARLIEST, LATEST, Place, Position, Unit, find_offsets, parse_position
+from service.cli.client.positions import topic_partitions as partitions_of
+from service.cli.client.requests import ask, tiered_ends
+from service.cli.errors import CommandError
+from service.cli.kafka import REQUEST_TIMEOUT_S, client_config, outcome
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+    from confluent_kafka.admin import AdminClient
+
+#: The error codes of OffsetDelete that a user can do something about.
+_REFUSALS = {3: "it does not exist", 86: "a member of the group is subscribed to its topic; stop the members first"}
+
+
+class Lag(NamedTuple):
+    """`in_bucket` is the part of the lag that lies in the bucket: None without one, or while the store is behind."""
+
+    topic: str
+    partition: int
+    offset: int
+    end: int
+    lag: int
+    in_bucket: int | None
+
+    @property
+    def key(self) -> Place:
+        return self.topic, self.partition
+
+
+class Move(NamedTuple):
+    """`now` is None where nothing is committed."""
+
+    topic: str
+    partition: int
+    now: int | None
+    offset: int
+
+
+def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[Place, int]:
+    """All that the group has committed, in order."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    request = [ConsumerGroupTopicPartitions(group)]
+    future = admin.list_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)[group]
+    answer = outcome(bootstrap, future, f"cannot read the offsets of group {group}")
+    found = {(each.topic, each.partition): each.offset for each in answer.topic_partitions if each.offset >= 0}
+    return dict(sorted(found.items()))
+
+
+def lags(bootstrap: str, admin: AdminClient, group: str) -> list[Lag]:
+    offsets = committed(bootstrap, admin, group)
+    if not offsets:
+        return []
+    with _Lookup(bootstrap) as consumer:
+        ends = find_offsets(bootstrap, consumer, list(offsets), Position(Unit.TIME, LATEST))
+    tiered: dict[Place, int | None] = {}
+    for topic in dict.fromkeys(topic for topic, _ in offsets):
+        numbers = [number for name, number in offsets if name == topic]
+        tiered |= {(topic, number): end for number, end in tiered_ends(bootstrap, topic, numbers).items()}
+    return [
+        Lag(*place, offset, ends[place], max(0, ends[place] - offset), _in_bucket(offset, tiered.get(place, 0)))
+        for place, offset in offsets.items()
+    ]
+
+
+def _in_bucket(offset: int, tiered_end: int | None) -> int | None:
+    return None if tiered_end is None else max(0, tiered_end - offset)
+
+
+# --- moving -----------------------------------------------------------------------------------------------------------
+def scope(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str] | None) -> list[Place]:
+    """The partitions that `--topic` names, or all that the group has committed."""
+    if not topics:
+        places = list(committed(bootstrap, admin, group))
+        if not places:
+            raise CommandError(f"group {group} has committed no offsets; name the partitions with --topic")
+        return places
+    with _Lookup(bootstrap) as consumer:
+        found: dict[Place, None] = {}
+        for word in topics:
+            topic, numbers = parse_scope(word)
+            found |= dict.fromkeys(partitions_of(bootstrap, consumer, [topic], numbers))
+    return list(found)
+
+
+def parse_scope(word: str) -> tuple[str, list[int] | None]:
+    """`orders` or `orders:0,2`. CommandError for anything else."""
+    topic, colon, numbers = word.partition(":")
+    words = numbers.split(",") if colon else []
+    if not topic or not all(each.isascii() and each.isdecimal() for each in words):
+        raise CommandError(f"{word!r}: write TOPIC, or TOPIC:0,2 for two of its partitions")
+    return topic, [int(each) for each in words] or None
+
+
+def moves(
+    bootstrap: str, admin: AdminClient, group: str, places: Sequence[Place], *, to: str | None, shift_by: int | None
+) -> list[Move]:
+    """To a position, by a number of records from the committed offset, or to the committed offset itself."""
+    from storage_tiers.clock import SystemClock
+
+    with _Lookup(bootstrap) as consumer:
+        if to is not None:
+            position = parse_position(to, SystemClock().unix_ms(), "--to")
+            return moves_to(bootstrap, admin, group, places, find_offsets(bootstrap, consumer, places, position))
+        now = committed(bootstrap, admin, group)
+        if shift_by is not None:
+            missing = [f"{topic}-{number}" for topic, number in places if (topic, number) not in now]
+            if missing:
+                raise CommandError(f"group {group} has committed no offset of {', '.join(missing)}; use --to")
+            return moves_to(bootstrap, admin, group, places, {place: now[place] + shift_by for place in places})
+        ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
+        return moves_to(bootstrap, admin, group, places, {place: now.get(place, ends[place]) for place in places})
+
+
+def moves_to(
+    bootstrap: str, admin: AdminClient, group: str, places: Sequence[Place], wanted: Mapping[Place, int]
+) -> list[Move]:
+    """Each wanted offset, kept within its partition."""
+    with _Lookup(bootstrap) as consumer:
+        for topic in dict.fromkeys(topic for topic, _ in places):
+            partitions_of(bootstrap, consumer, [topic], [number for name, number in places if name == topic])
+        starts = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, EARLIEST))
+        ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
+    now = committed(bootstrap, admin, group)
+    return [
+        Move(*place, now.get(place), min(max(wanted[place], starts[place]), ends[place])) for place in sorted(places)
+    ]
+
+
+def parse_csv(lines: Iterable[str]) -> dict[Place, int]:
+    """TOPIC,PARTITION,OFFSET a line, as `kafka-consumer-groups --export` prints. CommandError names the first wrong line."""
+    found: dict[Place, int] = {}
+    for number, row in enumerate(csv.reader(lines), 1):
+        if not row:
+            continue
+        try:
+            topic, partition, offset = row
+            found[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise CommandError(f"line {number}: {','.join(row)!r} is not TOPIC,PARTITION,OFFSET") from None
+    if not found:
+        raise CommandError("the file names no partition; write lines of TOPIC,PARTITION,OFFSET")
+    return found
+
+
+def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    asked = [TopicPartition(move.topic, move.partition, move.offset) for move in moves]
+    request = [ConsumerGroupTopicPartitions(group, asked)]
+    future = admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)[group]
+    answer = outcome(bootstrap, future, f"cannot move the offsets of group {group}")
+    for each in answer.topic_partitions:
+        if each.error is not None and each.error.name() == "UNKNOWN_MEMBER_ID":
+            raise CommandError(f"group {group} has members, which commit offsets of their own; stop the members first")
+        if each.error is not None:
+            raise CommandError(f"cannot move {each.topic}-{each.partition}: {each.error.str()}")
+
+
+def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[Place]:
+    """librdkafka's Python client lacks OffsetDelete; the group's coordinator is asked directly."""
+    from kio.schema.offset_delete.v0.request import (
+        OffsetDeleteRequest,
+        OffsetDeleteRequestPartition,
+        OffsetDeleteRequestTopic,
+    )
+    from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
+    from kio.schema.types import GroupId, TopicName
+    from kio.static.primitive import i32
+
+    places = scope(bootstrap, admin, group, topics)
+    rows = tuple(
+        OffsetDeleteRequestTopic(
+            name=TopicName(topic),
+            partitions=tuple(
+                OffsetDeleteRequestPartition(partition_index=i32(number)) for name, number in places if name == topic
+            ),
+        )
+        for topic in dict.fromkeys(topic for topic, _ in places)
+    )
+    request = OffsetDeleteRequest(group_id=GroupId(group), topics=rows)
+    answer = ask(_coordinator(bootstrap, admin, group), request, OffsetDeleteResponse)
+    if answer.error_code != 0:
+        raise CommandError(f"cannot delete offsets of group {group}: {answer.error_code.name}")
+    refused = [
+        f"{topic.name}-{each.partition_index}: {_REFUSALS.get(each.error_code, each.error_code.name)}"
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.error_code != 0
+    ]
+    if refused:
+        raise CommandError("cannot delete all of these offsets: " + "; ".join(refused))
+    return places
+
+
+def _coordinator(bootstrap: str, admin: AdminClient, group: str) -> str:
+    future = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group]
+    node = outcome(bootstrap, future, f"cannot find the coordinator of group {group}").coordinator
+    return f"{node.host}:{node.port}"
+
+
+class _Lookup:
+    """A client that looks up offsets and belongs to no group that anybody else uses."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from confluent_kafka import Consumer
+
+        self._consumer: Consumer = Consumer(
+            {**client_config(bootstrap), "group.id": "tidelog-cli", "enable.auto.commit": False}
+        )
+
+    def __enter__(self) -> Consumer:
+        return self._consumer
+
+    def __exit__(self, *_: Any) -> None:
+        self._consumer.close()

@@ -1,0 +1,176 @@
+"""`tidelog group` on a node, with real members: what it lists, its lag and where that lies, and every way to move offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from service.cli.client.group_offsets import parse_csv, parse_scope
+from service.cli.errors import CommandError
+from tests.service.cli.support import Ran, tidelog
+from tests.support.clients import TIERED, create, produce
+from tests.support.node import Node
+
+FIRST_MS = 1_700_000_000_000  # the timestamp of the first record that `produce` makes
+SOON: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("groups"), settings=SOON) as started:
+        create(started, "orders", 1, TIERED)
+        create(started, "other", 2, {})
+        produce(started, "orders", 30)
+        assert tidelog("topic", "seal", "orders", "--wait", "-b", started.kafka).code == 0
+        produce(started, "orders", 10, first=30)
+        yield started
+
+
+@pytest.fixture
+def group(node: Node, request: pytest.FixtureRequest) -> Iterator[Callable[..., Ran]]:
+    """Runs `tidelog group WORD GROUP ...` for a group of this test's own."""
+    name = request.node.name
+
+    def run(word: str, *words: str | Path, stdin: str | None = None) -> Ran:
+        return tidelog("group", word, name, *words, "-b", node.kafka, stdin=stdin)
+
+    yield run
+
+
+def moved(ran: Ran) -> list[Any]:
+    assert ran.code == 0, ran.err
+    return [(row["topic"], row["partition"], row["now"], row["offset"]) for row in ran.json]
+
+
+def test_lag_and_the_part_of_it_in_the_bucket(node: Node, group: Callable[..., Ran]) -> None:
+    assert group("reset-offsets", "--topic", "orders", "--to", "5", "--execute").code == 0
+    found = group("describe", "--json").json
+    assert (found["state"], found["members"]) == ("Empty", [])
+    assert found["partitions"] == [
+        {"topic": "orders", "partition": 0, "offset": 5, "end": 40, "lag": 35, "in_bucket": 25}
+    ]
+    printed = group("describe").out.splitlines()
+    assert printed[0].endswith("Empty  0 members")
+    assert printed[2].split() == ["orders", "0", "5", "40", "35", "25", "-", "-"]
+
+
+def test_members_are_shown_and_keep_their_offsets(node: Node, group: Callable[..., Ran], request: Any) -> None:
+    name = request.node.name
+    consumer = Consumer(
+        {"bootstrap.servers": node.kafka, "group.id": name, "client.id": "reader", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["orders"])
+    try:
+        end, first = time.monotonic() + 60, None
+        while first is None and time.monotonic() < end:
+            first = consumer.poll(0.5)
+        assert first is not None
+        consumer.commit(asynchronous=False)
+        listed = {row["group"]: row["state"] for row in tidelog("group", "list", "--json", "-b", node.kafka).json}
+        assert listed[name] == "Stable"
+        found = group("describe", "--json").json
+        assert [(m["client_id"], m["host"], m["partitions"]) for m in found["members"]] == [
+            ("reader", "/127.0.0.1", [{"topic": "orders", "partition": 0}])
+        ]
+        assert group("describe").out.splitlines()[-1].split()[-2:] == ["reader", "/127.0.0.1"]
+        refused = group("reset-offsets", "--topic", "orders", "--to", "end", "--execute")
+        assert refused.code == 1 and "stop the members first" in refused.err
+        refused = group("delete-offsets", "--topic", "orders")
+        assert refused.code == 1 and "stop the members first" in refused.err
+        assert group("delete").code == 1
+    finally:
+        consumer.close()
+    # The advice works: without members all three do.
+    assert moved(group("reset-offsets", "--topic", "orders", "--to", "end", "--execute", "--json"))[0][3] == 40
+    assert group("delete-offsets", "--topic", "orders").out == "deleted the offsets of 1 partition\n"
+    assert group("delete").out == f"deleted group {name}\n"
+
+
+@pytest.mark.parametrize(
+    ("to", "offset"),
+    [
+        ("beginning", 0),
+        ("end", 40),
+        ("7", 7),
+        ("99", 40),
+        ("-10", 30),
+        (f"@{FIRST_MS + 12}", 12),
+        ("2023-11-14T22:13:20.005Z", 5),
+        ("-1m", 40),
+    ],
+)
+def test_every_position_is_one_to_continue_from(group: Callable[..., Ran], to: str, offset: int) -> None:
+    assert moved(group("reset-offsets", "--topic", "orders:0", f"--to={to}", "--json")) == [("orders", 0, None, offset)]
+
+
+def test_offsets_move_by_records_stay_or_come_from_a_file(group: Callable[..., Ran], tmp_path: Path) -> None:
+    reset = ("reset-offsets", "--topic", "orders")
+    assert moved(group(*reset, "--to-current", "--json")) == [("orders", 0, None, 40)]
+    assert "use --to" in group(*reset, "--shift-by", "1").err
+    assert moved(group(*reset, "--to", "20", "--execute", "--json")) == [("orders", 0, None, 20)]
+    assert moved(group(*reset, "--shift-by", "-5", "--json")) == [("orders", 0, 20, 15)]
+    assert moved(group(*reset, "--shift-by", "-50", "--json")) == [("orders", 0, 20, 0)]
+    assert moved(group(*reset, "--to-current", "--json")) == [("orders", 0, 20, 20)]
+    exported = group("reset-offsets", "--all-topics", "--shift-by", "2", "--export").out
+    assert exported == "orders,0,22\n"
+    (tmp_path / "moves.csv").write_text(exported)
+    assert moved(group("reset-offsets", "--from-file", tmp_path / "moves.csv", "--execute", "--json")) == [
+        ("orders", 0, 20, 22)
+    ]
+    assert moved(group("reset-offsets", "--from-file", "-", "--json", stdin="orders,0,3\nother,1,0\n")) == [
+        ("orders", 0, 22, 3),
+        ("other", 1, None, 0),
+    ]
+
+
+def test_without_execute_nothing_is_changed(group: Callable[..., Ran]) -> None:
+    shown = group("reset-offsets", "--topic", "orders", "--topic", "other", "--to", "end")
+    assert "Run it again with --execute" in shown.out
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:4]] == [
+        ["orders", "0"],
+        ["other", "0"],
+        ["other", "1"],
+    ]
+    assert group("describe").code == 1
+    assert group("reset-offsets", "--topic", "orders", "--to", "end", "--execute").code == 0
+    assert group("describe", "--json").json["partitions"][0]["lag"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--topic", "orders"), "name one of --to"),
+        (("--topic", "orders", "--to", "end", "--shift-by", "1"), "name one of --to"),
+        (("--to", "end"), "either --topic or --all-topics"),
+        (("--to", "end", "--topic", "orders", "--all-topics"), "either --topic or --all-topics"),
+        (("--to", "end", "--all-topics"), "has committed no offsets; name the partitions with --topic"),
+        (("--to", "end", "--topic", "nowhere"), "nowhere"),
+        (("--to", "end", "--topic", "orders:7"), "orders has no partition 7, only 0 to 0"),
+        (("--to", "end", "--topic", "orders:x"), "write TOPIC, or TOPIC:0,2"),
+        (("--to", "whenever", "--topic", "orders"), "write beginning, end"),
+    ],
+)
+def test_wrong_words_are_explained(group: Callable[..., Ran], words: tuple[str, ...], said: str) -> None:
+    ran = group("reset-offsets", *words)
+    assert ran.code != 0 and said in " ".join(ran.err.replace("│", " ").split())
+
+
+def test_a_group_that_does_not_exist(group: Callable[..., Ran]) -> None:
+    ran = group("describe")
+    assert ran.code == 1 and "there is no group" in ran.err
+    ran = group("delete")
+    assert ran.code == 1 and "GROUP_ID_NOT_FOUND" in ran.err
+
+
+def test_scopes_and_files_are_read() -> None:
+    assert parse_scope("a") == ("a", None)
+    assert parse_scope("a:3,1") == ("a", [3, 1])
+    assert parse_csv(["a,0,5\n", "\n", '"b",1,6\n']) == {("a", 0): 5, ("b", 1): 6}
+    for lines, said in ((["a,0\n"], "line 1"), (["a,0,1\n", "a,x,1\n"], "line 2"), ([], "names no partition")):
+        with pytest.raises(CommandError, match=said):
+            parse_csv(lines)
