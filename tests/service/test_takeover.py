@@ -86,7 +86,7 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     produce(node, "orders", 100, first=1000)
     seal(node, "orders")
     assert len(consume(node, "orders", 2, 1100)) == 1100
-    events = [line for line in node.output().splitlines() if "takeover.partition" in line]
+    events = [line for line in node.output().splitlines() if "takeover.partition topic=orders" in line]
     assert len(events) == 2
     assert json.loads(node.get("/readyz")[1])["store"] == "ok"
 
