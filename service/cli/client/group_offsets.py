@@ -15,6 +15,7 @@ from service.cli.client.positions import topic_partitions as partitions_of
 from service.cli.client.requests import ask, tiered_ends
 from service.cli.errors import CommandError
 from service.cli.kafka import REQUEST_TIMEOUT_S, client_config, outcome
+from service.cli.listener import require_reachable
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -65,10 +66,11 @@ def lags(bootstrap: str, admin: AdminClient, group: str) -> list[Lag]:
         return []
     with _Lookup(bootstrap) as consumer:
         ends = find_offsets(bootstrap, consumer, list(offsets), Position(Unit.TIME, LATEST))
+    address = require_reachable(bootstrap)
     tiered: dict[Place, int | None] = {}
     for topic in dict.fromkeys(topic for topic, _ in offsets):
         numbers = [number for name, number in offsets if name == topic]
-        tiered |= {(topic, number): end for number, end in tiered_ends(bootstrap, topic, numbers).items()}
+        tiered |= {(topic, number): end for number, end in tiered_ends(address, topic, numbers).items()}
     return [
         Lag(*place, offset, ends[place], max(0, ends[place] - offset), _in_bucket(offset, tiered.get(place, 0)))
         for place, offset in offsets.items()

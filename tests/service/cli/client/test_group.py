@@ -47,13 +47,17 @@ def moved(ran: Ran) -> list[Any]:
     return [(row["topic"], row["partition"], row["now"], row["offset"]) for row in ran.json]
 
 
-def test_lag_and_the_part_of_it_in_the_bucket(node: Node, group: Callable[..., Ran]) -> None:
+def test_lag_and_the_part_of_it_in_the_bucket(
+    node: Node, group: Callable[..., Ran], request: pytest.FixtureRequest
+) -> None:
     assert group("reset-offsets", "--topic", "orders", "--to", "5", "--execute").code == 0
     found = group("describe", "--json").json
     assert (found["state"], found["members"]) == ("Empty", [])
     assert found["partitions"] == [
         {"topic": "orders", "partition": 0, "offset": 5, "end": 40, "lag": 35, "in_bucket": 25}
     ]
+    several = tidelog("group", "describe", request.node.name, "--json", "-b", f"{node.kafka},{node.kafka}")
+    assert several.json == found
     printed = group("describe").out.splitlines()
     assert printed[0].endswith("Empty  0 members")
     assert printed[2].split() == ["orders", "0", "5", "40", "35", "25", "-", "-"]
