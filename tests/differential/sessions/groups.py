@@ -18,14 +18,15 @@ _NOT_YET = ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_CO
 
 
 def coordinated(peer: Peer, name: str = "g") -> str:
-    """The group's name, once its coordinator answers."""
+    """The group's name, once its coordinator and all others of the broker answer."""
     group = peer.named(name)
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         (found,) = peer.quietly("find_coordinator", 4, coordinator_keys=[group])["coordinators"]
         if found["error_code"] == "NONE":
             answer = peer.quietly("offset_fetch", 8, groups=[{"group_id": group, "topics": []}])
-            if answer["groups"][0]["error_code"] == "NONE":
+            listed = peer.quietly("list_groups", 4)  # refused while any partition of the topic is loaded
+            if answer["groups"][0]["error_code"] == listed["error_code"] == "NONE":
                 return group
         if time.monotonic() > deadline:
             raise PeerFailed(f"{peer.name}: {group} has no coordinator: {found}")

@@ -10,6 +10,7 @@ from tests.differential.batches import batch
 from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID, contents, ends, idempotent, of, to
+from tests.differential.sessions.groups import coordinated
 
 #: Fields without which a request gets no response, or gets different ones from any two brokers.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -43,6 +44,7 @@ def head_bytes(name: str, version: int) -> int:
 @session("api_versions", versions=(0,))
 def fields_of_tomorrow(peer: Peer, version: int) -> None:
     """Unknown tagged fields are skipped, in headers and in bodies."""
+    coordinated(peer)
     idempotent(peer)
     for name, (_, _, high) in SERVED.items():
         request = whole(name, high)
@@ -56,6 +58,7 @@ def fields_of_tomorrow(peer: Peer, version: int) -> None:
 
 @session("api_versions", versions=(0,))
 def bytes_behind(peer: Peer, version: int) -> None:
+    coordinated(peer)
     idempotent(peer)
     idempotent(peer)  # the first id may be 0, which is compared as no id
     for name, (_, low, high) in SERVED.items():
