@@ -83,7 +83,7 @@ check: install  ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-cache
 
 test: test-tools  ## every test but differential, terraform and all of faults; under 15 minutes on two cores
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential and not terraform and not packages"
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "not faults and not differential and not terraform and not packages"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
 	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py -m differential $(ARGS)
@@ -96,7 +96,7 @@ lowest: packages  ## tests of clients, command and stores with the lowest versio
 	@$(BIN)/python -m scripts.lowest_versions $(ARGS)
 
 faults: test-tools  ## all kill, power-loss and request-death runs
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m faults
 
 MUTANTS := .cache/mutants
 

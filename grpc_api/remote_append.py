@@ -15,6 +15,7 @@ from typing import Any
 import grpc.aio
 
 from grpc_api.contract.log import Append, Appended
+from grpc_api.contract.transactions import ProducerTransaction
 from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import error_of_call
 from grpc_api.messages.log import produce_message, result_of
@@ -36,19 +37,19 @@ class AppendStream:
         self._address = address
         self._life: _AppendStream | None = None
 
-    def append(self, appends: Sequence[Append], transactional_id: str | None) -> asyncio.Future[_Results]:
+    def append(self, appends: Sequence[Append], transaction: ProducerTransaction | None) -> asyncio.Future[_Results]:
         if self._life is None or self._life.over:
             self._life = _AppendStream(self._stub.ProduceStream(), self._address)
         messages = list(_messages(appends))
         if len(messages) == 1 and len(appends[0].batch) <= MAX_RECORDS_BYTES:
-            return self._life.append(appends, transactional_id)
-        return asyncio.ensure_future(_joined([self._one(each, transactional_id) for each in messages]))
+            return self._life.append(appends, transaction)
+        return asyncio.ensure_future(_joined([self._one(each, transaction) for each in messages]))
 
-    def _one(self, appends: Sequence[Append], transactional_id: str | None) -> asyncio.Future[_Results]:
+    def _one(self, appends: Sequence[Append], transaction: ProducerTransaction | None) -> asyncio.Future[_Results]:
         assert self._life is not None
         size = len(appends[0].batch)
         if size <= MAX_RECORDS_BYTES:
-            return self._life.append(appends, transactional_id)
+            return self._life.append(appends, transaction)
         refused: asyncio.Future[_Results] = asyncio.get_running_loop().create_future()
         partition = appends[0].partition
         refused.set_result(
@@ -94,7 +95,7 @@ class _AppendStream:
         self._runner = asyncio.ensure_future(self._run())
         self.over = False
 
-    def append(self, appends: Sequence[Append], transactional_id: str | None) -> asyncio.Future[_Results]:
+    def append(self, appends: Sequence[Append], transaction: ProducerTransaction | None) -> asyncio.Future[_Results]:
         answer: asyncio.Future[_Results] = asyncio.get_running_loop().create_future()
         size = sum(len(each.batch) for each in appends)
         if self._waiting_bytes + size > MAX_WAITING_BYTES and self._waiting:
@@ -103,7 +104,7 @@ class _AppendStream:
             )
             answer.set_result([refusal] * len(appends))
             return answer
-        request = produce_message(appends, pb.ACKS_LEADER, transactional_id)
+        request = produce_message(appends, pb.ACKS_LEADER, transaction)
         numbered = pb.SequencedProduce(sequence=self._sequence, request=request)
         self._outgoing.append(pb.ProduceStreamRequest(produce=numbered))
         self._more.set()

@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_api.channel import CALL_TIMEOUT_S, NodeChannel, answered
 from grpc_api.contract.log import Append, Appended, Fetch, Fetched, OffsetQuery, SealedPartition
 from grpc_api.contract.ready import Ready
+from grpc_api.contract.transactions import ProducerTransaction
 from grpc_api.messages.errors import error_of
 from grpc_api.messages.log import aborted_of, fetch_message, found_of, query_message
 from grpc_api.proto import log_pb2 as pb
@@ -37,9 +38,9 @@ class RemoteLog:
         await self._appends.close()
 
     def append(
-        self, appends: Sequence[Append], *, transactional_id: str | None = None
+        self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
-        return self._appends.append(appends, transactional_id)
+        return self._appends.append(appends, transaction)
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         return asyncio.ensure_future(self._fetch(fetch))
@@ -75,16 +76,9 @@ class RemoteLog:
     def topic_name(self, topic_id: TopicId) -> str | None:
         return self._topic_name(topic_id)
 
-    async def init_producer_id(
-        self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0
-    ) -> tuple[int, int]:
-        request = pb.InitProducerIdRequest(
-            transactional_id=transactional_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            timeout_ms=timeout_ms,
-        )
-        answer = await answered(self._log.InitProducerId(request, timeout=CALL_TIMEOUT_S), self._address)
+    async def init_producer_id(self) -> tuple[int, int]:
+        call = self._log.InitProducerId(pb.InitProducerIdRequest(), timeout=CALL_TIMEOUT_S)
+        answer = await answered(call, self._address)
         return answer.producer_id, answer.producer_epoch
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:

@@ -55,6 +55,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_PRODUCER_ID_MAPPING = 49
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
@@ -93,6 +94,7 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_SUBSCRIPTION_ID = 117
     TELEMETRY_TOO_LARGE = 118
     TRANSACTION_ABORTABLE = 120
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 #: Errors of the store are KAFKA_STORAGE_ERROR: the only retriable code in a Fetch answer after which the consumers of all
@@ -119,6 +121,9 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     log.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
     log.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
+    log.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
+    log.TransactionalIdUnauthorized: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    log.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     log.UnknownProducerId: ErrorCode.UNKNOWN_PRODUCER_ID,
     log.InvalidRequest: ErrorCode.INVALID_REQUEST,
     log.UnsupportedVersion: ErrorCode.UNSUPPORTED_VERSION,

@@ -1,7 +1,8 @@
 """The feature levels of this node (KIP-584), by Kafka's names: ApiVersions advertises them, UpdateFeatures checks them.
 
-`metadata.version` names the Kafka release whose requests are answered (29 is 4.2-IV1), not a format of this node. All other
-features of that release are known and off; none can be raised, because nothing here implements them.
+`metadata.version` names the Kafka release whose requests are answered (29 is 4.2-IV1), not a format of this node.
+`transaction.version` 2 is KIP-890: clients that know it get an epoch for each transaction. All other features of that release
+are known and off; none can be raised, because nothing here implements them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,6 @@ FEATURES: dict[str, Level] = {
     "metadata.version": Level(29, 29, 29),
     "share.version": Level(0, 0, 0),
     "streams.version": Level(0, 0, 0),
-    "transaction.version": Level(0, 0, 0),
+    "transaction.version": Level(2, 2, 2),
     "eligible.leader.replicas.version": Level(0, 0, 0),
 }

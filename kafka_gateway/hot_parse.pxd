@@ -49,6 +49,7 @@ cdef class FrameCursor:
 @cython.final
 cdef class ProduceRequest:
     cdef public object transactional_id
+    cdef public bint is_transactional
     cdef public int acks
     cdef public int timeout_ms
     cdef public list topics

@@ -171,11 +171,12 @@ class ProduceRequest:
     """`topics` are (name or id as sent, number of partitions); `indexes` are their partitions' indexes, in order.
 
     `appends` are the batches that may be appended, in order. `refused` has the errors of all other partitions, by their
-    positions in `indexes`.
+    positions in `indexes`. `is_transactional`: whether any batch says so of itself.
     """
 
     def __init__(self) -> None:
         self.transactional_id: str | None = None
+        self.is_transactional = False
         self.acks = 0
         self.timeout_ms = 0
         self.topics: list[tuple[bytes, int]] = []
@@ -280,6 +281,8 @@ class HotParser:
         elif version < 7 and size > 22 and cursor.data[at + 22] & 7 == 4:
             request.refused[place] = no_zstd(version)
         else:
+            if size > 22 and cursor.data[at + 22] & 16:
+                request.is_transactional = True
             partition = self.names.find(name, index)
             if place and request.is_taken(partition):
                 request.refused[place] = second_batch(partition)

@@ -29,7 +29,7 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from grpc_api.contract.groups import Caller
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.node import NodeCore
 from grpc_api.contract.topics import BrokerDescription, ClusterDescription, Endpoint
 from kafka_gateway.client import ConnectedClient

@@ -137,3 +137,7 @@ def from_uuid(value: uuid.UUID | None) -> TopicId | None:
 
 def milliseconds(duration: datetime.timedelta) -> int:
     return round(duration.total_seconds() * 1000)
+
+
+def duration_of(ms: int) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=ms)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     add_raft_voter,
     alter_configs,
     alter_partition_reassignments,
@@ -30,7 +32,9 @@ from kafka_gateway.handlers import (
     describe_producers,
     describe_quorum,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     find_coordinator,
     get_telemetry_subscriptions,
     heartbeat,
@@ -42,6 +46,7 @@ from kafka_gateway.handlers import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -50,8 +55,10 @@ from kafka_gateway.handlers import (
     push_telemetry,
     remove_raft_voter,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
     update_features,
+    write_txn_markers,
 )
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
@@ -113,6 +120,11 @@ APIS: tuple[Api, ...] = (
     _message(21, "DeleteRecords", 0, 2, 2, delete_records.serve, delete_records.refuse),
     _message(22, "InitProducerId", 0, 5, 2, init_producer_id.serve, init_producer_id.refuse),
     _message(23, "OffsetForLeaderEpoch", 2, 4, 4, offset_for_leader_epoch.serve, offset_for_leader_epoch.refuse),
+    _message(24, "AddPartitionsToTxn", 0, 5, 3, add_partitions_to_txn.serve, add_partitions_to_txn.refuse),
+    _message(25, "AddOffsetsToTxn", 0, 4, 3, add_offsets_to_txn.serve, add_offsets_to_txn.refuse),
+    _message(26, "EndTxn", 0, 5, 3, end_txn.serve, end_txn.refuse),
+    _message(27, "WriteTxnMarkers", 1, 2, 1, write_txn_markers.serve, write_txn_markers.refuse),
+    _message(28, "TxnOffsetCommit", 0, 5, 3, txn_offset_commit.serve, txn_offset_commit.refuse),
     _message(32, "DescribeConfigs", 1, 4, 4, describe_configs.serve, describe_configs.refuse),
     _message(33, "AlterConfigs", 0, 2, 2, alter_configs.serve, alter_configs.refuse),
     _message(34, "AlterReplicaLogDirs", 1, 2, 2, alter_replica_log_dirs.serve, alter_replica_log_dirs.refuse),
@@ -145,6 +157,8 @@ APIS: tuple[Api, ...] = (
     _message(60, "DescribeCluster", 0, 2, 0, describe_cluster.serve, describe_cluster.refuse),
     _message(61, "DescribeProducers", 0, 0, 0, describe_producers.serve, describe_producers.refuse),
     _message(64, "UnregisterBroker", 0, 0, 0, unregister_broker.serve, unregister_broker.refuse),
+    _message(65, "DescribeTransactions", 0, 0, 0, describe_transactions.serve, describe_transactions.refuse),
+    _message(66, "ListTransactions", 0, 2, 0, list_transactions.serve, list_transactions.refuse),
     _message(
         71, "GetTelemetrySubscriptions", 0, 0, 0, get_telemetry_subscriptions.serve, get_telemetry_subscriptions.refuse
     ),

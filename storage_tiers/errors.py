@@ -155,9 +155,21 @@ class UnknownProducerId(LogError):
 
 
 class InvalidTransactionState(LogError):
-    """A transactional batch without a transaction that this node coordinates."""
+    """A transactional batch or request that fits no open transaction of its producer."""
 
     advice = Advice.FIX
+
+
+class TransactionalIdUnauthorized(LogError):
+    """The producer may not use the transactional id, or sends a transactional batch without one."""
+
+    advice = Advice.FIX
+
+
+class TransactionCoordinatorFenced(LogError):
+    """A newer coordinator of the transaction has written its marker."""
+
+    advice = Advice.STOP
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -314,6 +326,10 @@ class InvalidTransactionTimeout(LogError):
 class TransactionAbortable(LogError):
     """The transaction can only be aborted; the producer may go on after that (KIP-890)."""
 
+    advice = Advice.FIX
+
+
+class InvalidRegularExpression(LogError):
     advice = Advice.FIX
 
 

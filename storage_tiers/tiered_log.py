@@ -16,7 +16,7 @@ from storage_tiers.cold.manifest.summary import ManifestSummary, summary_of
 from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.hot.log import HotLog
-from storage_tiers.types import FileSlice, TimestampOffset
+from storage_tiers.types import AbortedTransaction, FileSlice, TimestampOffset
 
 
 class TieredLog:
@@ -51,15 +51,29 @@ class TieredLog:
         """End offset of what the bucket durably holds; the log start if it holds nothing."""
         return self.tier.end if self.tier is not None else self.hot.log_start_offset
 
-    def read(self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool) -> list[FileSlice] | ColdMiss:
-        """Slices from the batch that holds `offset` on, below `upto_offset`; the caller releases them. OffsetOutOfRange, or
-        StorageError if a local segment cannot be read and the bucket does not hold it."""
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        upto_offset: int,
+        min_one: bool,
+        aborted: list[AbortedTransaction] | None = None,
+    ) -> list[FileSlice] | ColdMiss:
+        """Slices from the batch that holds `offset` on, below `upto_offset`; the caller releases them. Adds to `aborted` the
+        transactions that overlap them. OffsetOutOfRange, or StorageError if a local segment cannot be read and the bucket does
+        not hold it."""
         hot = self.hot
         if offset >= hot.local_start_offset and offset >= hot.log_start_offset:
             in_bucket = self.cold is not None and offset < self.tiered_end
             try:
                 return hot.reader.read(
-                    offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one, over_gaps=not in_bucket
+                    offset,
+                    max_bytes=max_bytes,
+                    upto_offset=upto_offset,
+                    min_one=min_one,
+                    over_gaps=not in_bucket,
+                    aborted=aborted,
                 )
             except StorageError:
                 if not in_bucket:
@@ -75,11 +89,15 @@ class TieredLog:
             return found
         if not found.slices and found.next_offset >= hot.local_start_offset:
             # No batch is left at the bucket's last offsets: the next one is local.
-            return hot.reader.read(found.next_offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one)
+            return hot.reader.read(
+                found.next_offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one, aborted=aborted
+            )
         if not min_one and found.size > max_bytes:
             for piece in found.slices:
                 piece.file.release()
             return []
+        if aborted is not None:
+            aborted += found.aborted
         return list(found.slices)
 
     async def offset_for_timestamp(self, timestamp: int, *, upto_offset: int) -> TimestampOffset | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.transactions import ProducerTransaction
 from storage_tiers.errors import LogError
 from storage_tiers.types import NO_EPOCH, TopicId
 
@@ -20,14 +22,6 @@ if TYPE_CHECKING:
 UNKNOWN_MEMBER = ""
 #: The generation of a commit from outside the group's protocol.
 NO_GENERATION = -1
-
-
-class Caller(NamedTuple):
-    """Who asks. `host` is as Kafka shows it, such as "/10.0.0.1". `principal` is "User:ANONYMOUS" without authentication."""
-
-    principal: str
-    client_id: str
-    host: str
 
 
 class MemberProtocol(NamedTuple):
@@ -166,7 +160,7 @@ class TxnOffsetCommit(NamedTuple):
     """Offsets that count once the producer's transaction is committed."""
 
     group: str
-    transactional_id: str
+    transaction: ProducerTransaction
     producer_id: int
     producer_epoch: int
     generation: int
@@ -326,9 +320,7 @@ class Groups(Protocol):
         """Partitions that the cluster does not have get UnknownTopicOrPartition or UnknownTopicId, and the others are
         committed."""
 
-    def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommit, caller: Caller
-    ) -> asyncio.Future[OffsetsCommitted]:
+    async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
         """As `commit_offsets`; the offsets are pending until the transaction's marker is written."""
 
     def fetch_offsets(self, request: OffsetFetch) -> asyncio.Future[OffsetsFetched]: ...

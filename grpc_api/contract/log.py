@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from grpc_api.contract.ready import Ready
+    from grpc_api.contract.transactions import ProducerTransaction
 
 
 class Isolation(IntEnum):
@@ -132,10 +133,11 @@ class OffsetQuery(NamedTuple):
 
 class Log(Protocol):
     def append(
-        self, appends: Sequence[Append], *, transactional_id: str | None = None
+        self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         """Validates, assigns offsets and appends, each partition apart, in the order given. What a LogError answers for
-        left no trace in the log."""
+        left no trace in the log. Transactional batches need `transaction`, and are of one producer: InvalidProducerIdMapping,
+        raised, if they are not."""
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         """Answers in the order of `fetch.partitions`. Cancel the future to give a waiting read up."""
@@ -155,10 +157,8 @@ class Log(Protocol):
     def topic_name(self, topic_id: TopicId) -> str | None:
         """The live topic of that id, from the newest metadata this process has seen."""
 
-    async def init_producer_id(
-        self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0
-    ) -> tuple[int, int]:
-        """A (producer id, epoch) never given before. Only idempotent producers (no transactional id) so far."""
+    async def init_producer_id(self) -> tuple[int, int]:
+        """A (producer id, epoch) never given before, for an idempotent producer. `Transactions` begins transactional ones."""
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
         """Closes each partition's active segment and offloads all records so far; with `wait`, returns once they are in

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.groups import Groups
+from grpc_api.contract.transactions import Transactions
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 
@@ -71,3 +72,6 @@ class NodeCore(Core, Protocol):
 
     @property
     def groups(self) -> Groups: ...
+
+    @property
+    def transactions(self) -> Transactions: ...

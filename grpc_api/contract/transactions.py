@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from grpc_api.contract.groups import Caller
+from grpc_api.contract.caller import Caller
 from storage_tiers.errors import LogError
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
@@ -24,6 +24,19 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, -1)
+
+
+#: The `transaction.version` with which every transaction has an epoch of its own, and an append adds its partition (KIP-890).
+EPOCH_PER_TRANSACTION = 2
+
+
+class ProducerTransaction(NamedTuple):
+    """In whose name a transactional batch is appended. `version` is the `transaction.version` that the client speaks.
+    `knows_abortable`: whether the client knows the error TRANSACTION_ABORTABLE."""
+
+    id: str
+    version: int = 0
+    knows_abortable: bool = False
 
 
 class InitProducer(NamedTuple):
@@ -95,20 +108,36 @@ class Markers(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """`state` is Kafka's name. `start_ms` is -1 outside a transaction."""
+    """`state` is Kafka's name. `start_ms` is that of the last transaction, -1 if there was none since the producer began. As in
+    Kafka, numbers are 0 beside an error."""
 
     error: LogError | None
     transactional_id: str
     state: str = ""
-    producer: ProducerIdAndEpoch = NO_PRODUCER
+    producer: ProducerIdAndEpoch = ProducerIdAndEpoch(0, 0)
     timeout_ms: int = 0
-    start_ms: int = -1
+    start_ms: int = 0
     partitions: Sequence[TopicPartition] = ()
 
 
+#: Kafka's names of a transactional id's states.
+STATES = frozenset(
+    {
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    }
+)
+
+
 class ListTransactions(NamedTuple):
-    """Empty filters let all pass. `duration_ms` (-1: any) is the least age of an open transaction. `pattern` is a regular
-    expression for the whole transactional id."""
+    """Empty filters let all pass. `duration_ms` (-1: any) leaves out the transactions that are open for no longer. `pattern` is
+    a regular expression for the whole transactional id."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
@@ -153,6 +182,12 @@ class Transactions(Protocol):
 
     def end(self, request: EndTransaction, caller: Caller) -> asyncio.Future[TransactionEnded]:
         """The answer comes once the decision is committed; the markers follow."""
+
+    async def write_markers(
+        self, markers: Markers, coordinator_epoch: int
+    ) -> Sequence[tuple[TopicPartition, LogError]]:
+        """Ends the producer's transaction in partitions of this broker, in the name of a coordinator of that epoch. Returns the
+        partitions without a committed marker, and why. `transactional_id` is not used."""
 
     def list(self, request: ListTransactions) -> asyncio.Future[TransactionsListed]: ...
 

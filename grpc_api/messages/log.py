@@ -16,6 +16,7 @@ from grpc_api.contract.log import (
     Isolation,
     OffsetQuery,
 )
+from grpc_api.contract.transactions import ProducerTransaction
 from grpc_api.messages.errors import detail_of, error_of
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto import offsets_pb2
@@ -52,7 +53,7 @@ def check_count(count: int, most: int = MAX_PARTITIONS, of: str = "partitions") 
 
 # --- appending --------------------------------------------------------------------------------------------------------
 def produce_message(
-    appends: Iterable[Append], acks: pb.Acks.ValueType, transactional_id: str | None = None
+    appends: Iterable[Append], acks: pb.Acks.ValueType, transaction: ProducerTransaction | None = None
 ) -> pb.ProduceRequest:
     return pb.ProduceRequest(
         appends=[
@@ -60,7 +61,8 @@ def produce_message(
             for each in appends
         ],
         acks=acks,
-        transactional_id=transactional_id,
+        transactional_id=None if transaction is None else transaction.id,
+        transaction_version=0 if transaction is None else transaction.version,
     )
 
 
@@ -69,6 +71,12 @@ def check_produce(request: pb.ProduceRequest) -> None:
     check_count(len(request.appends))
     if request.acks not in (pb.ACKS_ALL, pb.ACKS_LEADER):
         raise InvalidRequest(f"acks {request.acks} does not exist: 0 waits for the commit, 1 for the leader's append")
+
+
+def transaction_of(request: pb.ProduceRequest) -> ProducerTransaction | None:
+    if not request.HasField("transactional_id"):
+        return None
+    return ProducerTransaction(request.transactional_id, request.transaction_version, knows_abortable=True)
 
 
 def append_of(message: pb.Append) -> Append:

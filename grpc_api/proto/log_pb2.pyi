@@ -93,9 +93,12 @@ class ProduceRequest(_message.Message):
     APPENDS_FIELD_NUMBER: _builtins.int
     ACKS_FIELD_NUMBER: _builtins.int
     TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    TRANSACTION_VERSION_FIELD_NUMBER: _builtins.int
     acks: Global___Acks.ValueType
     transactional_id: _builtins.str
     """Set by transactional producers only."""
+    transaction_version: _builtins.int
+    """The transaction.version that the caller speaks. From 2 on, appending adds a partition to the transaction."""
     @_builtins.property
     def appends(self) -> _containers.RepeatedCompositeFieldContainer[Global___Append]: ...
     def __init__(
@@ -104,10 +107,11 @@ class ProduceRequest(_message.Message):
         appends: _abc.Iterable[Global___Append] | None = ...,
         acks: Global___Acks.ValueType = ...,
         transactional_id: _builtins.str | None = ...,
+        transaction_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "transactional_id", b"transactional_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "acks", b"acks", "appends", b"appends", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "acks", b"acks", "appends", b"appends", "transaction_version", b"transaction_version", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__transactional_id: _TypeAlias = _typing.Literal["transactional_id"]  # noqa: Y015
     _WhichOneofArgType__transactional_id: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id"]  # noqa: Y015
@@ -562,38 +566,14 @@ Global___EpochEnd: _TypeAlias = EpochEnd  # noqa: Y015
 class InitProducerIdRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
-    PRODUCER_ID_FIELD_NUMBER: _builtins.int
-    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
-    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
-    transactional_id: _builtins.str
-    producer_id: _builtins.int
-    producer_epoch: _builtins.int
-    timeout_ms: _builtins.int
     def __init__(
         self,
-        *,
-        transactional_id: _builtins.str | None = ...,
-        producer_id: _builtins.int | None = ...,
-        producer_epoch: _builtins.int | None = ...,
-        timeout_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_producer_epoch", b"_producer_epoch", "_producer_id", b"_producer_id", "_transactional_id", b"_transactional_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_producer_epoch", b"_producer_epoch", "_producer_id", b"_producer_id", "_transactional_id", b"_transactional_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "timeout_ms", b"timeout_ms", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__producer_epoch: _TypeAlias = _typing.Literal["producer_epoch"]  # noqa: Y015
-    _WhichOneofArgType__producer_epoch: _TypeAlias = _typing.Literal["_producer_epoch", b"_producer_epoch"]  # noqa: Y015
-    _WhichOneofReturnType__producer_id: _TypeAlias = _typing.Literal["producer_id"]  # noqa: Y015
-    _WhichOneofArgType__producer_id: _TypeAlias = _typing.Literal["_producer_id", b"_producer_id"]  # noqa: Y015
-    _WhichOneofReturnType__transactional_id: _TypeAlias = _typing.Literal["transactional_id"]  # noqa: Y015
-    _WhichOneofArgType__transactional_id: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__producer_epoch) -> _WhichOneofReturnType__producer_epoch | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__producer_id) -> _WhichOneofReturnType__producer_id | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__transactional_id) -> _WhichOneofReturnType__transactional_id | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InitProducerIdRequest: _TypeAlias = InitProducerIdRequest  # noqa: Y015
 

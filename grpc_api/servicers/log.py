@@ -59,10 +59,5 @@ class CoreLog(LogServicer):
     async def InitProducerId(  # noqa: N802
         self, request: pb.InitProducerIdRequest, context: Any
     ) -> pb.InitProducerIdResponse:
-        producer_id, epoch = await self._core.log.init_producer_id(
-            request.transactional_id if request.HasField("transactional_id") else None,
-            producer_id=request.producer_id if request.HasField("producer_id") else -1,
-            producer_epoch=request.producer_epoch if request.HasField("producer_epoch") else -1,
-            timeout_ms=request.timeout_ms,
-        )
+        producer_id, epoch = await self._core.log.init_producer_id()
         return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)

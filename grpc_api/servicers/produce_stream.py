@@ -17,7 +17,7 @@ from typing import NamedTuple
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
-from grpc_api.messages.log import append_of, check_produce, result_message
+from grpc_api.messages.log import append_of, check_produce, result_message, transaction_of
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.servicers.calls import in_pieces
 from grpc_api.servicers.tokens import decode_token, encode_token
@@ -41,13 +41,13 @@ async def append_in_pieces(
     """Appends in order, yielding to the loop after each PIECE; refused ones are skipped. Raises InvalidRequest, before
     anything is appended, for an invalid request."""
     check_produce(request)
-    transactional_id = request.transactional_id if request.HasField("transactional_id") else None
+    transaction = transaction_of(request)
     results: list[Appended | LogError] = []
     async for some in in_pieces(request.appends):
         appends = [append_of(each) for each in some]
         refused = {index: error for index, each in enumerate(appends) if (error := refusal(each)) is not None}
         allowed = [each for index, each in enumerate(appends) if index not in refused]
-        answered = iter(await settled(core.log.append(allowed, transactional_id=transactional_id)))
+        answered = iter(await settled(core.log.append(allowed, transaction=transaction)))
         results += [refused[index] if index in refused else next(answered) for index in range(len(appends))]
     return results
 
@@ -122,7 +122,7 @@ class ProduceSession:
             if wanted.token:
                 self._identity = decode_token(cluster, wanted.token)
             else:
-                self._identity = await self._core.log.init_producer_id(None)
+                self._identity = await self._core.log.init_producer_id()
             token = encode_token(cluster, *self._identity)
         elif wanted.token:
             raise InvalidRequest("only an idempotent stream has a token: set `idempotent` too")

@@ -1,35 +1,40 @@
-"""FindCoordinator, key 10, versions 0 to 6: the broker that coordinates a group. v4 asks for many keys at once.
+"""FindCoordinator, key 10, versions 0 to 6: the broker that coordinates a group or a transactional id. v4 asks for many keys
+at once.
 
-The internal topic is created by the first request, which is told to ask again. A transactional id is refused as unauthorized,
-since transactions are not served: after any other answer that was tried, librdkafka retries until its timeout.
+The internal topic is created by the first request, which is told to ask again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kafka_gateway.errors import ErrorCode, code_of, message_of
+from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
 from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
+
+#: Finds the broker that coordinates a key.
+Find = Callable[[str], Awaitable[int]]
 
 _GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Fields = {"node_id": -1, "host": "", "port": -1}
 #: What Kafka writes as the message of no error, where there is one key.
 _NO_ERROR = "NONE"
-NO_TRANSACTIONS = "transactions are not served; use an idempotent producer without a transactional id"
 
 
 async def serve(request: Any, call: Call) -> Fields:
     kind = getattr(request, "key_type", _GROUP)
-    if kind == _TRANSACTION:
-        return refuse(request, call, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    if kind != _GROUP:
+    if kind == _GROUP:
+        find: Find = call.core.groups.coordinator
+    elif kind == _TRANSACTION:
+        find = call.core.transactions.coordinator
+    else:
         raise InvalidRequest(f"coordinators of type {kind} are not served; ask for 0 (group) or 1 (transaction)")
     if call.messages.version < 4:
-        return await _coordinator(request.key, call, _NO_ERROR)
+        return await _coordinator(request.key, find, call, _NO_ERROR)
     return {
         "coordinators": [
-            call.make("Coordinator", key=key, **await _coordinator(key, call, ""))
+            call.make("Coordinator", key=key, **await _coordinator(key, find, call, ""))
             async for key in call.each(request.coordinator_keys)
         ]
     }
@@ -42,9 +47,9 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"coordinators": (call.make("Coordinator", key=key, **error) for key in request.coordinator_keys)}
 
 
-async def _coordinator(group: str, call: Call, no_error: str) -> Fields:
+async def _coordinator(key: str, find: Find, call: Call, no_error: str) -> Fields:
     try:
-        node_id = await call.core.groups.coordinator(group)
+        node_id = await find(key)
         for broker, at in call.reachable(call.core.topics.cluster()):
             if broker.node_id == node_id:
                 return {

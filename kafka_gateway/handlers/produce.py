@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Append, Appended, ProduceAcks
+from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, ProducerTransaction
 from kafka_gateway.answer_primitives import array_size, nullable_text, text
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
@@ -31,6 +32,7 @@ from storage_tiers.errors import (
     LogError,
     RecordFault,
     RequestTimedOut,
+    TransactionalIdUnauthorized,
 )
 from storage_tiers.steps import freeing, run_steps
 from storage_tiers.turns import Lane, Turn
@@ -79,7 +81,10 @@ class ProduceHandler:
         if end - start > LARGE_BYTES:
             return self._append_on(request, version, correlation)
         try:
-            results = self._append(request.appends, transactional_id=request.transactional_id)
+            if request.is_transactional:
+                results = self._append(request.appends, transaction=_transaction(request, version))
+            else:
+                results = self._append(request.appends)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refuse(request, version, correlation, error)
         if acks != _NONE and type(results) is list:
@@ -138,7 +143,7 @@ class ProduceHandler:
     ) -> Sequence[Piece]:
         if request.acks not in _ACKS:
             raise _wrong_acks(request.acks)
-        await self._gather(request, results, turn)
+        await self._gather(request, results, version, turn)
         if request.acks != _NONE:
             answer = produce_answer(request, results, version, correlation, False)
             if answer is not None:
@@ -151,9 +156,11 @@ class ProduceHandler:
             return _unanswered(request, results)
         return (await turn.through(encoding(request, results, version, correlation, request.refused)),)
 
-    async def _gather(self, request: ProduceRequest, results: list[Appended | LogError], turn: Turn) -> None:
+    async def _gather(
+        self, request: ProduceRequest, results: list[Appended | LogError], version: int, turn: Turn
+    ) -> None:
         """Appends everything, then waits. Adds the outcomes to `results`."""
-        found = await self._sliced(request, turn)
+        found = await self._sliced(request, version, turn)
         until = asyncio.get_running_loop().time() + request.timeout_ms / 1000
         for place, some in enumerate(found):
             found[place] = ()
@@ -168,11 +175,14 @@ class ProduceHandler:
             results += some
             await turn.rest_if_over()
 
-    async def _sliced(self, request: ProduceRequest, turn: Turn) -> list[Results | asyncio.Future[Results]]:
+    async def _sliced(
+        self, request: ProduceRequest, version: int, turn: Turn
+    ) -> list[Results | asyncio.Future[Results]]:
         """Appends in slices, then frees the request's bytes: its answer may be delayed for long."""
         found = []
+        transaction = _transaction(request, version) if request.is_transactional else None
         for some in _in_slices(request.appends):
-            found.append(self._append(some, transactional_id=request.transactional_id))
+            found.append(self._append(some, transaction=transaction))
             await turn.rest_if_over()
         await turn.through(freeing(request.appends))
         return found
@@ -226,6 +236,14 @@ class ProduceHandler:
             raise CloseConnection(str(error))
         refused = dict.fromkeys(range(len(request.indexes)), error)
         return (yield from encoding(request, [], version, correlation, refused))
+
+
+def _transaction(request: ProduceRequest, version: int) -> ProducerTransaction:
+    """In whose name its transactional batches are appended. From version 12 on the append adds their partitions (KIP-890)."""
+    if request.transactional_id is None:
+        raise TransactionalIdUnauthorized("a transactional batch came without a transactional id")
+    speaks = EPOCH_PER_TRANSACTION if version >= 12 else 0
+    return ProducerTransaction(request.transactional_id, speaks, knows_abortable=version >= 11)
 
 
 def _wrong_acks(acks: int) -> LogError:

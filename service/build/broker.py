@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from service.broker.api.append_queues import AppendQueues
+from service.broker.api.appending import Appending
 from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
 from service.broker.api.core import BrokerCore
@@ -102,10 +103,14 @@ def _core(
             metadata,
             producer_ids=coordinators.producer_ids,
             tiering=work.tiering,
-            disk=work.disk,
-            queues=queues,
+            appending=Appending(
+                partitions,
+                disk=work.disk,
+                queues=queues,
+                appended=ground.appended,
+                transactions=coordinators.transactions,
+            ),
             fetch_max_bytes=configs.broker.fetch_max_bytes,
-            appended=ground.appended,
         ),
         TopicService(metadata, configs.resolver, ground.host.rng, assignment, partitions),
         ConfigService(metadata, configs.resolver),

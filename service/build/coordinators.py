@@ -12,6 +12,7 @@ from service.broker.api.known_partitions import KnownPartitions
 from service.broker.api.producer_ids import ProducerIds, blocks_of
 from service.broker.api.transaction_markers import TransactionMarkers
 from service.broker.api.transaction_service import TransactionService
+from service.broker.api.transactional_offsets import TransactionalOffsets
 from service.broker.background.offset_expiry import OffsetExpiry
 from service.broker.partition.coordinators import Coordinators
 from service.broker.partition.partitions import Partitions
@@ -96,10 +97,13 @@ def build_coordinators(ground: Ground, configs: NodeConfigs, partitions: Partiti
     offsets = InternalTopic(metadata, configs.resolver, host.rng, offsets_topic)
     decisions = InternalTopic(metadata, configs.resolver, host.rng, transactions_topic)
     producer_ids = ProducerIds(blocks_of(metadata, ground.settings.node_id))
+    coordinator = TransactionService(
+        transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock
+    )
     return NodeCoordinators(
         Coordinators({CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}),
-        GroupService(groups, offsets, topics),
-        TransactionService(transactions, decisions, offsets, topics, producer_ids.next, clock=host.clock),
+        GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator)),
+        coordinator,
         markers,
         producer_ids,
         OffsetExpiry(groups, metadata, topics, lane),

@@ -36,7 +36,9 @@ REASONS = {
     "own-tier": "one tier process does all object store work, within its own bounds",
     "quotas": "quotas are not served yet",
     "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
-    "transactions": "transactions are not served yet",
+    "transactions": "the coordinator is on the same node: it is asked once, and answers when it can",
+    "two-phase": "two-phase commit (KIP-939) is not served yet",
+    "verified": "every transactional batch is verified",
     "unthrottled": "object store traffic is not throttled",
 }
 

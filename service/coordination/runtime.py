@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from grpc_api.contract.groups import Caller
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from storage_tiers import events
@@ -76,6 +76,9 @@ class CoordinatorLog(Protocol):
 
     def append(self, batch: bytes) -> Appended:
         """LogError if nothing was written."""
+
+    def check_transaction(self, producer_id: int, epoch: int) -> None:
+        """InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
 
     def read(self) -> AsyncIterator[bytes]:
         """All of the log in pieces of whole batches. LogError if it cannot be read."""
@@ -149,6 +152,7 @@ class ShardHost(Generic[State]):
         if producer is not None:
             self._write()  # a batch belongs to one producer
             self._check()
+            self._log.check_transaction(*producer)
         waiter: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.add(waiter)
         waiter.add_done_callback(self._waiting.discard)

@@ -79,7 +79,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "*ShareFetchRequestsPerSec",
             _TOPICS + "*ShareAcknowledgementRequestsPerSec",
         ),
-        "There are neither transactions nor share groups yet.",
+        "Brokers do not ask each other about transactions on a single node, and there are no share groups yet.",
     ),
     (
         (

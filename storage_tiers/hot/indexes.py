@@ -69,6 +69,11 @@ class OffsetIndex:
         index = bisect.bisect_right(self.entries, (offset - self.base) << 32 | _LOW)
         return self.entries[index - 1] & _LOW if index else 0
 
+    def offset_from(self, position: int) -> int | None:
+        """The offset of the first entry at `position` or later."""
+        index = bisect.bisect_left(self.entries, position, key=_position)
+        return self.base + (self.entries[index] >> 32) if index < len(self.entries) else None
+
     def last_position(self) -> int:
         return self.entries[-1] & _LOW if self.entries else 0
 
@@ -189,6 +194,23 @@ class StoredOffsetIndex:
             os.close(fd)
         return position
 
+    def offset_from(self, position: int) -> int | None:
+        """The offset of the first entry at `position` or later."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            low, high = 0, os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
+            found: int | None = None
+            while low < high:
+                middle = (low + high) // 2
+                entry = _offset_entry(fd, middle)
+                if _position(entry) >= position:
+                    found, high = self.base + (entry >> 32), middle
+                else:
+                    low = middle + 1
+        finally:
+            os.close(fd)
+        return found
+
     def last_position(self) -> int:
         return self.lookup(self.base + MAX_RELATIVE_OFFSET)
 
@@ -264,6 +286,10 @@ def _decode_transactions(path: str, content: bytes) -> Iterator[AbortedTransacti
         if version > _TRANSACTION_VERSION:
             raise StorageError(f"{path} has version {version}, which this program cannot read")
         yield AbortedTransaction(*fields)
+
+
+def _position(entry: int) -> int:
+    return entry & _LOW
 
 
 def _offset_entry(fd: int, index: int) -> int:

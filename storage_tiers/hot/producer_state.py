@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from storage_tiers.errors import (
     CorruptRecord,
-    FencedWriter,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
+    TransactionCoordinatorFenced,
 )
 from storage_tiers.records.batch import BatchHeader
 from storage_tiers.records.checksum import crc32c
@@ -159,7 +159,7 @@ class ProducerStateManager:
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
     ) -> None:
-        """Checks a coordinator's marker. InvalidProducerEpoch, or FencedWriter for a zombie coordinator.
+        """Checks a coordinator's marker. InvalidProducerEpoch, or TransactionCoordinatorFenced for a zombie coordinator.
 
         From transaction version 2 (KIP-890) the marker's epoch must be above the producer's, or repeat an ended one.
         """
@@ -171,10 +171,16 @@ class ProducerStateManager:
             raise InvalidProducerEpoch(f"producer {producer_id}: a marker of epoch {producer_epoch} came too late")
         self._check_epoch(producer_id, producer_epoch, entry)
         if coordinator_epoch < entry.coordinator_epoch:
-            raise FencedWriter(
+            raise TransactionCoordinatorFenced(
                 f"producer {producer_id}: coordinator epoch {coordinator_epoch} is older than the current "
                 f"{entry.coordinator_epoch}"
             )
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """InvalidProducerEpoch if a newer instance of the producer has written."""
+        entry = self.producers.get(producer_id)
+        if entry is not None:
+            self._check_epoch(producer_id, epoch, entry)
 
     @staticmethod
     def _check_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> None:
@@ -250,7 +256,17 @@ class ProducerStateManager:
         for first in done:
             del self._unreplicated[first]
 
+    def knows(self, producer_id: int, epoch: int) -> bool:
+        """Whether a batch of the producer under this epoch is remembered."""
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.epoch == epoch and bool(entry.batches)
+
     # --- open transactions --------------------------------------------------------------------------------------------
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer's transaction is open here under this epoch."""
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch
+
     @property
     def first_undecided_offset(self) -> int | None:
         """First offset of the oldest open transaction."""

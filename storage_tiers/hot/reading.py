@@ -47,14 +47,22 @@ class LogReader:
         self._clock = clock
 
     def read(
-        self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool = True, over_gaps: bool = True
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        upto_offset: int,
+        min_one: bool = True,
+        over_gaps: bool = True,
+        aborted: list[AbortedTransaction] | None = None,
     ) -> list[FileSlice]:
         """Bytes of one segment from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`.
 
         At most `max_bytes`, so the last batch may be partial, but never the first: with `min_one` it may exceed the limit,
         without it the answer is then empty. Empty at the log end. The caller releases the slice's file. OffsetOutOfRange
         outside [local start, log end]. A closed segment that ends before `offset` is a gap left by compaction, or damage: the
-        next segment is read, or without `over_gaps` StorageError is raised.
+        next segment is read, or without `over_gaps` StorageError is raised. Adds to `aborted` the transactions that overlap the
+        answer, for readers of committed records.
         """
         segments = self._segments.all
         if not segments[0].base <= offset <= self._end.offset:
@@ -82,6 +90,8 @@ class LogReader:
             length = min(span.size, end - span.position) if min_one else 0  # part of a batch is useless
         if length <= 0:
             return []
+        if aborted is not None:
+            aborted += self.aborted_transactions(offset, segment.upper_bound(span.position + length))
         shared = segment.file()
         if segment is not segments[-1]:
             self._segments.was_read(segment)

@@ -114,7 +114,7 @@ class Segment:
         self.since_index = 0
         #: Whether the `.index` file exists. The newest segment's may be out of date.
         self.index_on_disk = index_on_disk
-        #: Whether the `.txnindex` file existed when the log was opened.
+        #: Whether a closed segment has a `.txnindex` file.
         self.has_transactions = False
         #: The indexes in memory; None if the files are searched instead.
         self.offsets: OffsetIndex | None = None
@@ -168,6 +168,7 @@ class Segment:
 
     def drop_indexes(self) -> None:
         """Frees the indexes in memory, because the files now hold all of them."""
+        self.has_transactions = bool(self._aborted)
         self.offsets = self.times = self._aborted = None
         self.index_on_disk = self._checked = True
 
@@ -276,6 +277,8 @@ class Segment:
         """The aborted transactions whose markers are in this segment, in the order of the markers."""
         if self._aborted is not None:
             return self._aborted
+        if not self.has_transactions:
+            return []
         try:
             return read_transactions(self.stem + layout.TRANSACTION_INDEX)
         except FileNotFoundError:
@@ -324,6 +327,20 @@ class Segment:
         if position < self.size:
             raise StorageError(f"{self.path}: no record batch at byte {position}; {_DAMAGED.format(self.path)}")
         return None
+
+    def upper_bound(self, position: int) -> int:
+        """An offset above those of all batches before `position`: of the first index entry from there on, or the end (Kafka:
+        LogSegment.fetchUpperBoundOffset)."""
+        if position >= self.size:
+            return self.end
+        if self.offsets is None:
+            if self._sound():
+                found = StoredOffsetIndex(self.stem + layout.OFFSET_INDEX, self.base).offset_from(position)
+            else:
+                found = self.load_indexes()[0].offset_from(position)
+        else:
+            found = self.offsets.offset_from(position)
+        return self.end if found is None else found
 
     def newest(self) -> TimeEntry:
         """The largest timestamp, and the last offset of the batch that has it."""

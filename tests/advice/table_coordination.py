@@ -43,7 +43,7 @@ COORDINATION_ROWS = (
     ),
     row(
         "ask for 0 \\(group\\) or 1",
-        _HANDLERS + "test_find_coordinator.py::test_a_group_has_a_coordinator_at_its_listener",
+        _HANDLERS + "test_find_coordinator.py::test_a_coordinator_is_found_at_its_listener",
     ),
     row(
         "names the protocol's type and its name; send both",

@@ -13,7 +13,7 @@ REQUEST_ROWS = (
     ),
     row("or ask with -1", REQUESTS + "records_are_deleted_up_to_the_high_watermark"),
     row(
-        "leave transactional.id unset|leave it null for an idempotent producer|idempotent producer without a transactional id",
+        "leave it null for an idempotent producer",
         REQUESTS + "without_a_transactional_id_a_producer_is_idempotent",
     ),
     row("a newer instance holds epoch …: stop this one", REQUESTS + "the_older_of_two_instances_of_a_producer_stops"),

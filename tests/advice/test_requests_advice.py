@@ -17,7 +17,6 @@ from storage_tiers.errors import (
     LogError,
     OffsetOutOfRange,
     RequestTimedOut,
-    UnsupportedVersion,
 )
 from storage_tiers.files import OsFiles
 from storage_tiers.records.checksum import crc32c
@@ -67,9 +66,7 @@ async def test_records_are_deleted_up_to_the_high_watermark(tmp_path: Path) -> N
 async def test_without_a_transactional_id_a_producer_is_idempotent(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t")
-        with pytest.raises(UnsupportedVersion, match=r"leave transactional.id unset"):
-            await node.log.init_producer_id("mine")
-        producer, epoch = await node.log.init_producer_id(None)
+        producer, epoch = await node.log.init_producer_id()
         once = batch(b"once", producer_id=producer, producer_epoch=epoch, base_sequence=0)
         assert (await node.append_batch("t", once)).base_offset == 0
         assert (await node.append_batch("t", once)).base_offset == 0
@@ -79,7 +76,7 @@ async def test_without_a_transactional_id_a_producer_is_idempotent(tmp_path: Pat
 async def test_the_older_of_two_instances_of_a_producer_stops(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t")
-        producer, _ = await node.log.init_producer_id(None)
+        producer, _ = await node.log.init_producer_id()
         for epoch, value in ((0, b"older"), (1, b"newer")):
             await node.append_batch("t", batch(value, producer_id=producer, producer_epoch=epoch, base_sequence=0))
         with pytest.raises(InvalidProducerEpoch, match="stop this one"):

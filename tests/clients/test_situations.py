@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from storage_tiers.records.batch import headers
@@ -134,10 +134,3 @@ def test_librdkafka_misses_no_feature_that_a_producer_needs(node: Node) -> None:
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
     disabled = set(re.findall(r"Disabling feature (\w+)", told))
     assert disabled.isdisjoint({"LZ4", "MsgVer2", "ZSTD", "IdempotentProducer", "OffsetTime"})
-
-
-def test_a_transactional_producer_gets_its_error_at_once(node: Node) -> None:
-    producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "t"})
-    with pytest.raises(KafkaException, match="transactions are not served") as refused:
-        producer.init_transactions(60)
-    assert refused.value.args[0].fatal()

@@ -199,7 +199,12 @@ DIFFERENCES = (
         r"\g<1>4.2-IV1",
         "there are no older versions of the metadata to downgrade to",
     ),
-    Difference(r"(SupportedMaxVersion: )[12](\tFinalizedVersionLevel: )[012]", r"\g<1>0\g<2>0", _FEATURES),
+    Difference(
+        r"(transaction\.version\tSupportedMinVersion: )0",
+        r"\g<1>2",
+        "there are no older versions of transactions to downgrade to",
+    ),
+    Difference(r"(SupportedMaxVersion: )1(\tFinalizedVersionLevel: )[01]", r"\g<1>0\g<2>0", _FEATURES),
     Difference(r"(?<=only supports versions 0-)1", "0", _FEATURES),
     *(
         Difference(rf"^(\t{each.name}\({each.key}\)): [^,\n]*", r"\1: UNSUPPORTED", f"not served yet: {each.what}")

@@ -64,9 +64,9 @@ async def test_a_refused_batch_leaves_no_trace_and_does_not_end_its_neighbours(a
 
 
 async def test_producer_ids_are_never_given_twice(any_core: Driven) -> None:
-    given = [await any_core.log.init_producer_id(None) for _ in range(5)]
+    given = [await any_core.log.init_producer_id() for _ in range(5)]
     assert len(set(given)) == 5
-    together = await asyncio.gather(*(any_core.log.init_producer_id(None) for _ in range(20)))
+    together = await asyncio.gather(*(any_core.log.init_producer_id() for _ in range(20)))
     assert not set(together) & set(given)
 
 

@@ -46,7 +46,7 @@ async def test_a_refused_batch_names_its_records_and_where_the_log_begins(node: 
 
 async def test_a_repeated_idempotent_batch_is_answered_with_its_first_offset(node: Running) -> None:
     await node.create("t")
-    producer_id, epoch = await node.log.init_producer_id(None)
+    producer_id, epoch = await node.log.init_producer_id()
     fields: Any = {"producer_id": producer_id, "producer_epoch": epoch}
     first = await node.append("t", b"a", b"b", base_sequence=0, **fields)
     again = await node.append("t", b"a", b"b", base_sequence=0, **fields)

@@ -15,6 +15,8 @@ import importlib
 import io
 import pkgutil
 import struct
+import types
+import typing
 import uuid
 from typing import Any, TypeAlias
 
@@ -136,6 +138,7 @@ def answer(schema: str, version: int, body: bytes) -> tuple[int, Tree]:
     """Correlation id and tree of a response given without its size; `NO_TEXT` if a string in it is not UTF-8. Raises
     ValueError unless every byte is used."""
     kind = message(schema, version, "response")
+    _times_as_numbers(kind)
     head, head_size = entity_reader(kind.__header_schema__)(body, 0)
     try:
         read, size = entity_reader(kind)(body, head_size)
@@ -144,6 +147,18 @@ def answer(schema: str, version: int, body: bytes) -> tuple[int, Tree]:
     if head_size + size != len(body):
         raise ValueError(f"{schema} v{version}: {len(body) - head_size - size} bytes behind the answer")
     return int(head.correlation_id), tree(read)
+
+
+@functools.cache
+def _times_as_numbers(kind: Any) -> None:
+    """Has kio read times as their milliseconds: it refuses the -1 with which Kafka says that there is none."""
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        is_nullable = type(None) in typing.get_args(hints[field.name])  # kio reads -1 as None there
+        if field.metadata.get("kafka_type") == "datetime_i64" and not is_nullable:
+            field.metadata = types.MappingProxyType({**field.metadata, "kafka_type": "int64"})
+        for inner in entities(hints[field.name]):
+            _times_as_numbers(inner)
 
 
 def tree(value: Any, kafka_type: str | None = None) -> Tree:

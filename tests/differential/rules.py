@@ -111,6 +111,12 @@ NORMALISED = (
     Normalised("find_coordinator", "*host", Kind.OWN_ADDRESS),
     Normalised("find_coordinator", "*port", Kind.OWN_ADDRESS),
     Normalised("*", "*member_id", Kind.IDENTITY, "member"),
+    Normalised("describe_transactions", "transaction_states.topics", Kind.ANY_ORDER, "topic"),
+    Normalised("describe_transactions", "transaction_states.transaction_start_time", Kind.WALL_CLOCK),
+    Normalised("list_transactions", "transaction_states", Kind.ANY_ORDER, "transactional_id"),
+    Normalised("add_partitions_to_txn", "*results_by_partition", Kind.ANY_ORDER, "partition_index"),
+    Normalised("fetch", "responses.partitions.records.base_timestamp", Kind.WALL_CLOCK),
+    Normalised("describe_producers", "topics.partitions.active_producers.last_timestamp", Kind.WALL_CLOCK),
     Normalised("join_group", "leader", Kind.IDENTITY, "member"),
     Normalised("join_group", "members", Kind.ANY_ORDER, "metadata"),
     Normalised("delete_groups", "results", Kind.ANY_ORDER, "group_id"),
@@ -118,6 +124,7 @@ NORMALISED = (
     Normalised("offset_commit", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
     Normalised("list_groups", "groups", Kind.ANY_ORDER, "group_id"),
     Normalised("offset_fetch", "*topics.partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("txn_offset_commit", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
     Normalised("offset_delete", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
 )
 
@@ -205,6 +212,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
         "produce-over-a-restart: *",
     ),
+    OnPurpose(
+        "produce",
+        "responses.*.log_append_time",
+        ANY,
+        None,
+        "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
+        "produce-transactional-batches: repeated",
+    ),
     OnPurpose("list_offsets", "topics.*.leader_epoch", 2, 1, _EPOCH, "produce-over-a-restart: *"),
     OnPurpose(
         "produce",
@@ -213,14 +228,6 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "INVALID_RECORD",
         "a producer id without an epoch is a malformed batch, not a stale epoch",
         "produce-sequences: epoch of -1",
-    ),
-    OnPurpose(
-        "produce",
-        "responses.*.error_code",
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        "INVALID_RECORD",
-        "a transactional batch is malformed while there are no transactions",
-        "produce-damaged: transactional without producer",
     ),
     OnPurpose(
         "fetch", "responses.partitions.records.length", ANY, ANY, _ENCODER, "produce-compression-of-the-topic: *"
@@ -239,6 +246,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "a deleted partition gets the same answer whether the request waited or not",
         "fetch-waits-that-end: the topic was deleted",
     ),
+    OnPurpose("write_txn_markers", "markers.*.error_code", "UNKNOWN_SERVER_ERROR", "INVALID_PRODUCER_EPOCH", _PRECISE),
     # --- offsets
     OnPurpose(
         "list_offsets",
@@ -390,6 +398,20 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "there are no older versions of the metadata to downgrade to",
     ),
     OnPurpose(
+        "api_versions",
+        "supported_features.<transaction.version>.min_version",
+        0,
+        2,
+        "there are no older versions of transactions to downgrade to",
+    ),
+    OnPurpose(
+        "api_versions",
+        "supported_features.<transaction.version>",
+        ABSENT,
+        ANY,
+        "its lowest level is above 0, so clients that know no level 0 are told, too",
+    ),
+    OnPurpose(
         "describe_quorum",
         "nodes.listeners.*",
         ANY,
@@ -399,18 +421,12 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
 )
 
 _GROUPS = "consumer groups of the newer protocol (KIP-848)"
-_TRANSACTIONS = "transactions"
 _SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
 _QUOTAS = "quotas of users, clients and addresses: accepting an unenforced limit would mislead"
 _SHARE = "share groups (queues)"
 
 UNSUPPORTED_APIS = (
     UnsupportedApi(17, "SaslHandshake", _SECURITY),
-    UnsupportedApi(24, "AddPartitionsToTxn", _TRANSACTIONS),
-    UnsupportedApi(25, "AddOffsetsToTxn", _TRANSACTIONS),
-    UnsupportedApi(26, "EndTxn", _TRANSACTIONS),
-    UnsupportedApi(27, "WriteTxnMarkers", _TRANSACTIONS),
-    UnsupportedApi(28, "TxnOffsetCommit", _TRANSACTIONS),
     UnsupportedApi(29, "DescribeAcls", _SECURITY),
     UnsupportedApi(30, "CreateAcls", _SECURITY),
     UnsupportedApi(31, "DeleteAcls", _SECURITY),
@@ -423,8 +439,6 @@ UNSUPPORTED_APIS = (
     UnsupportedApi(49, "AlterClientQuotas", _QUOTAS),
     UnsupportedApi(50, "DescribeUserScramCredentials", _SECURITY),
     UnsupportedApi(51, "AlterUserScramCredentials", _SECURITY),
-    UnsupportedApi(65, "DescribeTransactions", _TRANSACTIONS),
-    UnsupportedApi(66, "ListTransactions", _TRANSACTIONS),
     UnsupportedApi(68, "ConsumerGroupHeartbeat", _GROUPS),
     UnsupportedApi(69, "ConsumerGroupDescribe", _GROUPS),
     UnsupportedApi(76, "ShareGroupHeartbeat", _SHARE),

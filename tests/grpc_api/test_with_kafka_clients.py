@@ -16,6 +16,7 @@ from grpc_api.contract.groups import Groups
 from grpc_api.contract.log import Log
 from grpc_api.contract.node import ActiveProducer, LogDirectory, NodeQueries, QuorumDescription
 from grpc_api.contract.topics import Configs, Endpoint, Topics
+from grpc_api.contract.transactions import Transactions
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.values import Compression, Message, ProducerOptions, ReaderOptions
@@ -24,6 +25,7 @@ from kafka_gateway.server import serve
 from kafka_gateway.settings import GatewaySettings
 from storage_tiers.clock import SystemClock, SystemRng
 from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
+from tests.kafka_gateway.memory_transactions import memory_transactions
 from tests.support.node import Node
 from tests.support.ports import free_port
 
@@ -104,7 +106,9 @@ class Elsewhere:
         self.configs: Configs = core.configs
         self.cold: Cold = core.cold
         self.node: NodeQueries = self
-        self.groups: Groups = memory_groups(MemoryTopics({}, {}))
+        topics = MemoryTopics({}, {})
+        self.groups: Groups = memory_groups(topics)
+        self.transactions: Transactions = memory_transactions(topics)
 
     def quorum(self) -> QuorumDescription:
         return QuorumDescription(1, 1, 1, 0)

@@ -45,7 +45,9 @@ from grpc_api.contract.topics import (
     ResourceKind,
     TopicDescription,
 )
+from grpc_api.contract.transactions import ProducerTransaction
 from service.broker.api.group_service import GroupService
+from service.broker.api.transaction_service import TransactionService
 from storage_tiers.errors import (
     CorruptRecord,
     InvalidConfig,
@@ -64,6 +66,7 @@ from storage_tiers.errors import (
 from storage_tiers.types import FileSlice, OffsetRange, SharedFile, TimestampOffset, TopicId, TopicPartition
 from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
 from tests.kafka_gateway.memory_node import MemoryNode
+from tests.kafka_gateway.memory_transactions import memory_transactions
 
 EPOCH = 0
 DEFAULT_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000"}
@@ -136,6 +139,7 @@ class MemoryCore:
         self.configs_of: dict[str, dict[str, str]] = {}
         self.next_producer_id = 0
         self._groups: GroupService | None = None
+        self._transactions: TransactionService | None = None
         self._listeners: list[Callable[[], None]] = []
         self.fail_appends_with: Exception | None = None
         self.hold_appends = False
@@ -166,6 +170,12 @@ class MemoryCore:
         if self._groups is None:
             self._groups = memory_groups(MemoryTopics(self.partitions, self.ids))
         return self._groups
+
+    @property
+    def transactions(self) -> TransactionService:
+        if self._transactions is None:
+            self._transactions = memory_transactions(MemoryTopics(self.partitions, self.ids))
+        return self._transactions
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         raise InvalidRequest("nothing is tiered here")
@@ -207,7 +217,7 @@ class MemoryCore:
         return found
 
     def append(
-        self, appends: Sequence[Append], *, transactional_id: str | None = None
+        self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         if self.fail_appends_with is not None:
             raise self.fail_appends_with
@@ -314,9 +324,7 @@ class MemoryCore:
     def topic_name(self, topic_id: TopicId) -> str | None:
         return self.names.get(topic_id)
 
-    async def init_producer_id(
-        self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0
-    ) -> tuple[int, int]:
+    async def init_producer_id(self) -> tuple[int, int]:
         self.next_producer_id += 1
         return self.next_producer_id, 0
 

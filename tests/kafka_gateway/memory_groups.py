@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
+from grpc_api.contract.groups import TxnOffsetCommit
 from grpc_api.contract.log import Appended
 from service.broker.api.group_service import GroupService, Partitioned
 from service.coordination.groups.group_offsets import OffsetSettings
@@ -29,6 +30,9 @@ class MemoryCoordinatorLog:
         self.batches.append(batch)
         return Appended(len(self.batches) - 1, 0, -1, 0, None)
 
+    def check_transaction(self, producer_id: int, epoch: int) -> None:
+        """Every producer may write."""
+
     async def read(self) -> AsyncIterator[bytes]:
         for batch in tuple(self.batches):
             yield batch
@@ -42,6 +46,13 @@ class MemoryGroupTopic:
 
     async def coordinator(self, key: str) -> int:
         return 1
+
+
+class NoTransactions:
+    """Every transaction may begin."""
+
+    async def enter(self, at: TopicPartition, commit: TxnOffsetCommit) -> None:
+        pass
 
 
 class MemoryTopics:
@@ -76,4 +87,4 @@ def memory_groups(topics: Partitioned) -> GroupService:
     )
     for number in range(PARTITIONS):
         runtime.gained(number, MemoryCoordinatorLog())
-    return GroupService(runtime, MemoryGroupTopic(), topics)
+    return GroupService(runtime, MemoryGroupTopic(), topics, NoTransactions())

@@ -14,6 +14,7 @@ import pytest
 
 from grpc_api.contract.log import Append
 from grpc_api.contract.topics import CreatedTopic, NewTopic
+from grpc_api.contract.transactions import ProducerTransaction
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.handlers.produce import ProduceHandler
@@ -230,7 +231,7 @@ async def test_produces_that_fail_in_the_middle_make_room_for_the_next(
 ) -> None:
     hurried, calls, fails, append = itertools.count(), 0, True, MemoryCore.append
 
-    def in_the_second_slice(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> object:
+    def in_the_second_slice(self: MemoryCore, appends: Sequence[Append], **words: ProducerTransaction | None) -> object:
         nonlocal calls
         calls += 1
         if fails and not calls % 2:

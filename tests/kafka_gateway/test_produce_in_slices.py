@@ -12,6 +12,7 @@ import pytest
 
 from grpc_api.contract.log import Append
 from grpc_api.contract.topics import NewTopic
+from grpc_api.contract.transactions import ProducerTransaction
 from kafka_gateway.handlers import produce
 from kafka_gateway.handlers.produce import LARGE_BYTES, SLICE_BYTES, SLICE_ROWS, STEP, CommitWait, ProduceHandler
 from kafka_gateway.hot_parse import AT_ONCE, HotParser, ProduceReading, ProduceRequest
@@ -120,7 +121,7 @@ async def test_a_produce_of_unknown_topics_rests_while_it_is_read_appended_and_a
     lane, rows, rests_at = Resting(), 40 * SLICE_ROWS, list[int]()
     append = MemoryCore.append
 
-    def watched(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> object:
+    def watched(self: MemoryCore, appends: Sequence[Append], **words: ProducerTransaction | None) -> object:
         assert len(appends) <= SLICE_ROWS
         rests_at.append(lane.rests)
         return append(self, appends, **words)
@@ -226,7 +227,7 @@ async def test_requests_that_wait_keep_no_other_from_its_turn(
 ) -> None:
     append, all_at_work, appended = MemoryCore.append, asyncio.Event(), 0
 
-    def held_back(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> Any:
+    def held_back(self: MemoryCore, appends: Sequence[Append], **words: ProducerTransaction | None) -> Any:
         nonlocal appended
         results = append(self, appends, **words)
         if appends[0].partition.topic != "waits":
@@ -258,7 +259,7 @@ async def test_a_produce_of_large_batches_is_appended_a_few_of_them_at_a_time(
 ) -> None:
     append, slices = MemoryCore.append, list[list[int]]()
 
-    def watched(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> object:
+    def watched(self: MemoryCore, appends: Sequence[Append], **words: ProducerTransaction | None) -> object:
         slices.append([len(each.batch) for each in appends])
         return append(self, appends, **words)
 

@@ -37,7 +37,7 @@ async def left_behind(directory: Path) -> tuple[MemoryStore, MetadataImage]:
             await node.append("gone", b"x" * 500)
         await node.seal("t")
         await node.seal("gone")
-        await node.core.log.init_producer_id(None)
+        await node.core.log.init_producer_id()
         await node.core.topics.delete(["gone"])
         await node.node.work.topic_files.tick()
         image = node.node.ground.metadata.image

@@ -17,7 +17,7 @@ from service.broker.api.looks import Looks
 from service.broker.partition.partition import Partition
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError, as_value
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import AbortedTransaction, TopicPartition
 
 #: Finds a partition, or raises the LogError to answer.
 Locate = Callable[[TopicPartition], Partition]
@@ -167,7 +167,7 @@ def _read_one(
         partition.check_epoch(wanted.current_leader_epoch)
     partition.check_readable()
     state, log = partition.state, partition.log
-    aborted = () if fetch.isolation else None
+    aborted: list[AbortedTransaction] | None = [] if fetch.isolation is Isolation.READ_COMMITTED else None
     stable = state.last_stable_offset
     if wanted.last_fetched_epoch >= 0:
         epoch, end = log.hot.epoch_end_offset(wanted.last_fetched_epoch)
@@ -189,6 +189,7 @@ def _read_one(
         max_bytes=max(0, min(wanted.max_bytes, left)),
         isolation=fetch.isolation,
         min_one=nothing_yet,
+        aborted=aborted,
     )
     if isinstance(found, ColdMiss):
         taken.misses.append((index, found))

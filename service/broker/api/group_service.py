@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
-    Caller,
     DeleteGroup,
     DescribedGroup,
     DescribeGroup,
@@ -44,7 +44,7 @@ from grpc_api.contract.groups import (
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost, TransactionalProducer
 from storage_tiers.errors import InvalidGroupId, LogError, NotCoordinator, UnknownTopicId, UnknownTopicOrPartition
-from storage_tiers.types import TopicId
+from storage_tiers.types import TopicId, TopicPartition
 
 #: Requests that refuse the empty group id; the others take it, for old clients.
 _NAMED = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit, OffsetDelete)
@@ -71,9 +71,22 @@ class Partitioned(Protocol):
     def id_of(self, topic: str) -> TopicId | None: ...
 
 
+class EntersTransaction(Protocol):
+    """Producers' transactions in the groups' topic (`TransactionalOffsets`)."""
+
+    async def enter(self, at: TopicPartition, commit: TxnOffsetCommit) -> None: ...
+
+
 class GroupService:
-    def __init__(self, runtime: CoordinatorRuntime[GroupShard], topic: GroupTopic, topics: Partitioned) -> None:
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[GroupShard],
+        topic: GroupTopic,
+        topics: Partitioned,
+        transactional: EntersTransaction,
+    ) -> None:
         self._runtime = runtime
+        self._transactional = transactional
         self._topic = topic
         self._topics = topics
 
@@ -97,10 +110,12 @@ class GroupService:
     def commit_offsets(self, request: OffsetCommit, caller: Caller) -> asyncio.Future[OffsetsCommitted]:
         return self._commit(request, caller)
 
-    def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommit, caller: Caller
-    ) -> asyncio.Future[OffsetsCommitted]:
-        return self._commit(request, caller, TransactionalProducer(request.producer_id, request.producer_epoch))
+    async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
+        if request.group:  # else refused below
+            at = self._host(request.group).partition
+            await self._transactional.enter(at, request)
+        producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+        return await self._commit(request, caller, producer)
 
     def _commit(
         self, request: OffsetCommit | TxnOffsetCommit, caller: Caller, producer: TransactionalProducer | None = None

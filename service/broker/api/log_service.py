@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from grpc_api.contract.log import (
     Append,
@@ -17,99 +16,28 @@ from grpc_api.contract.log import (
     SealedPartition,
 )
 from grpc_api.contract.ready import Ready
-from service.broker.api.append_queues import AppendQueues, Done
+from grpc_api.contract.transactions import ProducerTransaction
+from service.broker.api.appending import Appending
 from service.broker.api.fetching import BytesRead, fetch_records
 from service.broker.api.looks import Looks
 from service.broker.api.many_partitions import MANY, ManyFetch
 from service.broker.api.producer_ids import ProducerIds
-from service.broker.background.disk import DiskGuard
 from service.broker.background.tiering import Tiering
-from service.broker.partition.counts import AppendTotals
-from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
-from service.broker.partition.validating import TakesLong
 from service.metadata.log import MetadataLog
 from storage_tiers.errors import (
-    CorruptRecord,
     InvalidTopic,
-    LeaderNotAvailable,
     LogError,
-    NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
     PolicyViolation,
-    RecordBatchTooLarge,
-    RecordTooLarge,
-    StorageError,
     UnsupportedVersion,
     as_value,
 )
 from storage_tiers.turns import Lane
 from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId, TopicPartition
-
-#: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
-_WITHOUT_LOG_START = (
-    CorruptRecord,
-    InvalidTopic,
-    LeaderNotAvailable,
-    NotLeader,
-    RecordBatchTooLarge,
-    RecordTooLarge,
-    StorageError,
-)
-
-#: Placeholder for a result that is not known yet.
-_UNKNOWN = LogError("the broker did not answer")
-
-
-class _DelayedAnswers:
-    """The answers of a delayed append request: threads still work on some batches, or the filling disk slows producers. Work in
-    threads completes even if the caller has gone."""
-
-    __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
-
-    def __init__(
-        self,
-        answers: list[Appended | LogError],
-        disk: DiskGuard,
-        refusal: Callable[[LogError, Partition, memoryview], LogError],
-    ) -> None:
-        self.answers = answers
-        #: Number of answers on which threads still work.
-        self.left = 0
-        self._disk = disk
-        self._refusal = refusal
-        self._future: asyncio.Future[Sequence[Appended | LogError]] | None = None
-
-    def wait(self, partition: Partition, index: int) -> Done:
-        """Reserves the answer at `index`; returns the function to call with its result."""
-        self.left += 1
-        return functools.partial(self._known, partition, index)
-
-    def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:
-        """The future of all answers; done once they are known and the disk's delay is over."""
-        self._future = asyncio.get_running_loop().create_future()
-        if not self.left:
-            self._all_known(self._future)
-        return self._future
-
-    def _known(self, partition: Partition, index: int, result: Appended | LogError, batch: memoryview) -> None:
-        self.left -= 1
-        self.answers[index] = self._refusal(result, partition, batch) if isinstance(result, LogError) else result
-        if not self.left and self._future is not None:
-            self._all_known(self._future)
-
-    def _all_known(self, future: asyncio.Future[Sequence[Appended | LogError]]) -> None:
-        if self._disk.throttle_s:
-            self._disk.throttled += 1
-            asyncio.get_running_loop().call_later(self._disk.throttle_s, self._give, future)
-        else:
-            self._give(future)
-
-    def _give(self, future: asyncio.Future[Sequence[Appended | LogError]]) -> None:
-        if not future.done():
-            future.set_result(self.answers)
 
 
 class LogService:
@@ -123,68 +51,24 @@ class LogService:
         *,
         producer_ids: ProducerIds,
         tiering: Tiering,
-        disk: DiskGuard,
+        appending: Appending,
         fetch_max_bytes: int,
-        queues: AppendQueues,
-        appended: AppendTotals,
     ) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
         self._tiering = tiering
-        self._disk = disk
         self._metadata = metadata
         self._fetch_max_bytes = fetch_max_bytes
-        self._queues = queues
         self._lane = Lane()
         self._looks = Looks()
         self.bytes_read = BytesRead()
-        self.appended = appended
+        self._append = appending.append
+        self.appended = appending.appended
 
     def append(
-        self, appends: Sequence[Append], *, transactional_id: str | None = None
+        self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
-        answers: list[Appended | LogError] = []
-        delayed: _DelayedAnswers | None = None
-        self.appended.batches += len(appends)
-        for wanted in appends:
-            answers.append(_UNKNOWN)
-            partition = None
-            try:
-                self._disk.admit()
-                partition = self._partitions.get(wanted.partition)
-                partition.counts.appends += 1
-                if not partition.queues:
-                    try:
-                        if len(wanted.batch) < WRITTEN_BY_THREAD:
-                            answers[-1] = partition.append(wanted.batch)
-                            continue
-                        appended = self._queues.at_once(partition, wanted.batch)
-                        if appended is not None:
-                            answers[-1] = appended
-                            continue
-                    except TakesLong:
-                        pass
-                if partition.is_coordinated:
-                    raise InvalidTopic(f"Cannot append to internal topic {wanted.partition.topic}")
-                delayed = delayed or _DelayedAnswers(answers, self._disk, self._refusal)
-                self._queues.append(partition, wanted.batch, delayed.wait(partition, len(answers) - 1))
-            except LogError as error:
-                answers[-1] = self._refusal(error, partition, wanted.batch)
-        if self._disk.throttle_s or (delayed is not None and delayed.left):
-            return (delayed or _DelayedAnswers(answers, self._disk, self._refusal)).begin()
-        return answers
-
-    def _refusal(self, error: LogError, partition: Partition | None, batch: memoryview) -> LogError:
-        as_value(error)
-        if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
-            error.log_start_offset = partition.log.log_start_offset
-        self.appended.failed += 1
-        if partition is not None:
-            self.appended.refused.add(error, batch, compacted=partition.log.hot.settings.cleanup_compact)
-            partition.counts.failed_appends += 1
-            if isinstance(error, RecordTooLarge | RecordBatchTooLarge):
-                partition.counts.rejected_bytes += len(batch)
-        return error
+        return self._append(appends, transaction=transaction)
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         most = min(fetch.max_bytes, self._fetch_max_bytes)
@@ -268,11 +152,7 @@ class LogService:
         topic = self._metadata.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
-    async def init_producer_id(
-        self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0
-    ) -> tuple[int, int]:
-        if transactional_id is not None:
-            raise UnsupportedVersion("this node coordinates no transactions; leave transactional.id unset")
+    async def init_producer_id(self) -> tuple[int, int]:
         return await self._producer_ids.next(), 0
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:

@@ -24,7 +24,13 @@ from service.metadata.internal_topics import CONSUMER_OFFSETS
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
-from storage_tiers.errors import FencedWriter, InvalidProducerEpoch, LogError, UnknownTopicOrPartition
+from storage_tiers.errors import (
+    InvalidProducerEpoch,
+    LogError,
+    TransactionCoordinatorFenced,
+    UnknownTopicOrPartition,
+    as_value,
+)
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -100,7 +106,7 @@ class TransactionMarkers:
                     await self._clock.sleep(backoff.next_delay())
                     host.look(lambda _: None)
             host.change(lambda shard, now_ms: shard.completed(markers, now_ms))
-        except (FencedWriter, InvalidProducerEpoch) as error:
+        except (TransactionCoordinatorFenced, InvalidProducerEpoch) as error:
             events.warning(
                 log,
                 "transaction.marker_refused",
@@ -112,13 +118,14 @@ class TransactionMarkers:
             return  # the coordinator is gone; the next one asks for the markers again
 
     async def _write(self, wanted: list[TopicPartition], markers: Markers, epoch: int) -> list[TopicPartition]:
-        """The partitions that are to be tried again. FencedWriter or InvalidProducerEpoch if the decision is outdated."""
+        """The partitions that are to be tried again. TransactionCoordinatorFenced or InvalidProducerEpoch if the decision is
+        outdated."""
         left: list[TopicPartition] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
         for partition in wanted:
             try:
                 done = self._append(partition, markers, epoch).committed
-            except (FencedWriter, InvalidProducerEpoch):
+            except (TransactionCoordinatorFenced, InvalidProducerEpoch):
                 raise
             except LogError as error:
                 if self._is_wanted(partition, error):
@@ -133,6 +140,25 @@ class TransactionMarkers:
                 if self._is_wanted(partition, error):
                     left.append(partition)
         return left
+
+    async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]:
+        """Writes each marker, without retrying; returns the partitions without a committed one, and why."""
+        refused: list[tuple[TopicPartition, LogError]] = []
+        waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
+        for partition in markers.partitions:
+            try:
+                done = self._append(partition, markers, epoch).committed
+            except LogError as error:
+                refused.append((partition, as_value(error)))
+                continue
+            if done is not None:
+                waiting.append((partition, done))
+        for partition, done in waiting:
+            try:
+                await done
+            except LogError as error:
+                refused.append((partition, as_value(error)))
+        return refused
 
     def _append(self, partition: TopicPartition, markers: Markers, epoch: int) -> Appended:
         found = self._partitions.get(partition)

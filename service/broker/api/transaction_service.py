@@ -7,11 +7,12 @@ nor waits. What the shards decide `transaction_markers.py` carries out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
-from grpc_api.contract.groups import Caller
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import (
+    EPOCH_PER_TRANSACTION,
     AddOffsets,
     AddPartitions,
     DescribedTransaction,
@@ -19,6 +20,7 @@ from grpc_api.contract.transactions import (
     InitProducer,
     ListedTransaction,
     ListTransactions,
+    Markers,
     PartitionsAdded,
     ProducerInitialized,
     TransactionEnded,
@@ -27,7 +29,7 @@ from grpc_api.contract.transactions import (
 from service.broker.api.group_service import GroupTopic, Partitioned
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionShard
-from service.coordination.transactions.transaction import EPOCH_PER_TRANSACTION, LAST_EPOCH, TransactionEvent
+from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
 from service.metadata.internal_topics import CONSUMER_OFFSETS
 from storage_tiers.clock import Clock
 from storage_tiers.errors import (
@@ -40,6 +42,12 @@ from storage_tiers.errors import (
 from storage_tiers.types import TopicPartition
 
 
+class WritesMarkers(Protocol):
+    """The partitions of this node (`TransactionMarkers`)."""
+
+    async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]: ...
+
+
 class TransactionService:
     """`next_id` reserves a producer id that was never given out."""
 
@@ -50,6 +58,7 @@ class TransactionService:
         offsets_topic: GroupTopic,
         topics: Partitioned,
         next_id: Callable[[], Awaitable[int]],
+        markers: WritesMarkers,
         *,
         clock: Clock,
     ) -> None:
@@ -58,6 +67,7 @@ class TransactionService:
         self._offsets_topic = offsets_topic
         self._topics = topics
         self._next_id = next_id
+        self._markers = markers
         self._clock = clock
 
     async def coordinator(self, transactional_id: str) -> int:
@@ -101,6 +111,11 @@ class TransactionService:
         asked = request._replace(spare_producer_id=await self._next_id())
         answer: TransactionEnded = await self._ask(asked, caller)
         return answer
+
+    async def write_markers(
+        self, markers: Markers, coordinator_epoch: int
+    ) -> Sequence[tuple[TopicPartition, LogError]]:
+        return await self._markers.write_once(markers, coordinator_epoch)
 
     # --- administration -----------------------------------------------------------------------------------------------
     def list(self, request: ListTransactions) -> asyncio.Future[TransactionsListed]:

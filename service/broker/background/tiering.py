@@ -187,7 +187,7 @@ class Tiering:
         return plan_tiering(
             hot.segments(),
             tier_end=tiered.tier.end if tiered.tier is not None else 0,
-            bound=partition.state.high_watermark,
+            bound=partition.state.last_stable_offset,
             log_start=hot.log_start_offset,
             now_ms=now.steady_ms,
             segment_ms=settings.segment_ms,

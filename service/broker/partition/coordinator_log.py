@@ -40,6 +40,9 @@ class PartitionLog:
             partition.check_writable()
             return partition.append_validated(*partition.validate(view))
 
+    def check_transaction(self, producer_id: int, epoch: int) -> None:
+        self._partition.check_transaction(producer_id, epoch)
+
     async def read(self) -> AsyncIterator[bytes]:
         partition = self._partition
         partition.check_readable()

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Collection
 
 from grpc_api.contract.log import Appended, Isolation
 from grpc_api.contract.transactions import Markers
 from service.broker.partition import validating
+from service.broker.partition.acknowledgements import Acknowledgements
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.state import ALL_STABLE, PartitionState
+from service.broker.partition.verification import Verifications
 from service.metadata.internal_topics import COORDINATED_TOPICS
 from storage_tiers import events
 from storage_tiers.clock import Clock
@@ -25,7 +26,6 @@ from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import (
     FencedLeaderEpoch,
-    InvalidTransactionState,
     LeaderNotAvailable,
     LogError,
     NotLeader,
@@ -45,7 +45,7 @@ from storage_tiers.records.batch import (
 )
 from storage_tiers.records.builder import ControlKind, build_control_batch
 from storage_tiers.tiered_log import TieredLog
-from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
+from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, AbortedTransaction, FileSlice, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class Partition:
         "state",
         "tier_due_ms",
         "topic_id",
+        "verifications",
         "waiters",
         "write_error",
     )
@@ -111,13 +112,14 @@ class Partition:
         self.queued = 0
         self.queues = self.is_coordinated
         self.counts = PartitionCounts()
+        self.verifications = Verifications()
         self.seal_below = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.steady_ms()
         self._clock = clock
         self._on_flush_needed = on_flush_needed
         self._on_roll = on_roll
-        self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._committing = Acknowledgements()
         self._wake_planned = False
         self._resigned: dict[object, Callable[[LogError], None]] = {}
         self._enter(Life.begin(self.partition))
@@ -202,7 +204,7 @@ class Partition:
         self._enter(self.life.after(event, why))
         effect = EFFECTS[event]
         if effect.ends_acknowledgements and why is not None:
-            self._refuse(why)
+            self._committing.refuse(why)
         if effect.wakes_readers and self.waiters:
             self._plan_wake()
         if effect.ends_registered and why is not None:
@@ -331,7 +333,7 @@ class Partition:
 
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended:
         """Ends the producer's transaction here as its coordinator decided. InvalidProducerEpoch if a newer producer has begun,
-        FencedWriter if a newer coordinator has written."""
+        TransactionCoordinatorFenced if a newer coordinator has written."""
         self.check_writable()
         producer_id, epoch = markers.producer
         self.log.hot.end.producers.check_marker(
@@ -344,15 +346,23 @@ class Partition:
             coordinator_epoch=coordinator_epoch,
             timestamp=self._clock.unix_ms(),
         )
-        return self._append_checked(memoryview(batch), read_header(batch))
+        return self.append_coordinated(memoryview(batch))
+
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer's transaction has begun here, under this epoch."""
+        return self.log.hot.end.producers.is_in_transaction(producer_id, epoch)
+
+    def check_transaction(self, producer_id: int, epoch: int) -> None:
+        """Whether the producer's transaction is open here or may begin. InvalidProducerEpoch, InvalidTransactionState."""
+        producers = self.log.hot.end.producers
+        producers.check_epoch(producer_id, epoch)
+        if not producers.is_in_transaction(producer_id, epoch):
+            self.verifications.check(producer_id, epoch)
 
     def append_coordinated(self, batch: memoryview) -> Appended:
-        """Appends a coordinator's batch in a client's transaction, which the coordinator has checked; it has no sequence."""
+        """Appends a coordinator's batch in a client's transaction, which `check_transaction` has passed; it has no sequence."""
         self.check_writable()
-        return self._append_checked(batch, read_header(batch))
-
-    def _append_checked(self, batch: memoryview, header: BatchHeader) -> Appended:
-        now_ms = self._clock.steady_ms()
+        header, now_ms = read_header(batch), self._clock.steady_ms()
         base = self.log.hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return self._appended(base, header, -1)
 
@@ -360,6 +370,7 @@ class Partition:
         hot = self.log.hot
         committed = self._committed(base, hot.end.offset)
         if header.attributes & TRANSACTIONAL_MASK:  # markers are transactional, too
+            self.verifications.ended(header.producer_id)
             self.settle_transactions()
         return Appended(base, self.state.leader_epoch, stamped, hot.log_start_offset, committed)
 
@@ -372,13 +383,14 @@ class Partition:
 
     def _check_producer(self, header: BatchHeader, now_ms: int) -> Appended | None:
         """The answer to a batch that is already in the log; None for a new one."""
-        if header.transactional:
-            raise InvalidTransactionState(
-                f"{self.partition}: producer {header.producer_id} has no transaction on this node"
-            )
         hot = self.log.hot
-        known = hot.end.producers.check(header, now_ms=now_ms)
+        producers = hot.end.producers
+        known = producers.check(header, now_ms=now_ms)
         if known is None:
+            if header.transactional and not producers.is_in_transaction(header.producer_id, header.producer_epoch):
+                verification = self.verifications.check(header.producer_id, header.producer_epoch)
+                if not producers.knows(header.producer_id, header.producer_epoch):
+                    verification.check_first(header.base_sequence)
             return None
         return Appended(
             known.base_offset,
@@ -402,11 +414,7 @@ class Partition:
         return None if end <= state.high_watermark else self._waiter(end)
 
     def _waiter(self, end: int) -> asyncio.Future[None] | None:
-        if end <= self.state.high_watermark:
-            return None
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._committing.append((end, waiter))
-        return waiter
+        return None if end <= self.state.high_watermark else self._committing.at(end)
 
     def flushed(self, upto: int) -> None:
         """All below `upto` is on disk."""
@@ -427,22 +435,10 @@ class Partition:
         if state.set_first_unstable(producers.first_unstable_offset) and self.waiters:
             self._plan_wake()
 
-    def _refuse(self, error: LogError) -> None:
-        """Fails all pending acknowledgements."""
-        while self._committing:
-            waiter = self._committing.popleft()[1]
-            if not waiter.done():
-                waiter.set_exception(error)
-
     def _advanced(self) -> None:
-        watermark = self.state.high_watermark
         if self.state.first_unstable != ALL_STABLE:
             self.settle_transactions()
-        committing = self._committing
-        while committing and committing[0][0] <= watermark:
-            waiter = committing.popleft()[1]
-            if not waiter.done():
-                waiter.set_result(None)
+        self._committing.reached(self.state.high_watermark)
         if self.waiters:
             self._plan_wake()
 
@@ -476,7 +472,16 @@ class Partition:
             )
         raise UnknownLeaderEpoch(f"{self.partition}: leader epoch {current_leader_epoch} has not reached this node yet")
 
-    def read(self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool) -> list[FileSlice] | ColdMiss:
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        isolation: Isolation,
+        min_one: bool,
+        aborted: list[AbortedTransaction] | None = None,
+    ) -> list[FileSlice] | ColdMiss:
+        """As `TieredLog.read`, below the end that the isolation sets."""
         end = self.readable_end(isolation)
         if offset >= end:
             if offset > self.log.end_offset:
@@ -490,4 +495,4 @@ class Partition:
             if offset < self.log.log_start_offset:
                 raise OffsetOutOfRange(f"{self.partition}: offset {offset} is below the log start")
             return []
-        return self.log.read(offset, max_bytes=max_bytes, upto_offset=end, min_one=min_one)
+        return self.log.read(offset, max_bytes=max_bytes, upto_offset=end, min_one=min_one, aborted=aborted)

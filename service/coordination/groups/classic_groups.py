@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
     UNKNOWN_MEMBER,
-    Caller,
     Heartbeat,
     HeartbeatAnswer,
     Joined,

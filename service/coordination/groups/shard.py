@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
-    Caller,
     DeleteGroup,
     DescribedGroup,
     DescribedMember,

@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from grpc_api.contract.groups import Caller
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import (
+    EPOCH_PER_TRANSACTION,
     NO_PRODUCER,
     AddPartitions,
     DescribedTransaction,
@@ -42,7 +43,6 @@ from service.coordination.transaction_records import (
 )
 from service.coordination.transactions.transaction import (
     COMPLETED,
-    EPOCH_PER_TRANSACTION,
     IDLE,
     LAST_EPOCH,
     NAMES,
@@ -54,6 +54,7 @@ from service.coordination.transactions.transaction import (
 from storage_tiers.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
+    InvalidRegularExpression,
     InvalidRequest,
     InvalidTransactionState,
     InvalidTransactionTimeout,
@@ -355,7 +356,9 @@ class TransactionShard:
     def describe(self, transactional_id: str) -> DescribedTransaction:
         known = self._transactions.get(transactional_id)
         if known is None:
-            error = TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
+            error: LogError = TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
+            if not transactional_id:
+                error = InvalidRequest("the transactional id is empty")
             return DescribedTransaction(error, transactional_id)
         is_open = known.status not in IDLE
         return DescribedTransaction(
@@ -364,22 +367,22 @@ class TransactionShard:
             NAMES[known.status],
             known.producer,
             known.timeout_ms,
-            known.start_ms if is_open else -1,
+            known.start_ms,
             sorted(known.partitions or ()) if is_open else (),
         )
 
     def list(self, request: ListTransactions, now_ms: int) -> list[ListedTransaction]:
-        """InvalidRequest if the pattern is no regular expression."""
+        """InvalidRegularExpression if the pattern cannot be read."""
         try:
             pattern = None if request.pattern is None else re.compile(request.pattern)
         except re.error as error:
-            raise InvalidRequest(f"the pattern of transactional ids is no regular expression: {error}") from None
+            raise InvalidRegularExpression(f"the pattern of transactional ids cannot be read: {error}") from None
         return [
             ListedTransaction(known.transactional_id, known.producer.id, NAMES[known.status])
             for known in self._transactions.values()
             if (not request.states or NAMES[known.status] in request.states)
             and (not request.producer_ids or known.producer.id in request.producer_ids)
-            and (request.duration_ms < 0 or (known.start_ms >= 0 and now_ms - known.start_ms > request.duration_ms))
+            and (request.duration_ms < 0 or known.start_ms < 0 or now_ms - known.start_ms > request.duration_ms)
             and (pattern is None or pattern.fullmatch(known.transactional_id))
         ]
 

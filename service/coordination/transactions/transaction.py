@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from grpc_api.contract.transactions import (
+    EPOCH_PER_TRANSACTION,
     NO_PRODUCER,
     AddPartitions,
     EndTransaction,
@@ -36,8 +37,6 @@ TransactionEvent = InitProducer | AddPartitions | EndTransaction
 #: The last epoch of a producer id that a client is given; the one after it is for fencing (Kafka: Short.MAX_VALUE - 1).
 LAST_EPOCH = (1 << 15) - 2
 NO_EPOCH = -1
-#: The `transaction.version` from which every transaction has an epoch of its own (KIP-890).
-EPOCH_PER_TRANSACTION = 2
 
 _Status = TransactionStatus
 PREPARED = frozenset({_Status.PREPARE_COMMIT, _Status.PREPARE_ABORT})

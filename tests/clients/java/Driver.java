@@ -32,7 +32,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Java's producer, its consumer under assign(), and every tool of Kafka's jars, asked in lines of JSON
+ * Java's producer, with and without transactions, its consumer under assign(), and every tool of Kafka's jars, asked in lines of JSON
  * (tests/support/talker.py) in one process: a start of Java takes longer than the work. Bytes travel as base64.
  */
 public final class Driver {
@@ -67,6 +67,8 @@ public final class Driver {
     switch (question.get("command").asText()) {
       case "produce":
         return produce(question);
+      case "transact":
+        return transact(question);
       case "open":
         return open(question);
       case "poll":
@@ -109,6 +111,30 @@ public final class Driver {
       }
     }
     return acknowledged;
+  }
+
+  /** Transactions of one producer, one after the other; each is a list of records, committed unless "aborts" names its place. */
+  private static JsonNode transact(JsonNode question) throws Throwable {
+    List<Integer> aborts = new ArrayList<>();
+    question.path("aborts").forEach(each -> aborts.add(each.asInt()));
+    try (KafkaProducer<byte[], byte[]> producer =
+        new KafkaProducer<>(configs(question), new ByteArraySerializer(), new ByteArraySerializer())) {
+      producer.initTransactions();
+      int place = 0;
+      for (JsonNode records : question.get("transactions")) {
+        producer.beginTransaction();
+        for (JsonNode record : records) {
+          producer.send(toSend(question, record));
+        }
+        producer.flush();
+        if (aborts.contains(place++)) {
+          producer.abortTransaction();
+        } else {
+          producer.commitTransaction();
+        }
+      }
+    }
+    return JSON.nullNode();
   }
 
   private static ProducerRecord<byte[], byte[]> toSend(JsonNode question, JsonNode record) throws IOException {

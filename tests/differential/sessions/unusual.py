@@ -11,7 +11,9 @@ from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID, contents, ends, idempotent, of, to
 from tests.differential.sessions.groups import coordinated
+from tests.differential.sessions.transactions import begun
 
+_NOWHERE = [{"name": "nowhere", "partitions": [0]}]
 #: Fields without which a request gets no response, or gets different ones from any two brokers.
 NEEDED: dict[str, dict[str, Any]] = {
     "produce": {"acks": -1},
@@ -26,6 +28,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "add_raft_voter": {"cluster_id": "another"},
     "remove_raft_voter": {"cluster_id": "another"},
     "describe_topic_partitions": {"topics": [{"name": "nowhere"}]},
+    "add_partitions_to_txn": {"v3_and_below_topics": _NOWHERE, "transactions": [{"topics": _NOWHERE}]},
     "list_config_resources": {"resource_types": [16]},
 }
 #: An unknown tagged field (KIP-482): number 100, three bytes.
@@ -45,6 +48,7 @@ def head_bytes(name: str, version: int) -> int:
 def fields_of_tomorrow(peer: Peer, version: int) -> None:
     """Unknown tagged fields are skipped, in headers and in bodies."""
     coordinated(peer)
+    begun(peer)
     idempotent(peer)
     for name, (_, _, high) in SERVED.items():
         request = whole(name, high)
@@ -59,6 +63,7 @@ def fields_of_tomorrow(peer: Peer, version: int) -> None:
 @session("api_versions", versions=(0,))
 def bytes_behind(peer: Peer, version: int) -> None:
     coordinated(peer)
+    begun(peer)
     idempotent(peer)
     idempotent(peer)  # the first id may be 0, which is compared as no id
     for name, (_, low, high) in SERVED.items():

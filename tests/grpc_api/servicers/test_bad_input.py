@@ -148,13 +148,6 @@ WRONG: list[tuple[str, Any, Any, grpc.StatusCode, str]] = [
         CODES.INVALID_ARGUMENT,
         f"at most {MAX_PARTITIONS}",
     ),
-    (
-        "Log.InitProducerId",
-        LogStub,
-        log_pb2.InitProducerIdRequest(transactional_id="mine"),
-        CODES.INVALID_ARGUMENT,
-        "transaction",
-    ),
     ("Log.Fetch", LogStub, log_pb2.FetchRequest(max_wait_ms=-1), CODES.INVALID_ARGUMENT, "max_wait_ms"),
 ]
 

@@ -272,7 +272,8 @@ async def test_a_feature_can_be_set_to_its_current_level(handlers: HandlerClient
         (feature("", 1), "Local controller 1 does not support this feature."),
         (feature("metadata.version", 99), "Local controller 1 only supports versions 29-29"),
         (feature("metadata.version", -3), "A feature version cannot be less than 0."),
-        (feature("transaction.version", 2), "Local controller 1 only supports versions 0-0"),
+        (feature("transaction.version", 1), "Local controller 1 only supports versions 2-2"),
+        (feature("group.version", 1), "Local controller 1 only supports versions 0-0"),
     ],
 )
 @pytest.mark.parametrize("version", range(3))
@@ -300,7 +301,8 @@ async def test_features_are_advertised(handlers: HandlerClient, version: int) ->
     answer = await handlers.ask("api_versions", version, client_software_name="a", client_software_version="1")
     supported = {row.name: (row.min_version, row.max_version) for row in answer.supported_features}
     assert supported["metadata.version"] == (29, 29)
-    assert len(supported) == (7 if version >= 4 else 1)
+    assert supported["transaction.version"] == (2, 2)
+    assert len(supported) == (7 if version >= 4 else 2)
     finalized = [(row.name, row.min_version_level, row.max_version_level) for row in answer.finalized_features]
-    assert finalized == [("metadata.version", 29, 29)]
+    assert finalized == [("metadata.version", 29, 29), ("transaction.version", 2, 2)]
     assert (answer.finalized_features_epoch, answer.zk_migration_ready) == (149, False)

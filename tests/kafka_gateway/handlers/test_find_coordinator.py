@@ -8,7 +8,8 @@ import pytest
 
 from tests.kafka_gateway.handler_client import HandlerClient
 
-INVALID_REQUEST, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 42, 53
+INVALID_REQUEST = 42
+GROUP, TRANSACTION = 0, 1
 
 
 def request(version: int, kind: int) -> dict[str, Any]:
@@ -20,22 +21,17 @@ def rows(answer: Any, version: int) -> list[Any]:
     return list(answer.coordinators) if version >= 4 else [answer]
 
 
-@pytest.mark.parametrize("version", range(7))
-async def test_a_group_has_a_coordinator_at_its_listener(handlers: HandlerClient, version: int) -> None:
-    found = rows(await handlers.ask("find_coordinator", version, **request(version, 0)), version)
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [(version, kind) for version in range(7) for kind in (GROUP, TRANSACTION) if version or not kind],
+)
+async def test_a_coordinator_is_found_at_its_listener(handlers: HandlerClient, version: int, kind: int) -> None:
+    found = rows(await handlers.ask("find_coordinator", version, **request(version, kind)), version)
     (broker,) = (await handlers.ask("metadata", 1, topics=())).brokers
     assert {(int(row.error_code), row.node_id, row.host, row.port) for row in found} == {
         (0, broker.node_id, broker.host, broker.port)
     }
     assert [row.key for row in found] == ["a", "b"] if version >= 4 else len(found) == 1
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-async def test_no_transactional_id_may_be_used(handlers: HandlerClient, version: int) -> None:
-    found = rows(await handlers.ask("find_coordinator", version, **request(version, 1)), version)
-    assert {int(row.error_code) for row in found} == {TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-    assert {(row.node_id, row.host, row.port) for row in found} == {(-1, "", -1)}
-    assert "transactions are not served" in found[0].error_message
 
 
 @pytest.mark.parametrize("version", range(1, 7))

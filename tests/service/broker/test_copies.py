@@ -178,7 +178,7 @@ async def test_no_producer_of_a_copy_gets_the_id_of_one_of_the_original(tmp_path
 
 
 async def produced(node: Running, value: bytes) -> None:
-    producer_id, epoch = await node.log.init_producer_id(None)
+    producer_id, epoch = await node.log.init_producer_id()
     await node.append("t", value, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
     await node.seal("t")
 

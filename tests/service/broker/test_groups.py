@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
-    Caller,
     DeleteGroup,
     DescribeGroup,
     Heartbeat,

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from grpc_api.contract.groups import Caller, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.log import Isolation
 from grpc_api.contract.transactions import (
     AddOffsets,
@@ -19,6 +20,7 @@ from grpc_api.contract.transactions import (
     ListTransactions,
     Markers,
     ProducerIdAndEpoch,
+    ProducerTransaction,
 )
 from service.broker.api.transaction_markers import TransactionMarkers
 from service.broker.api.transaction_service import TransactionService
@@ -28,12 +30,12 @@ from service.coordination.transactions.transaction import LAST_EPOCH
 from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
-    FencedWriter,
     InvalidProducerEpoch,
     LogError,
     NotCoordinator,
     OperationNotAttempted,
     ProducerFenced,
+    TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
 )
 from storage_tiers.records.batch import headers
@@ -184,7 +186,7 @@ async def test_offsets_become_visible_with_the_transaction_that_commits_them(tmp
             assert added.error is None
             await once_loaded(lambda: groups.fetch_offsets(fetch))
             offsets = [TopicCommit("t", [PartitionCommit(0, offset)])]
-            request = TxnOffsetCommit("g", "x", *client.producer, -1, "", None, offsets)
+            request = TxnOffsetCommit("g", ProducerTransaction("x"), *client.producer, -1, "", None, offsets)
             answer = await groups.commit_offsets_in_transaction(request, CALLER)
             assert answer.topics[0].partitions[0].error is None
             assert offset not in await committed()
@@ -286,7 +288,7 @@ async def test_an_outdated_coordinator_stops(tmp_path: Path) -> None:
         assert await client.end(commit=True) is None
         await until(lambda: not markers._writing)
         assert await client.state() == "PrepareCommit"
-        with pytest.raises(FencedWriter):
+        with pytest.raises(TransactionCoordinatorFenced):
             led(node, T0).append_marker(Markers("x", client.producer, True, (T0,), 0), 98)
 
 

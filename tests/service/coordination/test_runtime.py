@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
-    Caller,
     Heartbeat,
     JoinGroup,
     ListGroups,
@@ -375,6 +375,9 @@ class Unreadable:
         assert not self.is_damaged
         self.end += 1
         return Appended(self.end, 0, -1, 0)
+
+    def check_transaction(self, producer_id: int, epoch: int) -> None:
+        """Every producer may write."""
 
     async def read(self) -> AsyncIterator[bytes]:
         if self.is_damaged:

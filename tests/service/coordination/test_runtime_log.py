@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from grpc_api.contract.groups import Caller, OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.groups import OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.log import Appended
+from grpc_api.contract.transactions import ProducerTransaction
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
@@ -25,6 +27,7 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
+    InvalidProducerEpoch,
     LogError,
     NotCoordinator,
     NotEnoughReplicas,
@@ -53,12 +56,17 @@ class MemoryLog:
         self.pending: list[asyncio.Future[None] | None] = []
         self.refusal: LogError | None = None
         self.fails_after: int | None = None
+        self.refused_producer = -1
 
     def append(self, batch: bytes) -> Appended:
         if self.refusal is not None:
             raise self.refusal
         self.batches.append(batch)
         return Appended(len(self.batches), 0, -1, 0, self.pending.pop(0) if self.pending else None)
+
+    def check_transaction(self, producer_id: int, epoch: int) -> None:
+        if self.refused_producer == producer_id:
+            raise InvalidProducerEpoch("a newer instance writes")
 
     async def read(self) -> AsyncIterator[bytes]:
         for number, batch in enumerate(tuple(self.batches)):
@@ -119,7 +127,9 @@ def commit(host: ShardHost[GroupShard], offset: int, group: str = "g") -> asynci
 
 def commit_in_transaction(host: ShardHost[GroupShard], offset: int, group: str = "g") -> asyncio.Future[Any]:
     topics = [TopicCommit("t", [PartitionCommit(0, offset)])]
-    return host.ask(TxnOffsetCommit(group, "tx", *PRODUCER, -1, "", None, topics), CALLER, PRODUCER)
+    return host.ask(
+        TxnOffsetCommit(group, ProducerTransaction("tx"), *PRODUCER, -1, "", None, topics), CALLER, PRODUCER
+    )
 
 
 def fetched(host: ShardHost[GroupShard], *, stable: bool = False) -> list[tuple[int, bool]]:

@@ -8,10 +8,10 @@ import pytest
 
 from storage_tiers.errors import (
     CorruptRecord,
-    FencedWriter,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
+    TransactionCoordinatorFenced,
 )
 from storage_tiers.hot.producer_state import CompletedTransaction, Duplicate, ProducerStateManager
 from storage_tiers.records.batch import BatchHeader, read_header
@@ -141,7 +141,7 @@ def test_markers_are_checked() -> None:
     state.check_marker(9, 3, 7, transaction_version=2)
     end(state, 1, ControlKind.COMMIT, epoch=3)
     state.check_marker(9, 3, 7, transaction_version=2)  # the same marker again, after its response was lost
-    with pytest.raises(FencedWriter, match="coordinator epoch 6"):
+    with pytest.raises(TransactionCoordinatorFenced, match="coordinator epoch 6"):
         state.check_marker(9, 3, 6)
 
 

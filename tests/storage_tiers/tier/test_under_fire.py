@@ -7,6 +7,7 @@ import dataclasses
 import os
 import random
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,12 +156,24 @@ async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: py
         assert len(b.hydrator._fronts) == 1
 
 
+#: How long a file system that keeps files on a disk may take to drop their pages.
+FORGETTING_S = 5.0
+
+
 def forget_pages(cache: Path) -> None:
-    """Drops the chunks from the page cache; without effect where files live in memory."""
+    """Drops the chunks from the page cache; without effect where files live in memory. Pages that the kernel works on stay,
+    so it is asked again for a while."""
     for path in cache.iterdir():
         fd = os.open(path, os.O_RDWR)
         os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        until = time.monotonic() + FORGETTING_S
+        while time.monotonic() < until:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+            except BlockingIOError:
+                break
+            time.sleep(0.01)
         os.close(fd)
 
 

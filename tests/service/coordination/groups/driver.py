@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
-    Caller,
     Heartbeat,
     Joined,
     JoinGroup,

@@ -25,6 +25,7 @@ from grpc_api.contract.groups import (
     TopicPartitionIndexes,
     TxnOffsetCommit,
 )
+from grpc_api.contract.transactions import ProducerTransaction
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupEvent, GroupShard
@@ -105,7 +106,14 @@ class Broker:
     def commit_in_transaction(self, offset: int, producer_id: int = 7, **how: Any) -> type[LogError] | None:
         topics = [TopicCommit("t", [PartitionCommit(0, offset)])]
         request = TxnOffsetCommit(
-            "g", "copier", producer_id, 0, how.get("generation", -1), how.get("member", ""), None, topics
+            "g",
+            ProducerTransaction("copier"),
+            producer_id,
+            0,
+            how.get("generation", -1),
+            how.get("member", ""),
+            None,
+            topics,
         )
         error = self.ask(request).topics[0].partitions[0].error
         return None if error is None else type(error)

@@ -1,0 +1,45 @@
+"""ListTransactions, key 66, versions 0 to 2: the transactional ids that this broker coordinates (KIP-664). v1 selects by the
+age of open transactions (KIP-994), v2 by a regular expression (KIP-1152).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_api.contract.transactions import STATES, ListTransactions, TransactionsListed
+from kafka_gateway.errors import code_of
+from kafka_gateway.message_handler import Call, Delayed, Fields
+
+
+def serve(request: Any, call: Call) -> Delayed:
+    asked = frozenset(request.state_filters)
+    unknown = tuple(dict.fromkeys(each for each in request.state_filters if each not in STATES))
+    wanted = ListTransactions(
+        asked & STATES,
+        frozenset(request.producer_id_filters),
+        getattr(request, "duration_filter", -1),
+        getattr(request, "transactional_id_pattern", None) or None,
+    )
+    if unknown and not asked & STATES:
+        wanted = wanted._replace(states=frozenset(unknown))  # none has such a state
+    return Delayed(call.core.transactions.list(wanted), lambda listed: _fields(listed, unknown, call))
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return {"error_code": code, "unknown_state_filters": (), "transaction_states": ()}
+
+
+def _fields(listed: TransactionsListed, unknown: tuple[str, ...], call: Call) -> Fields:
+    return {
+        "error_code": code_of(listed.error),
+        "unknown_state_filters": unknown,
+        "transaction_states": tuple(
+            call.make(
+                "TransactionState",
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state,
+            )
+            for each in listed.transactions
+        ),
+    }

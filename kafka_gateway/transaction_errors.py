@@ -1,0 +1,13 @@
+"""What a transaction coordinator's errors are called in the versions of an API whose clients do not know PRODUCER_FENCED."""
+
+from __future__ import annotations
+
+from kafka_gateway.errors import ErrorCode, code_of
+from storage_tiers.errors import LogError, ProducerFenced
+
+
+def fenced_code(error: LogError | None, version: int, knows_fenced: int) -> int:
+    """The error's code; INVALID_PRODUCER_EPOCH below version `knows_fenced`, as in Kafka."""
+    if version < knows_fenced and isinstance(error, ProducerFenced):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code_of(error)

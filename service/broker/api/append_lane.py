@@ -1,0 +1,201 @@
+"""Where a producer's batches wait until the coordinator has said that their partition is in its open transaction (KIP-890).
+
+A batch needs that only if it begins the transaction in its partition; the later ones find it open. The batches of one request
+are asked for together.
+
+Invariants: the batches of one producer are appended to a partition in the order of their arrival, and none while an earlier one
+is here; batches of other producers, markers and coordinators pass. Waiting batches hold copies of their bytes (large ones the
+sender's) within VERIFYING_BYTES for the whole node; beyond it producers get a retriable error. How long a batch waits is
+bounded by the coordinator, which answers within seconds or refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from grpc_api.contract.log import Appended
+from grpc_api.contract.transactions import (
+    EPOCH_PER_TRANSACTION,
+    PartitionsAdded,
+    ProducerIdAndEpoch,
+    ProducerTransaction,
+)
+from service.broker.api.append_queues import Done
+from service.broker.api.verifying import AsksCoordinator, asking, refusals
+from service.broker.partition.partition import Partition
+from service.broker.partition.verification import Verification
+from storage_tiers.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    LogError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    RequestTimedOut,
+)
+from storage_tiers.hot.settings import LARGE_BATCH_BYTES
+from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL_MASK
+
+#: Bytes of batches that wait for a coordinator's answer.
+VERIFYING_BYTES = 64 << 20
+_PRODUCER = struct.Struct(">qhi")
+#: What older clients retry wrongly they get as an error that they do retry (Kafka: ReplicaManager.handleProduceAppend).
+_RETRIABLE = (ConcurrentTransactions, CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator)
+
+
+class BatchProducer(NamedTuple):
+    """The producer of a transactional batch and its first sequence, as its header states them."""
+
+    id: int
+    epoch: int
+    sequence: int
+
+
+def transactional_producer(batch: memoryview) -> BatchProducer | None:
+    """None if the batch is not transactional, or too short to be one: whoever validates it says so."""
+    if len(batch) < HEADER_BYTES or not batch[ATTRIBUTES + 1] & TRANSACTIONAL_MASK:
+        return None
+    return BatchProducer(*_PRODUCER.unpack_from(batch, PRODUCER_ID))
+
+
+class _Waiting:
+    """One batch in the lane."""
+
+    __slots__ = ("batch", "done", "partition", "producer", "refused", "transaction", "verification")
+
+    def __init__(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        producer: BatchProducer,
+        transaction: ProducerTransaction,
+        done: Done,
+        refused: Done,
+    ) -> None:
+        self.partition = partition
+        self.batch = batch
+        self.producer = producer
+        self.transaction = transaction
+        self.done = done
+        self.refused = refused
+        self.verification: Verification | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction has begun in the partition: nobody has to be asked."""
+        return self.partition.is_in_transaction(self.producer.id, self.producer.epoch)
+
+
+class AppendLane:
+    """Used on the event loop only. `append` appends a batch as of a producer without transaction, now or later."""
+
+    def __init__(self, coordinator: AsksCoordinator, append: Callable[[Partition, memoryview, Done], None]) -> None:
+        self._coordinator = coordinator
+        self._append = append
+        self._waiting: dict[tuple[Partition, int], deque[_Waiting]] = {}
+        self._beginning: list[_Waiting] = []
+        #: Bytes of waiting batches.
+        self.held_bytes = 0
+
+    def must_wait(self, partition: Partition, producer: BatchProducer) -> bool:
+        """Whether a batch of this producer is for the lane."""
+        return (partition, producer.id) in self._waiting or not partition.is_in_transaction(producer.id, producer.epoch)
+
+    def add(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        producer: BatchProducer,
+        transaction: ProducerTransaction,
+        done: Done,
+        refused: Done,
+    ) -> None:
+        """Appends the batch later; `done` receives the result, `refused` the error if the log is not asked at all: by a
+        coordinator, or RequestTimedOut if too many bytes already wait. `begin` is to be called after the last batch of a
+        request."""
+        if self.held_bytes + len(batch) > VERIFYING_BYTES:
+            text = f"{partition.partition}: batches of {self.held_bytes} bytes wait for coordinators; send again"
+            refused(RequestTimedOut(text), batch)
+            return
+        kept = batch if len(batch) > LARGE_BATCH_BYTES else memoryview(bytes(batch))
+        self.held_bytes += len(kept)
+        job = _Waiting(partition, kept, producer, transaction, done, refused)
+        queue = self._waiting.setdefault((partition, producer.id), deque())
+        queue.append(job)
+        if len(queue) == 1:
+            self._beginning.append(job)
+
+    def begin(self) -> None:
+        """Asks for all that were added since the last call and are first of their producer."""
+        beginning, self._beginning = self._beginning, []
+        requests: dict[tuple[ProducerTransaction, int, int], list[_Waiting]] = {}
+        for job in beginning:
+            requests.setdefault((job.transaction, job.producer.id, job.producer.epoch), []).append(job)
+        for jobs in requests.values():
+            self._ask(jobs)
+
+    def _ask(self, jobs: Sequence[_Waiting]) -> None:
+        transaction, producer = jobs[0].transaction, jobs[0].producer
+        adds = transaction.version >= EPOCH_PER_TRANSACTION
+        for job in jobs:
+            job.verification = job.partition.verifications.begin(
+                producer.id, producer.epoch, job.producer.sequence, adds=adds
+            )
+        partitions = [job.partition.partition for job in jobs]
+        answer = asking(self._coordinator, transaction, ProducerIdAndEpoch(producer.id, producer.epoch), partitions)
+        if answer.done():
+            self._answered(jobs, answer)
+        else:
+            answer.add_done_callback(functools.partial(self._answered, jobs))
+
+    def _answered(self, jobs: Sequence[_Waiting], answer: asyncio.Future[PartitionsAdded]) -> None:
+        refused = refusals(answer, [job.partition.partition for job in jobs], jobs[0].transaction)
+        for job in jobs:
+            why = refused.get(job.partition.partition)
+            if why is not None:
+                self._end(job)
+                job.refused(_retriable(why, job.transaction), job.batch)
+                continue
+            assert job.verification is not None
+            job.partition.verifications.verified(job.verification)
+            self._hand_on(job)
+
+    def _hand_on(self, job: _Waiting) -> None:
+        self._append(job.partition, job.batch, functools.partial(self._leave, job))
+
+    def _leave(self, job: _Waiting, result: Appended | LogError, batch: memoryview) -> None:
+        self._end(job)
+        job.done(result, batch)
+
+    def _end(self, job: _Waiting) -> None:
+        """It was the first of its producer, and the next one is now."""
+        key = job.partition, job.producer.id
+        queue = self._waiting[key]
+        queue.popleft()
+        self.held_bytes -= len(job.batch)
+        if queue:
+            # In a turn of its own: a long queue would recurse once for each batch.
+            asyncio.get_running_loop().call_soon(self._go_on, queue[0])
+        else:
+            del self._waiting[key]
+
+    def _go_on(self, job: _Waiting) -> None:
+        """It is the first of its producer now."""
+        if job.is_open:
+            self._hand_on(job)
+        else:
+            self._ask((job,))
+
+
+def _retriable(error: LogError, transaction: ProducerTransaction) -> LogError:
+    """A passing refusal of the coordinator in a code that every producer retries."""
+    if isinstance(error, ConcurrentTransactions) and transaction.version >= EPOCH_PER_TRANSACTION:
+        return error
+    if isinstance(error, _RETRIABLE):
+        return NotEnoughReplicas(f"Unable to verify the partition has been added to the transaction: {error}")
+    return error

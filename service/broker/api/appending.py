@@ -1,0 +1,214 @@
+"""Appends clients' batches: at once, by threads (`append_queues.py`), or after a coordinator was asked (`append_lane.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+
+from grpc_api.contract.log import Append, Appended
+from grpc_api.contract.ready import Ready
+from grpc_api.contract.transactions import ProducerTransaction
+from service.broker.api.append_lane import AppendLane, transactional_producer
+from service.broker.api.append_queues import AppendQueues, Done
+from service.broker.api.verifying import AsksCoordinator
+from service.broker.background.disk import DiskGuard
+from service.broker.partition.counts import AppendTotals
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partitions import Partitions
+from service.broker.partition.validating import TakesLong
+from storage_tiers.errors import (
+    CorruptRecord,
+    InvalidProducerIdMapping,
+    InvalidTopic,
+    LeaderNotAvailable,
+    LogError,
+    NotLeader,
+    RecordBatchTooLarge,
+    RecordTooLarge,
+    StorageError,
+    as_value,
+)
+
+#: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
+_WITHOUT_LOG_START = (
+    CorruptRecord,
+    InvalidTopic,
+    LeaderNotAvailable,
+    NotLeader,
+    RecordBatchTooLarge,
+    RecordTooLarge,
+    StorageError,
+)
+
+#: Placeholder for a result that is not known yet.
+_UNKNOWN = LogError("the broker did not answer")
+
+
+class _DelayedAnswers:
+    """The answers of a delayed append request: threads still work on some batches, or the filling disk slows producers. Work in
+    threads completes even if the caller has gone."""
+
+    __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
+
+    def __init__(
+        self,
+        answers: list[Appended | LogError],
+        disk: DiskGuard,
+        refusal: Callable[[LogError, Partition, memoryview], LogError],
+    ) -> None:
+        self.answers = answers
+        #: Number of answers on which threads still work.
+        self.left = 0
+        self._disk = disk
+        self._refusal = refusal
+        self._future: asyncio.Future[Sequence[Appended | LogError]] | None = None
+
+    def wait(self, partition: Partition, index: int) -> Done:
+        """Reserves the answer at `index`; returns the function to call with its result."""
+        self.left += 1
+        return functools.partial(self._known, partition, index)
+
+    def refused(self, partition: Partition, index: int) -> Done:
+        """In place of what `wait` returns, for a batch that the log was not asked to take."""
+        return functools.partial(self._known, partition, index, tells_log_start=False)
+
+    def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:
+        """The future of all answers; done once they are known and the disk's delay is over."""
+        self._future = asyncio.get_running_loop().create_future()
+        if not self.left:
+            self._all_known(self._future)
+        return self._future
+
+    def _known(
+        self,
+        partition: Partition,
+        index: int,
+        result: Appended | LogError,
+        batch: memoryview,
+        *,
+        tells_log_start: bool = True,
+    ) -> None:
+        self.left -= 1
+        if isinstance(result, LogError):
+            result = self._refusal(result, partition, batch)
+            if not tells_log_start:
+                result.log_start_offset = -1
+        self.answers[index] = result
+        if not self.left and self._future is not None:
+            self._all_known(self._future)
+
+    def _all_known(self, future: asyncio.Future[Sequence[Appended | LogError]]) -> None:
+        if self._disk.throttle_s:
+            self._disk.throttled += 1
+            asyncio.get_running_loop().call_later(self._disk.throttle_s, self._give, future)
+        else:
+            self._give(future)
+
+    def _give(self, future: asyncio.Future[Sequence[Appended | LogError]]) -> None:
+        if not future.done():
+            future.set_result(self.answers)
+
+
+class Appending:
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        disk: DiskGuard,
+        queues: AppendQueues,
+        appended: AppendTotals,
+        transactions: AsksCoordinator,
+    ) -> None:
+        self._partitions = partitions
+        self._disk = disk
+        self._queues = queues
+        self._lane = AppendLane(transactions, self._append_later)
+        self.appended = appended
+
+    def append(
+        self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
+    ) -> Ready[Sequence[Appended | LogError]]:
+        """The contract's `Log.append`."""
+        answers: list[Appended | LogError] = []
+        delayed: _DelayedAnswers | None = None
+        self.appended.batches += len(appends)
+        if transaction is not None:
+            _check_one_producer(appends)
+        for wanted in appends:
+            answers.append(_UNKNOWN)
+            partition = None
+            try:
+                self._disk.admit()
+                partition = self._partitions.get(wanted.partition)
+                partition.counts.appends += 1
+                producer = None if transaction is None else transactional_producer(wanted.batch)
+                if transaction is not None and producer is not None and self._lane.must_wait(partition, producer):
+                    _check_takes_clients(partition)
+                    delayed = delayed or _DelayedAnswers(answers, self._disk, self._refusal)
+                    done = delayed.wait(partition, len(answers) - 1)
+                    refused = delayed.refused(partition, len(answers) - 1)
+                    self._lane.add(partition, wanted.batch, producer, transaction, done, refused)
+                    continue
+                appended = self._at_once(partition, wanted.batch)
+                if appended is not None:
+                    answers[-1] = appended
+                    continue
+                _check_takes_clients(partition)
+                delayed = delayed or _DelayedAnswers(answers, self._disk, self._refusal)
+                self._queues.append(partition, wanted.batch, delayed.wait(partition, len(answers) - 1))
+            except LogError as error:
+                answers[-1] = self._refusal(error, partition, wanted.batch)
+        self._lane.begin()
+        if self._disk.throttle_s or (delayed is not None and delayed.left):
+            return (delayed or _DelayedAnswers(answers, self._disk, self._refusal)).begin()
+        return answers
+
+    def _at_once(self, partition: Partition, batch: memoryview) -> Appended | None:
+        """None if the batch is for the queues."""
+        if partition.queues:
+            return None
+        try:
+            if len(batch) < WRITTEN_BY_THREAD:
+                return partition.append(batch)
+            return self._queues.at_once(partition, batch)
+        except TakesLong:
+            return None
+
+    def _append_later(self, partition: Partition, batch: memoryview, done: Done) -> None:
+        """Appends a batch that has waited."""
+        try:
+            appended = self._at_once(partition, batch)
+        except LogError as error:
+            done(error, batch)
+            return
+        if appended is not None:
+            done(appended, batch)
+        else:
+            self._queues.append(partition, batch, done)
+
+    def _refusal(self, error: LogError, partition: Partition | None, batch: memoryview) -> LogError:
+        as_value(error)
+        if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
+            error.log_start_offset = partition.log.log_start_offset
+        self.appended.failed += 1
+        if partition is not None:
+            self.appended.refused.add(error, batch, compacted=partition.log.hot.settings.cleanup_compact)
+            partition.counts.failed_appends += 1
+            if isinstance(error, RecordTooLarge | RecordBatchTooLarge):
+                partition.counts.rejected_bytes += len(batch)
+        return error
+
+
+def _check_takes_clients(partition: Partition) -> None:
+    if partition.is_coordinated:
+        raise InvalidTopic(f"Cannot append to internal topic {partition.partition.topic}")
+
+
+def _check_one_producer(appends: Sequence[Append]) -> None:
+    """As in Kafka (ReplicaManager.handleProduceAppend)."""
+    found = {
+        (each.id, each.epoch) for each in map(transactional_producer, (a.batch for a in appends)) if each is not None
+    }
+    if len(found) > 1:
+        raise InvalidProducerIdMapping("Transactional records contained more than one producer ID")

@@ -1,0 +1,190 @@
+"""Exactly once with real clients: transactions of librdkafka, aiokafka and Java's producer, and those who read behind them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.clients.test_groups import consumer, read
+from tests.support.clients import create
+from tests.support.node import Node
+from tests.support.talker import Talker
+
+PARTITIONS = 2
+SECONDS = 60.0
+EMPTY: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
+
+
+@pytest.fixture
+def topic(node: Node, request: pytest.FixtureRequest) -> str:
+    name = f"{request.node.name.replace('[', '-').replace(']', '')}-topic"
+    create(node, name, PARTITIONS, {})
+    return name
+
+
+def transactional(node: Node, name: str, **more: Any) -> Producer:
+    made = Producer({"bootstrap.servers": node.kafka, "transactional.id": name, **more})
+    made.init_transactions(SECONDS)
+    return made
+
+
+def transact(producer: Producer, topic: str, *values: str, commit: bool = True) -> None:
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % PARTITIONS)
+    if commit:
+        producer.commit_transaction(SECONDS)
+    else:
+        producer.flush(SECONDS)  # else librdkafka drops what it has not sent
+        producer.abort_transaction(SECONDS)
+
+
+@contextmanager
+def reader(node: Node, topic: str, isolation: str) -> Iterator[Consumer]:
+    made = Consumer({"bootstrap.servers": node.kafka, "group.id": "unused", "isolation.level": isolation})
+    made.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def found(node: Node, topic: str, count: int, isolation: str = "read_committed") -> list[str]:
+    """Values, sorted. The last record committed must be the last of its partition: fewer are not noticed otherwise."""
+    with reader(node, topic, isolation) as made:
+        values = read(made, count)
+        values += [message.value() for message in made.consume(100, 0.5)]
+    return sorted(value.decode() for value in values if value is not None)
+
+
+def test_readers_of_committed_records_see_no_aborted_ones(node: Node, topic: str) -> None:
+    producer = transactional(node, topic)
+    transact(producer, topic, "a", "b", "c")
+    transact(producer, topic, "lost", "gone", commit=False)
+    transact(producer, topic, "d", "e")
+    assert found(node, topic, 5) == ["a", "b", "c", "d", "e"]
+    assert found(node, topic, 7, "read_uncommitted") == ["a", "b", "c", "d", "e", "gone", "lost"]
+
+
+def test_an_open_transaction_holds_readers_of_committed_records_back(node: Node, topic: str) -> None:
+    producer, other = transactional(node, topic), transactional(node, f"{topic}-2")
+    producer.begin_transaction()
+    producer.produce(topic, "first", partition=0)
+    producer.flush(SECONDS)
+    transact(other, topic, "second")
+    with reader(node, topic, "read_committed") as made:
+        assert made.consume(1, 1.0) == []
+        producer.commit_transaction(SECONDS)
+        assert read(made, 2) == [b"first", b"second"]
+
+
+def test_a_copy_loop_copies_each_record_once(node: Node, topic: str) -> None:
+    source = f"{topic}-source"
+    create(node, source, PARTITIONS, {})
+    transact(transactional(node, source), source, *(f"{number:03d}" for number in range(40)))
+    producer = transactional(node, topic)
+    copied = 0
+    with consumer(node, source, f"{topic}-group", **{"isolation.level": "read_committed"}) as one:
+        while copied < 40:
+            messages = one.consume(7, 1.0)
+            if not messages:
+                continue
+            producer.begin_transaction()
+            for message in messages:
+                producer.produce(topic, message.value(), partition=message.partition() or 0)
+            positions = one.position(one.assignment())
+            producer.send_offsets_to_transaction(positions, one.consumer_group_metadata(), SECONDS)
+            if copied == 0:
+                producer.flush(SECONDS)
+                producer.abort_transaction(SECONDS)
+                # As an application does after an abort: it goes back to what is committed.
+                for place in one.committed(one.assignment(), SECONDS):
+                    one.seek(TopicPartition(source, place.partition, max(place.offset, 0)))
+                copied = -1
+                continue
+            producer.commit_transaction(SECONDS)
+            copied = max(copied, 0) + len(messages)
+        committed = one.committed(one.assignment(), SECONDS)
+        assert sorted(each.offset for each in committed) == sorted(
+            each.offset for each in one.position(one.assignment())
+        )
+    assert found(node, topic, 40) == [f"{number:03d}" for number in range(40)]
+
+
+def test_the_older_of_two_instances_is_fenced(node: Node, topic: str) -> None:
+    old = transactional(node, topic)
+    old.begin_transaction()
+    old.produce(topic, "of the old one", partition=0)
+    old.flush(SECONDS)
+    new = transactional(node, topic)
+    with pytest.raises(KafkaException) as refused:
+        old.commit_transaction(SECONDS)
+    assert refused.value.args[0].fatal()
+    transact(new, topic, "of the new one")
+    assert found(node, topic, 1) == ["of the new one"]
+
+
+def test_transactions_outlive_a_killed_node(tmp_path: Path) -> None:
+    with Node(tmp_path, settings=EMPTY) as node:
+        create(node, "t", PARTITIONS, {})
+        producer = transactional(node, "x")
+        transact(producer, "t", "before", "before too")
+        producer.begin_transaction()
+        producer.produce("t", "open", partition=0)
+        producer.flush(SECONDS)
+        node.kill()
+        node.start()
+        producer.produce("t", "still open", partition=1)
+        producer.commit_transaction(SECONDS)
+        transact(producer, "t", "after")
+        assert found(node, "t", 5) == ["after", "before", "before too", "open", "still open"]
+
+
+def test_a_transaction_ends_by_itself_after_its_timeout(node: Node, topic: str) -> None:
+    producer = transactional(node, topic, **{"transaction.timeout.ms": 1_000, "message.timeout.ms": 1_000})
+    producer.begin_transaction()
+    producer.produce(topic, "too late", partition=0)
+    producer.flush(SECONDS)
+    transact(transactional(node, f"{topic}-2"), topic, "waited")
+    assert found(node, topic, 1) == ["waited"]
+
+
+async def test_aiokafka_commits_and_aborts(node: Node, topic: str) -> None:
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(bootstrap_servers=node.kafka, transactional_id=topic)
+    await producer.start()
+    try:
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"kept", partition=0)
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction():
+                await producer.send_and_wait(topic, b"lost", partition=1)
+                raise ZeroDivisionError
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"kept too", partition=1)
+    finally:
+        await producer.stop()
+    assert found(node, topic, 2) == ["kept", "kept too"]
+
+
+def test_javas_producer_commits_and_aborts(node: Node, java: Talker, topic: str) -> None:
+    def records(*values: str) -> list[dict[str, Any]]:
+        rows = enumerate(values)
+        return [{"partition": at % 2, "value": base64.b64encode(each.encode()).decode()} for at, each in rows]
+
+    java.ask(
+        command="transact",
+        bootstrap=node.kafka,
+        topic=topic,
+        configs={"transactional.id": topic},
+        transactions=[records("a", "b"), records("lost"), records("c"), records("gone", "away"), records("d", "e")],
+        aborts=[1, 3],
+    )
+    assert found(node, topic, 5) == ["a", "b", "c", "d", "e"]

@@ -1,0 +1,140 @@
+"""Transaction requests through their handlers, in every version, and a coordinator's refusal in its place in each answer.
+
+What Apache Kafka answers to each request is in `tests/differential/sessions/transactions.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from service.coordination.runtime import ShardState
+from storage_tiers.errors import CoordinatorLoading
+from tests.kafka_gateway.handler_client import HandlerClient
+from tests.kafka_gateway.kio_frames import record_batch
+from tests.kafka_gateway.memory_core import MemoryCore
+
+NONE, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS = 0, 15, 14
+INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 47, 90, 53
+FIRST = ({"name": "first", "partitions": (0,)},)
+
+
+async def begun(handlers: HandlerClient, core: MemoryCore) -> dict[str, Any]:
+    for host in core.transactions._runtime.hosts.values():
+        await host._loading
+    await core.groups.coordinator("g")
+    for group in core.groups._runtime.hosts.values():
+        await group._loading
+    answer = await handlers.ask(
+        "init_producer_id", 4, transactional_id="x", transaction_timeout=datetime.timedelta(minutes=1)
+    )
+    assert int(answer.error_code) == NONE
+    return {"transactional_id": "x", "producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+
+
+def adding(version: int, producer: dict[str, Any]) -> dict[str, Any]:
+    fields = {**producer, "topics": FIRST}
+    if version >= 4:
+        return {"transactions": ({**fields, "verify_only": False},)}
+    return {f"v3_and_below_{name}": value for name, value in fields.items()}
+
+
+def codes(value: Any) -> set[int]:
+    """The error codes of an answer and all its parts."""
+    found = {int(getattr(value, name)) for name in ("error_code", "partition_error_code") if hasattr(value, name)}
+    for name in getattr(value, "__slots__", ()):
+        inner = getattr(value, name)
+        for part in inner if isinstance(inner, tuple) else ():
+            found |= codes(part)
+    return found
+
+
+def requests(producer: dict[str, Any]) -> Iterable[tuple[str, int, dict[str, Any]]]:
+    """Each API and version of transactions, as a producer asks it."""
+    offsets = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+    commit = {**producer, "group_id": "g", "topics": ({"name": "first", "partitions": (offsets,)},)}
+    for version in range(6):
+        yield "add_partitions_to_txn", version, adding(version, producer)
+    for version in range(5):
+        yield "add_offsets_to_txn", version, {**producer, "group_id": "g"}
+    for version in range(3):
+        yield "txn_offset_commit", version, commit
+    for version in range(5):
+        yield "end_txn", version, {**producer, "committed": True}
+    yield "describe_transactions", 0, {"transactional_ids": ("x",)}
+    for version in range(3):
+        yield "list_transactions", version, {}
+
+
+async def test_every_request_is_answered(handlers: HandlerClient, core: MemoryCore) -> None:
+    producer = await begun(handlers, core)
+    for schema, version, fields in requests(producer):
+        if schema == "end_txn":
+            await handlers.ask("add_partitions_to_txn", 3, **adding(3, producer))
+        answer = await handlers.ask(schema, version, **fields)
+        assert codes(answer) == {NONE}, (schema, version)
+    async with asyncio.timeout(10):
+        while (await core.transactions.describe("x")).state != "CompleteCommit":
+            await asyncio.sleep(0.001)
+    listed = await handlers.ask("list_transactions", 0, state_filters=("Open", "CompleteCommit"))
+    assert [each.transactional_id for each in listed.transaction_states] == ["x"]
+    assert listed.unknown_state_filters == ("Open",)
+
+
+@pytest.mark.parametrize(
+    ("schema", "version", "code"),
+    [
+        ("add_partitions_to_txn", 1, INVALID_PRODUCER_EPOCH),
+        ("add_partitions_to_txn", 2, PRODUCER_FENCED),
+        ("add_offsets_to_txn", 1, INVALID_PRODUCER_EPOCH),
+        ("add_offsets_to_txn", 2, PRODUCER_FENCED),
+        ("end_txn", 1, INVALID_PRODUCER_EPOCH),
+        ("end_txn", 2, PRODUCER_FENCED),
+    ],
+)
+async def test_a_fenced_producer_is_told_in_words_that_its_version_knows(
+    handlers: HandlerClient, core: MemoryCore, schema: str, version: int, code: int
+) -> None:
+    producer = await begun(handlers, core)
+    await begun(handlers, core)
+    (fields,) = (rest for name, at, rest in requests(producer) if (name, at) == (schema, version))
+    assert codes(await handlers.ask(schema, version, **fields)) == {code}
+
+
+async def test_a_coordinator_that_is_loading_says_so_at_its_place(handlers: HandlerClient, core: MemoryCore) -> None:
+    producer = await begun(handlers, core)
+    for hosts in (core.transactions._runtime.hosts, core.groups._runtime.hosts):
+        for host in hosts.values():
+            host.state, host._why = ShardState.LOADING, CoordinatorLoading("not yet")
+    for schema, version, fields in requests(producer):
+        if schema == "add_offsets_to_txn":
+            continue
+        wanted = COORDINATOR_LOAD_IN_PROGRESS
+        if schema == "txn_offset_commit" and version < 2:
+            wanted = COORDINATOR_NOT_AVAILABLE
+        assert codes(await handlers.ask(schema, version, **fields)) - {NONE} == {wanted}, (schema, version)
+
+
+async def test_markers_are_answered_partition_by_partition(handlers: HandlerClient, core: MemoryCore) -> None:
+    for version in (1, 2):
+        topics = ({"name": "first", "partition_indexes": (0, 99)},)
+        marker = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
+        answer = await handlers.ask("write_txn_markers", version, markers=({**marker, "topics": topics},))
+        rows = answer.markers[0].topics[0].partitions
+        assert [(each.partition_index, int(each.error_code)) for each in rows] == [(0, NONE), (99, 3)]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+async def test_a_transactional_batch_needs_a_transactional_id(
+    handlers: HandlerClient, core: MemoryCore, version: int
+) -> None:
+    batch = bytearray(record_batch(b"a"))
+    batch[22] |= 0x10
+    topic_id = uuid.UUID(bytes=bytes(core.ids["first"]))
+    topic = {"name": "first", "topic_id": topic_id, "partition_data": ({"index": 0, "records": bytes(batch)},)}
+    answer = await handlers.ask("produce", version, acks=1, topic_data=(topic,))
+    assert codes(answer) == {TRANSACTIONAL_ID_AUTHORIZATION_FAILED}

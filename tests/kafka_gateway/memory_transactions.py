@@ -1,0 +1,63 @@
+"""The contract's `Transactions` for a memory core: the real service and shards, whose markers are written at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from grpc_api.contract.transactions import Markers
+from service.broker.api.group_service import Partitioned
+from service.broker.api.transaction_service import TransactionService
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.transactions.shard import TransactionSettings, TransactionShard
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import LogError, UnknownTopicOrPartition
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+from tests.kafka_gateway.memory_groups import PARTITIONS, MemoryCoordinatorLog, MemoryGroupTopic
+
+TOPIC = "__transaction_state"
+
+
+class MemoryMarkers:
+    def __init__(self, topics: Partitioned) -> None:
+        self._topics = topics
+
+    async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]:
+        return [
+            (each, UnknownTopicOrPartition(f"{each} does not exist"))
+            for each in markers.partitions
+            if not self._topics.has(*each)
+        ]
+
+
+def _decided(host: ShardHost[TransactionShard]) -> None:
+    asyncio.get_running_loop().call_soon(_complete, host)
+
+
+def _complete(host: ShardHost[TransactionShard]) -> None:
+    for markers in host.look(lambda shard: shard.prepared()):
+        host.change(lambda shard, now_ms, done=markers: shard.completed(done, now_ms))  # type: ignore[misc]
+
+
+def memory_transactions(topics: Partitioned) -> TransactionService:
+    """On the running loop."""
+    runtime = CoordinatorRuntime(
+        TOPIC,
+        lambda: TransactionShard(TransactionSettings()),
+        clock=SystemClock(),
+        lane=Lane(),
+        backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+        after=_decided,
+    )
+    for number in range(PARTITIONS):
+        runtime.gained(number, MemoryCoordinatorLog())
+    ids = itertools.count(1000)
+
+    async def next_id() -> int:
+        return next(ids)
+
+    return TransactionService(
+        runtime, MemoryGroupTopic(), MemoryGroupTopic(), topics, next_id, MemoryMarkers(topics), clock=SystemClock()
+    )
