@@ -59,7 +59,7 @@ def build_broker(
     )
     assignment.subscribe(work.tiering)
     publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
-    coordinators = build_coordinators(ground, configs, partitions)
+    coordinators = build_coordinators(ground, configs, partitions, now=work.expiry.now)
     assignment.subscribe(coordinators.led)
     queues = AppendQueues()
     return Broker(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +31,7 @@ from service.metadata.internal_topics import (
     transaction_state_configs,
 )
 from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.policy.segments import Now
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 
@@ -61,7 +63,10 @@ class NodeCoordinators:
         await self.led.close()
 
 
-def build_coordinators(ground: Ground, configs: NodeConfigs, partitions: Partitions) -> NodeCoordinators:
+def build_coordinators(
+    ground: Ground, configs: NodeConfigs, partitions: Partitions, *, now: Callable[[], Now]
+) -> NodeCoordinators:
+    """`now` is the time by which offsets expire."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
     lane, topics = Lane(), KnownPartitions(metadata)
 
@@ -106,7 +111,7 @@ def build_coordinators(ground: Ground, configs: NodeConfigs, partitions: Partiti
         coordinator,
         markers,
         producer_ids,
-        OffsetExpiry(groups, metadata, topics, lane),
+        OffsetExpiry(groups, metadata, topics, lane, now=now),
         offsets,
         decisions,
     )

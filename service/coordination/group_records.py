@@ -53,6 +53,14 @@ class CommittedOffset(NamedTuple):
     expire_timestamp: int = -1
     topic_id: TopicId = NO_TOPIC_ID
 
+    def not_before(self, unix_ms: int) -> CommittedOffset:
+        """As if it was committed at that time, should it say that it was earlier."""
+        late = unix_ms - self.commit_timestamp
+        if late <= 0:
+            return self
+        expires = self.expire_timestamp
+        return self._replace(commit_timestamp=unix_ms, expire_timestamp=expires if expires < 0 else expires + late)
+
 
 class MemberMetadata(NamedTuple):
     """One member. Timeouts are in ms. `subscription` and `assignment` are its protocol's bytes, opaque to the broker;

@@ -63,7 +63,7 @@ class Shard(Protocol):
     def tick(self, now_ms: int) -> Outcome: ...
     def committed(self, written: int) -> None: ...
     def end_transaction(self, producer_id: int, *, commit: bool) -> None: ...
-    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int) -> None: ...
+    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int, written_ms: int) -> None: ...
     def loaded(self, now_ms: int) -> Outcome: ...
 
 
@@ -321,7 +321,9 @@ class ShardHost(Generic[State]):
                     for record in decode_batch(batch):
                         if record.key is None:
                             raise CorruptRecord(f"{self.partition}: the record at offset {record.offset} has no key")
-                        self._shard.load(record.key, record.value, began_ms, producer_id=producer_id)
+                        self._shard.load(
+                            record.key, record.value, began_ms, producer_id=producer_id, written_ms=record.timestamp
+                        )
                         records += 1
                         if turn.is_over:
                             await turn.rest()

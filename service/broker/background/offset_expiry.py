@@ -5,7 +5,7 @@ Deleted topics are seen at once by the shards that are loaded; the periodic pass
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from service.coordination.groups.shard import GroupShard
@@ -13,6 +13,7 @@ from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
 from storage_tiers.errors import LogError
+from storage_tiers.policy.segments import Now
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 
@@ -28,10 +29,14 @@ class OffsetExpiry:
         metadata: MetadataLog,
         existing: ExistingPartitions,
         lane: Lane,
+        *,
+        now: Callable[[], Now],
     ) -> None:
+        """`now` is the time by which records expire (`ExpiryClock`): a step of the wall clock expires no offset."""
         self._runtime = runtime
         self._existing = existing
         self._lane = lane
+        self._now = now
         self._seen = metadata.image
         metadata.subscribe(self._changed)
 
@@ -41,7 +46,7 @@ class OffsetExpiry:
         try:
             for host in tuple(self._runtime.hosts.values()):
                 for group_id in _group_ids(host):
-                    _visit(host, group_id, self._existing)
+                    _visit(host, group_id, self._existing, self._now().expiry_ms)
                     if turn.is_over:
                         await turn.rest()
         finally:
@@ -67,9 +72,9 @@ def _group_ids(host: ShardHost[GroupShard]) -> list[str]:
         return []  # it is not loaded; a later pass visits it
 
 
-def _visit(host: ShardHost[GroupShard], group_id: str, existing: ExistingPartitions) -> None:
+def _visit(host: ShardHost[GroupShard], group_id: str, existing: ExistingPartitions, expiry_ms: int) -> None:
     try:
-        host.change(lambda shard, now_ms: shard.expire(group_id, now_ms))
+        host.change(lambda shard, now_ms: shard.expire(group_id, min(now_ms, expiry_ms)))
         committed = host.look(lambda shard: shard.committed_partitions(group_id))
         gone = [each for each in committed if not existing.has(each.topic, each.partition)]
         if gone:

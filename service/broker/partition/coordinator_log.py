@@ -1,6 +1,7 @@
 """A coordinator's log: a partition of an internal topic that this node leads (`service.coordination.runtime.CoordinatorLog`).
 
-Reads go through both tiers, up to the log end: after a take-over or a restore the bucket holds what the directory lacks.
+Reads go through both tiers, up to the log end: after a take-over or a restore the bucket holds what the directory lacks. They
+are refused while the directory may be an older copy.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class PartitionLog:
     async def read(self) -> AsyncIterator[bytes]:
         partition = self._partition
         partition.check_readable()
+        if partition.is_recovering:
+            # Clients may read an older copy of their records; of a coordinator's, a missing offset makes them skip records.
+            partition.check_writable()
         offset = partition.log.log_start_offset
         while offset < partition.log.end_offset:
             found = partition.read(offset, max_bytes=PIECE_BYTES, isolation=Isolation.LOG_END, min_one=True)

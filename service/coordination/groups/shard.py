@@ -34,6 +34,7 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.deadlines import Deadlines
 from service.coordination.group_records import (
+    CommittedOffset,
     GroupKey,
     OffsetKey,
     UnknownKey,
@@ -49,7 +50,7 @@ from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettin
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import GroupIdNotFound, LogError, NonEmptyGroup
-from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
     from storage_tiers.clock import Rng
@@ -176,8 +177,20 @@ class GroupShard:
         self.written += 1
 
     # --- loading ------------------------------------------------------------------------------------------------------
-    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID) -> None:
-        """One record of the log, in order; `producer_id` is set inside a transaction. CorruptRecord if it is not readable."""
+    def load(
+        self,
+        key: bytes,
+        value: bytes | None,
+        now_ms: int,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        written_ms: int = NO_TIMESTAMP,
+    ) -> None:
+        """One record of the log, in order; `producer_id` is set inside a transaction. CorruptRecord if it is not readable.
+
+        `written_ms` is the record's own time, by the wall clock. A process that began with a wrong clock has put times into
+        its values that are as wrong, although its wall clock was set right: the later of the two counts, so that no offset
+        expires early."""
         parsed, order = decode_key(key), self.written
         self.written += 1
         if isinstance(parsed, UnknownKey):
@@ -186,18 +199,21 @@ class GroupShard:
             if value is None:
                 self._groups.remove(parsed.group)
             else:
-                self._groups.put(ClassicGroup.loaded(parsed.group, decode_group(value), now_ms))
+                group = ClassicGroup.loaded(parsed.group, decode_group(value), now_ms)
+                group.state_timestamp = max(group.state_timestamp, written_ms)
+                self._groups.put(group)
         else:
-            self._load_offset(parsed, value, producer_id, order)
+            found = None if value is None else decode_offset(value).not_before(written_ms)
+            self._load_offset(parsed, found, producer_id, order)
 
-    def _load_offset(self, key: OffsetKey, value: bytes | None, producer_id: int, order: int) -> None:
+    def _load_offset(self, key: OffsetKey, value: CommittedOffset | None, producer_id: int, order: int) -> None:
         partition = TopicPartition(key.topic, key.partition)
         if value is None:
             self._committed.write(key.group, partition, None, order)
         elif producer_id == NO_PRODUCER_ID:
-            self._committed.write(key.group, partition, decode_offset(value), order)
+            self._committed.write(key.group, partition, value, order)
         else:
-            self._committed.write_in_transaction(producer_id, key.group, partition, decode_offset(value), order)
+            self._committed.write_in_transaction(producer_id, key.group, partition, value, order)
         # Nobody reads yet, and a log that is loaded is committed.
         self._committed.commit_through(order)
 

@@ -63,7 +63,7 @@ from storage_tiers.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
-from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
 WAIT_MS = 5_000
@@ -328,14 +328,24 @@ class TransactionShard:
         return outcome
 
     # --- loading ------------------------------------------------------------------------------------------------------
-    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID) -> None:
-        """One record of the log, in order. CorruptRecord if it is not readable."""
+    def load(
+        self,
+        key: bytes,
+        value: bytes | None,
+        now_ms: int,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        written_ms: int = NO_TIMESTAMP,
+    ) -> None:
+        """One record of the log, in order. CorruptRecord if it is not readable. An id is idle since the later of its own time
+        and the record's, because one of them may be of a clock that was wrong."""
         name = decode_key(key)
         self.written += 1
         if value is None:
             self._transactions.pop(name, None)
         else:
-            self._transactions[name] = Transaction.loaded(name, decode_value(value))
+            known = self._transactions[name] = Transaction.loaded(name, decode_value(value))
+            known.update_ms = max(known.update_ms, written_ms)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """No transaction writes to this partition."""

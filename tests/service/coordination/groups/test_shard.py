@@ -356,6 +356,30 @@ def test_an_offset_that_was_set_on_a_group_long_empty_is_kept_for_its_own_retent
     assert broker.fetch().offset == 5
 
 
+def test_values_of_a_process_whose_clock_was_behind_are_as_old_as_their_records() -> None:
+    broker = Broker()
+    broker.member()
+    broker.now += MINUTE
+    broker.keep(broker.shard.tick(broker.now))  # its session has ended
+    broker.commit(5)
+    broker.commit(6, group="own", retention=MINUTE)
+    written = broker.now + 1_000 * MINUTE
+    broker.shard = broker.new_shard()
+    for record, *_ in broker.log:
+        assert record is not None
+        broker.shard.load(record.key, record.value, written, written_ms=written)
+    broker.keep(broker.shard.loaded(written))
+    broker.now = written + MINUTE - 1
+    expire(broker)
+    assert (broker.fetch().offset, broker.fetch(group="own").offset) == (5, 6)
+    broker.now += 1
+    expire(broker)
+    assert (broker.fetch().offset, broker.fetch(group="own").offset) == (5, -1)
+    broker.now = written + 10 * MINUTE
+    expire(broker)
+    assert broker.fetch().offset == -1
+
+
 def test_an_offset_with_a_retention_of_its_own_keeps_it() -> None:
     broker = Broker()
     broker.commit(5, retention=MINUTE)

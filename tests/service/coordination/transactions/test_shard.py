@@ -408,6 +408,20 @@ def test_an_idle_id_expires_and_an_open_one_does_not() -> None:
     assert isinstance(x.add(idle, A).error, InvalidProducerIdMapping)
 
 
+def test_an_id_of_a_process_whose_clock_was_behind_is_idle_since_its_record() -> None:
+    x = Coordinator()
+    x.producer()
+    x.now += 30 * DAY
+    x.shard = TransactionShard(TransactionSettings())
+    for record in x.log:
+        x.shard.load(record.key, record.value, x.now, written_ms=x.now)
+    x.keep(x.shard.loaded(x.now))
+    x.wait(7 * DAY - 1)
+    assert x.shard.describe("x").error is None
+    x.wait(1)
+    assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
+
+
 # --- crashes ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("crashes", [(0,), (1,), (2,), (3,), (0, 1, 2, 3)])

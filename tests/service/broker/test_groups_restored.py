@@ -1,0 +1,80 @@
+"""Committed offsets where the directory or the clock is not what it was: none is lost, and no older one is answered."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.groups import OffsetFetch
+from service.coordination.runtime import ShardState, partition_of
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import CoordinatorNotAvailable
+from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
+from tests.service.broker.support import running, until
+from tests.service.broker.test_clocks import YEAR_MS, SetClock
+from tests.service.broker.test_groups import SETTINGS, commit, coordinated, groups_of, has_offsets, offsets
+from tests.support.faulty_store import FaultyStore
+
+OFFSETS = f"__consumer_offsets-{partition_of('g', 2)}"
+
+
+async def test_an_older_copy_answers_no_offsets_before_its_comparison(tmp_path: Path) -> None:
+    """A reader that is told that its group has no offset, or an older one, skips records or reads them again."""
+    data, store = tmp_path / "data", FaultyStore(MemoryStore(SystemClock()))
+    async with running(data, store, broker=SETTINGS) as node:
+        await node.create("t")
+        await commit(await coordinated(node, "g"), 1)
+    shutil.copytree(data / OFFSETS, tmp_path / "copy")
+    async with running(data, store, broker=SETTINGS) as node:
+        await commit(await coordinated(node, "g"), 2)
+        await node.seal("__consumer_offsets")
+    (data / RECOVERY_POINTS).write_text("0\n0\n")
+    (data / CLEAN_SHUTDOWN).unlink()
+    shutil.rmtree(data / OFFSETS)
+    shutil.copytree(tmp_path / "copy", data / OFFSETS)
+    store.down = True
+    async with running(data, store, broker=SETTINGS) as node:
+        host = node.node.broker.coordinators.led._runtimes["__consumer_offsets"].host(partition_of("g", 2))
+        await until(lambda: host.state is not ShardState.LOADING)
+        with pytest.raises(CoordinatorNotAvailable):
+            await groups_of(node).fetch_offsets(OffsetFetch("g", None))
+        store.down = False
+        await has_offsets(await coordinated(node, "g"), {"t": [2]})
+
+
+async def test_offsets_outlive_a_process_that_began_with_its_clock_behind(tmp_path: Path) -> None:
+    """The clock of a machine without a battery is set after the node has begun."""
+    store, clock = FaultyStore(MemoryStore(SystemClock())), SetClock()
+    clock._began_ns -= YEAR_MS * 1_000_000
+    async with running(tmp_path / "data", store, broker=SETTINGS, clock=clock) as node:
+        await node.create("t")
+        await commit(await coordinated(node, "g"), 1)
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        groups = await coordinated(node, "g")
+        await node.node.broker.coordinators.offset_expiry.tick()
+        await commit(groups, 3, group="other")
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1]}
+
+
+async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_store_s(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        await node.create("t")
+        await commit(await coordinated(node, "g"), 1)
+    clock = SetClock()
+    clock._began_ns += YEAR_MS * 1_000_000
+    clock.step_ms = YEAR_MS
+    async with running(tmp_path / "data", store, broker=SETTINGS, clock=clock) as node:
+        groups = await coordinated(node, "g")
+        node.node.work.expiry._look(SystemClock().unix_ms())
+        assert node.node.work.expiry.step_ms > 0
+        await node.node.broker.coordinators.offset_expiry.tick()
+        await commit(groups, 3, group="other")
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1]}
+        # Once the clock is believed, the offset is a year old.
+        node.node.work.expiry._watch._offset_ms += YEAR_MS
+        await node.node.broker.coordinators.offset_expiry.tick()
+        await has_offsets(groups, {})
