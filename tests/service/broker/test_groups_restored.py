@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,24 @@ async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_store_s(tmp_pat
         node.node.work.expiry._watch._offset_ms += YEAR_MS
         await node.node.broker.coordinators.offset_expiry.tick()
         await has_offsets(groups, {})
+
+
+async def test_offsets_of_a_topic_that_the_metadata_do_not_have_stay(tmp_path: Path) -> None:
+    """As with an older metadata log: the topic's records are set aside and may be put back."""
+    data, store = tmp_path / "data", FaultyStore(MemoryStore(SystemClock()))
+    async with running(data, store, broker=SETTINGS) as node:
+        await node.create("t")
+        await node.create("u")
+        groups = await coordinated(node, "g")
+        await commit(groups, 1)
+        await commit(groups, 2, topic="u")
+        metadata = node.node.ground.metadata
+        newest = metadata.image
+        older = {known: topic for known, topic in newest.topics.items() if topic.name != "u"}
+        try:
+            metadata._image = replace(newest, topics=older, topic_ids={t.name: i for i, t in older.items()})
+            await node.node.broker.coordinators.offset_expiry.tick()
+            await commit(groups, 3, group="other")
+        finally:
+            metadata._image = newest
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1], "u": [2]}
