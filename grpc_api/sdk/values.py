@@ -105,11 +105,12 @@ class ReaderOptions:
 
     `fetch_bytes` bounds the records in one message from the node; a reader holds one or two messages. With `until_end`, reading
     stops at the end that the partitions had when it began. With `committed_only`, aborted transactions are omitted, and open
-    ones are awaited. `retry_s` is the time in seconds that a node may be unreachable before reading fails."""
+    ones are awaited; without it, all records are read as soon as they are there. `retry_s` is the time in seconds that a node
+    may be unreachable before reading fails."""
 
     fetch_bytes: int = 1 << 20
     until_end: bool = False
-    committed_only: bool = False
+    committed_only: bool = True
     out_of_range: OutOfRange = OutOfRange.FAIL
     retry_s: float = 60.0
 

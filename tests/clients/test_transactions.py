@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from grpc_api.sdk.blocking import BlockingClient
+from grpc_api.sdk.cold import ColdBucket
+from grpc_api.sdk.values import ReaderOptions
 from tests.clients.test_groups import consumer, read
 from tests.support.clients import create
 from tests.support.node import Node
@@ -188,3 +191,26 @@ def test_javas_producer_commits_and_aborts(node: Node, java: Talker, topic: str)
         aborts=[1, 3],
     )
     assert found(node, topic, 5) == ["a", "b", "c", "d", "e"]
+
+
+def test_the_sdk_and_the_bucket_show_committed_records_alone(tmp_path: Path) -> None:
+    with Node(tmp_path, settings=EMPTY) as node, BlockingClient.connect(node.grpc) as client:
+        create(node, "t", PARTITIONS, {})
+        producer = transactional(node, "x")
+        transact(producer, "t", "a", "b", "c")
+        transact(producer, "t", "lost", "gone", commit=False)
+        transact(producer, "t", "d", "e")
+
+        def read_from(start: str, *, committed_only: bool) -> list[bytes]:
+            with client.reader(
+                "t", start=start, options=ReaderOptions(until_end=True, committed_only=committed_only)
+            ) as made:
+                return sorted(each.value or b"" for each in made)
+
+        everything = [b"a", b"b", b"c", b"d", b"e", b"gone", b"lost"]
+        for tier in ("before", "after it is offloaded"):
+            assert read_from("earliest", committed_only=True) == everything[:5], tier
+            assert read_from("earliest", committed_only=False) == everything, tier
+            client.seal("t")
+        with ColdBucket.open(node.store) as bucket:
+            assert sorted(each.value or b"" for each in bucket.read("t")) == everything[:5]

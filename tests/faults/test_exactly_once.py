@@ -1,0 +1,135 @@
+"""A program that copies a topic in transactions is killed at random moments, and so is the node: the copy has each record once.
+
+The records of both topics are offloaded and evicted meanwhile, aborted ones among them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.faults.clients import QUICK_RETRIES, create_topic, until
+from tests.faults.copier import GROUP
+from tests.support.node import Node
+
+SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
+SOURCE, TARGET, PARTITIONS = "source", "target", 3
+SETTINGS: dict[str, str | int | bool] = {
+    "log.retention.check.interval.ms": 200,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 500,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+}
+#: Records that are added to the source in each round.
+A_ROUND = 300
+PATIENCE_S = 90.0
+
+
+class Copying:
+    def __init__(self, node: Node, rng: random.Random) -> None:
+        self.node, self.rng = node, rng
+        self.sent = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        words = [sys.executable, "-m", "tests.faults.copier", self.node.kafka, SOURCE, TARGET]
+        self.process = subprocess.Popen([*words, str(self.rng.getrandbits(30))], stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def fill(self) -> None:
+        producer = Producer({"bootstrap.servers": self.node.kafka, "enable.idempotence": True, **QUICK_RETRIES})
+        for number in range(self.sent, self.sent + A_ROUND):
+            producer.produce(SOURCE, b"%06d" % number, partition=number % PARTITIONS)
+        assert producer.flush(PATIENCE_S) == 0
+        self.sent += A_ROUND
+
+    def round(self) -> None:
+        """The copier, the node or both die while it copies; the random moment is the purpose."""
+        self.fill()
+        if self.process is None or self.process.poll() is not None:
+            self.kill()
+            self.start()
+        time.sleep(self.rng.uniform(0.2, 2.5))
+        victim = self.rng.choice(("copier", "copier", "node", "both"))
+        if victim != "copier":
+            self.node.kill()
+            time.sleep(self.rng.uniform(0, 0.3))
+        if victim != "node":
+            self.kill()
+        if victim != "copier":
+            self.node.start()
+
+    def copied(self) -> list[bytes]:
+        """The committed records of the copy, up to the last stable offsets of now."""
+        reader = Consumer({"bootstrap.servers": self.node.kafka, "group.id": "judge", "enable.auto.commit": False})
+        try:
+            places = [TopicPartition(TARGET, number, 0) for number in range(PARTITIONS)]
+            ends = {each.partition: reader.get_watermark_offsets(each, 30)[1] for each in places}
+            reader.assign(places)
+            found: list[bytes] = []
+            deadline = time.monotonic() + PATIENCE_S
+            while any(each.offset < ends[each.partition] for each in reader.position(places) if ends[each.partition]):
+                assert time.monotonic() < deadline, (reader.position(places), ends)
+                found += [bytes(each.value() or b"") for each in reader.consume(500, 0.2) if each.error() is None]
+            return found
+        finally:
+            reader.close()
+
+    def lag(self) -> int:
+        reader = Consumer({"bootstrap.servers": self.node.kafka, "group.id": GROUP})
+        try:
+            committed = reader.committed([TopicPartition(SOURCE, number) for number in range(PARTITIONS)], 30)
+            return self.sent - sum(max(each.offset, 0) for each in committed)
+        finally:
+            reader.close()
+
+    def judge(self) -> None:
+        """All that is committed is there once, and the rest is not."""
+        times = Counter(self.copied())
+        assert not [value for value, many in times.items() if many > 1], times
+        assert set(times) <= {b"%06d" % number for number in range(self.sent)}
+
+
+def run(node: Node, seed: int, rounds: int) -> None:
+    print(f"seed {seed}: TIDELOG_FAULT_SEED={seed} replays it")
+    copying = Copying(node, random.Random(seed))
+    with node:
+        create_topic(node, SOURCE, PARTITIONS)
+        create_topic(node, TARGET, PARTITIONS)
+        try:
+            for _ in range(rounds):
+                copying.round()
+            copying.kill()
+            copying.start()
+            until(lambda: copying.lag() == 0, "the copier has caught up", PATIENCE_S)
+        finally:
+            copying.kill()
+        copying.judge()
+        assert len(copying.copied()) == copying.sent
+        node.restart()
+        copying.judge()
+        assert len(copying.copied()) == copying.sent
+
+
+def test_a_copy_has_each_record_once(tmp_path: Path) -> None:
+    run(Node(tmp_path, settings=SETTINGS), SEED, rounds=3)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_a_copy_has_each_record_once_after_many_deaths(tmp_path: Path) -> None:
+    run(Node(tmp_path, settings=SETTINGS), SEED + 1, rounds=50)
