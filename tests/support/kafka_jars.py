@@ -53,6 +53,23 @@ def tiered_storage() -> Path:
     return jar
 
 
+def streams() -> str:
+    """The argument of `java -cp` for Kafka Streams and its own smoke test."""
+    folder = ROOT / "streams"
+    tools = class_path()
+    with open(ROOT / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            folder.mkdir(exist_ok=True)
+            wanted = _DEPENDENCY.format("kafka-streams", VERSION)
+            wanted += "".join(_TESTS_DEPENDENCY.format(name, VERSION) for name in ("kafka-streams", "kafka-clients"))
+            (folder / "pom.xml").write_text(_POM.format(wanted))
+            command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
+            subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, timeout=FETCH_SECONDS)
+            (folder / "complete").touch()
+    return f"{folder}/*:{tools}"
+
+
 def compile_class(source: Path, into: Path) -> None:
     """Compiles one of our classes against Kafka's, into the class path `into`. CalledProcessError with the compiler's output
     if that fails."""
