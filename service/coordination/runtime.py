@@ -31,6 +31,7 @@ from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
     CorruptRecord,
+    LeaderNotAvailable,
     LogError,
     NotCoordinator,
     NotEnoughReplicas,
@@ -297,6 +298,10 @@ class ShardHost(Generic[State]):
         while self.state in (ShardState.LOADING, ShardState.UNREADABLE):
             try:
                 await self._load_once()
+            except LeaderNotAvailable:
+                # The partition is compared with the store first: no trouble, and clients wait as while it is read.
+                await self._clock.sleep(backoff.next_delay())
+                self._begin(self._new())
             except (LogError, OSError) as error:
                 self._why = CoordinatorNotAvailable(f"{self.partition} cannot be loaded: {error}")
                 if self.state is ShardState.LOADING:

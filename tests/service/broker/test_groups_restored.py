@@ -12,7 +12,7 @@ from grpc_api.contract.groups import OffsetFetch
 from service.coordination.runtime import ShardState, partition_of
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorNotAvailable
+from storage_tiers.errors import CoordinatorLoading
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
 from tests.service.broker.support import running, until
 from tests.service.broker.test_clocks import YEAR_MS, SetClock
@@ -39,8 +39,16 @@ async def test_an_older_copy_answers_no_offsets_before_its_comparison(tmp_path: 
     store.down = True
     async with running(data, store, broker=SETTINGS) as node:
         host = node.node.broker.coordinators.led._runtimes["__consumer_offsets"].host(partition_of("g", 2))
-        await until(lambda: host.state is not ShardState.LOADING)
-        with pytest.raises(CoordinatorNotAvailable):
+        attempts, load_once = [0], host._load_once
+
+        async def counted() -> None:
+            attempts[0] += 1
+            await load_once()
+
+        host._load_once = counted  # type: ignore[method-assign]
+        await until(lambda: attempts[0] > 2)
+        assert host.state is ShardState.LOADING
+        with pytest.raises(CoordinatorLoading):
             await groups_of(node).fetch_offsets(OffsetFetch("g", None))
         store.down = False
         await has_offsets(await coordinated(node, "g"), {"t": [2]})
