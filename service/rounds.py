@@ -22,6 +22,7 @@ OPEN_TICK_S = 5.0
 HOME_TICK_S = 0.5
 CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
+RECOVERED_TICK_S = 1.0
 #: Longest pause between sweeps, in seconds. A sweep runs four times per grace, which deletes due objects soon enough.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 
@@ -56,6 +57,7 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("checkpoints", checkpoint_s, broker.maintenance.checkpoint),
         ("retention", retention_s, broker.retention.tick),
         ("offset expiry", configs.offsets_retention_check_interval_ms / 1000, broker.coordinators.offset_expiry.tick),
+        ("offsets of recovered partitions", RECOVERED_TICK_S, broker.coordinators.recovered_offsets.tick),
         ("sweeping", sweep_s, broker.sweeping.tick),
         ("topic files", TOPIC_FILES_TICK_S, work.topic_files.tick),
         ("sweeping of deleted topics", sweep_s, work.topic_files.sweep),

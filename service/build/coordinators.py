@@ -15,6 +15,7 @@ from service.broker.api.transaction_markers import TransactionMarkers
 from service.broker.api.transaction_service import TransactionService
 from service.broker.api.transactional_offsets import TransactionalOffsets
 from service.broker.background.offset_expiry import OffsetExpiry
+from service.broker.background.recovered_offsets import RecoveredOffsets
 from service.broker.partition.coordinators import Coordinators
 from service.broker.partition.partitions import Partitions
 from service.build.configs import NodeConfigs
@@ -53,6 +54,7 @@ class NodeCoordinators:
     markers: TransactionMarkers
     producer_ids: ProducerIds
     offset_expiry: OffsetExpiry
+    recovered_offsets: RecoveredOffsets
     offsets_topic: InternalTopic
     transactions_topic: InternalTopic
 
@@ -112,6 +114,7 @@ def build_coordinators(
         markers,
         producer_ids,
         OffsetExpiry(groups, metadata, topics, lane, now=now),
+        RecoveredOffsets(groups, partitions, lane),
         offsets,
         decisions,
     )

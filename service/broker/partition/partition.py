@@ -81,6 +81,7 @@ class Partition:
         "queued",
         "queues",
         "read_error",
+        "recovered_end",
         "seal_below",
         "state",
         "tier_due_ms",
@@ -113,6 +114,8 @@ class Partition:
         self.queues = self.is_coordinated
         self.counts = PartitionCounts()
         self.verifications = Verifications()
+        #: Where the log ended when it was replaced by the bucket's, until groups' offsets have been lowered to it.
+        self.recovered_end: int | None = None
         self.seal_below = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.steady_ms()
@@ -189,6 +192,7 @@ class Partition:
         why = LeaderNotAvailable(f"{self.partition}: the local log was replaced by the bucket's; send again")
         self._apply(PartitionEvent.DISCARD, why)
         self.state.begin_at(offset)
+        self.recovered_end = offset
         self.settle_transactions()
 
     def fail(self, error: LogError) -> None:
@@ -232,7 +236,7 @@ class Partition:
 
     @property
     def deleted(self) -> bool:
-        """The topic is gone. Nothing of this log may be touched any more: its directory's name may be another topic's."""
+        """Nothing of this log may be touched any more: its directory's name may be another topic's."""
         return self.life.phase is Phase.DELETED
 
     def check(self, use: Use) -> None:
@@ -310,8 +314,8 @@ class Partition:
         self.check_writable()
         if not hot.appender.is_writing(write):
             return self.append_validated(batch, header, stamped)
-        now_ms = self._clock.steady_ms()
-        base = hot.appender.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        epoch, now_ms = self.state.leader_epoch, self._clock.steady_ms()
+        base = hot.appender.finish_write(write, batch, header, leader_epoch=epoch, now_ms=now_ms)
         return self._appended(base, header, stamped)
 
     def give_up(self, write: BatchWrite) -> None:
@@ -417,13 +421,11 @@ class Partition:
         return None if end <= self.state.high_watermark else self._committing.at(end)
 
     def flushed(self, upto: int) -> None:
-        """All below `upto` is on disk."""
         self.flushed_ms = self._clock.steady_ms()
         if self.state.flushed(upto):
             self._advanced()
 
     def set_in_sync(self, followers: Collection[int]) -> None:
-        """The in-sync replicas besides the leader, by node id."""
         if self.state.set_in_sync(followers):
             self._advanced()
 

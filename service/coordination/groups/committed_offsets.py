@@ -131,6 +131,11 @@ class CommittedOffsets:
             if entry.value is not None:
                 yield partition, entry.value
 
+    def order(self, group: str, partition: TopicPartition) -> int:
+        """The order of the newest record of an offset; -1 if there is none."""
+        entry = self._newest(group, partition)
+        return -1 if entry is None else entry.order
+
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""
         return list({**dict(self.newest(group)), **dict.fromkeys(self._open.get(group, ()))})

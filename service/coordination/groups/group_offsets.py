@@ -8,7 +8,7 @@ Invariants: a refused partition leaves nothing; what is answered as committed is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from grpc_api.contract.groups import (
@@ -45,7 +45,7 @@ from storage_tiers.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import NO_EPOCH, TopicPartition
 
 
 class OffsetSettings(NamedTuple):
@@ -200,6 +200,23 @@ class GroupOffsets:
         """Adds the tombstones of all offsets of a group."""
         for partition in self._offsets.partitions(group):
             self.remove(group, partition, order, outcome)
+            order += 1
+
+    def lower(
+        self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int, order: int, outcome: Outcome
+    ) -> None:
+        """Lowers the group's offsets above these ends, if their records are older than order `loaded`."""
+        for partition, value in list(self._offsets.newest(group)):
+            end = ends.get(partition)
+            if end is None or value.offset <= end or self._offsets.order(group, partition) >= loaded:
+                continue
+            lowered = value._replace(offset=end, leader_epoch=NO_EPOCH)
+            self._offsets.write(group, partition, lowered, order)
+            outcome.write(encode_key(OffsetKey(group, *partition)), encode_offset(lowered))
+            topic, number = partition
+            outcome.note(
+                "group.offset_lowered", group=group, topic=topic, partition=number, offset=value.offset, end=end
+            )
             order += 1
 
     def expire(self, group: ClassicGroup, order: int, now_ms: int, outcome: Outcome) -> bool:

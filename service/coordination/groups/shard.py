@@ -10,7 +10,7 @@ loaded again. `written` counts the records that it has handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from grpc_api.contract.caller import Caller
@@ -71,6 +71,8 @@ class GroupShard:
         self._offsets = GroupOffsets(self._groups, self._committed, offsets)
         #: The order of the next record.
         self.written = 0
+        #: The order of the first record that was not loaded.
+        self._loaded = 0
         #: Groups made by a record that is not committed yet, with its order: readers do not see them.
         self._uncommitted: dict[str, int] = {}
 
@@ -135,6 +137,13 @@ class GroupShard:
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of."""
         return self._committed.partitions(group_id)
+
+    def lower_offsets(self, group_id: str, ends: Mapping[TopicPartition, int]) -> Outcome:
+        """The newest records of these partitions were lost, which end there now: offsets that were loaded go down to it."""
+        outcome = Outcome()
+        self._offsets.lower(group_id, ends, loaded=self._loaded, order=self.written, outcome=outcome)
+        self.written += len(outcome.records)
+        return outcome
 
     def forget_partitions(self, partitions: Iterable[TopicPartition]) -> Outcome:
         """The topics are deleted: no group keeps an offset of them."""
@@ -224,6 +233,7 @@ class GroupShard:
         for group_id in self._committed.groups() - set(self._groups.groups):
             self._groups.put(ClassicGroup(group_id, now_ms))
         self._groups.loaded(now_ms, outcome)
+        self._loaded = self.written
         self.written += len(outcome.records)
         return outcome
 

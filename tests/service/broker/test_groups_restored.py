@@ -14,6 +14,7 @@ from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import CoordinatorLoading
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
+from storage_tiers.types import TopicPartition
 from tests.service.broker.support import running, until
 from tests.service.broker.test_clocks import YEAR_MS, SetClock
 from tests.service.broker.test_groups import SETTINGS, commit, coordinated, groups_of, has_offsets, offsets
@@ -108,3 +109,32 @@ async def test_offsets_of_a_topic_that_the_metadata_do_not_have_stay(tmp_path: P
         finally:
             metadata._image = newest
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1], "u": [2]}
+
+
+async def test_after_a_take_over_no_group_skips_what_is_written_next(tmp_path: Path) -> None:
+    """The bucket holds less than the lost disk did; new records get the offsets that were lost."""
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        await node.create("t")
+        await node.append("t", b"0", b"1")
+        await node.seal("t")
+        await node.append("t", b"lost", b"lost", b"lost")
+        await commit(await coordinated(node, "g"), 5)
+        await commit(await coordinated(node, "h"), 1, group="h")
+        await node.seal("__consumer_offsets")
+        cluster = node.node.cluster_id
+        store.down = True
+    store.down = False
+    async with running(tmp_path / "new", store, broker=SETTINGS, take_over=cluster) as node:
+        groups = await coordinated(node, "g")
+        led = node.node.broker.partitions.get(TopicPartition("t", 0))
+        await until(lambda: not led.is_recovering and led.recovered_end is None)
+        assert await node.end("t") == 2
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [2]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("h", None))) == {"t": [1]}
+        await commit(groups, 9)  # what is committed from now on counts as it is
+        led.recovered_end = 2
+        await until(lambda: led.recovered_end is None)
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [9]}
+    async with running(tmp_path / "new", store, broker=SETTINGS) as node:
+        assert offsets(await (await coordinated(node, "h")).fetch_offsets(OffsetFetch("h", None))) == {"t": [1]}
