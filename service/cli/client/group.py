@@ -170,8 +170,7 @@ def reset_offsets(
 
 
 def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:
-    future = admin.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name]
-    found = outcome(bootstrap, future, f"cannot describe group {name}")
+    found = group_offsets.described(bootstrap, admin, name)
     if _state(found) == "Dead":
         raise CommandError(f"there is no group {name}; `tidelog group list` shows all")
     return found

@@ -7,6 +7,7 @@ end.
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
+#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR pass: how often it is asked again, and the pause
+#: in seconds before.
+_COORDINATOR_MOVES = (14, 15, 16)
+_ATTEMPTS, _PAUSE_S = 100, 0.1
 #: The error codes of OffsetDelete that a user can do something about.
 _REFUSALS = {3: "it does not exist", 86: "a member of the group is subscribed to its topic; stop the members first"}
 
@@ -50,13 +55,28 @@ class Move(NamedTuple):
 
 
 def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[Place, int]:
-    """All that the group has committed, in order."""
-    from confluent_kafka import ConsumerGroupTopicPartitions
+    """All that the group has committed, in order. The coordinator is asked directly: `list_consumer_group_offsets` of
+    confluent-kafka 2.16 ends the process with a segmentation fault where the answer is an error for the whole group, as while a
+    coordinator loads."""
+    from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
+    from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
+    from kio.schema.types import GroupId
 
-    request = [ConsumerGroupTopicPartitions(group)]
-    future = admin.list_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)[group]
-    answer = outcome(bootstrap, future, f"cannot read the offsets of group {group}")
-    found = {(each.topic, each.partition): each.offset for each in answer.topic_partitions if each.offset >= 0}
+    request = OffsetFetchRequest(group_id=GroupId(group), topics=None)
+    answer = ask(_coordinator(bootstrap, admin, group), request, OffsetFetchResponse)
+    for _ in range(_ATTEMPTS):
+        if answer.error_code not in _COORDINATOR_MOVES:
+            break
+        time.sleep(_PAUSE_S)
+        answer = ask(_coordinator(bootstrap, admin, group), request, OffsetFetchResponse)
+    if answer.error_code != 0:
+        raise CommandError(f"cannot read the offsets of group {group}: {answer.error_code.name}")
+    found = {
+        (str(topic.name), int(each.partition_index)): int(each.committed_offset)
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.committed_offset >= 0
+    }
     return dict(sorted(found.items()))
 
 
@@ -207,9 +227,21 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     return places
 
 
+def described(bootstrap: str, admin: AdminClient, group: str) -> Any:
+    """What an admin client says of the group. A coordinator that is made or loaded just now is asked again."""
+    from confluent_kafka import KafkaException
+
+    for _ in range(_ATTEMPTS):
+        future = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group]
+        failure = future.exception()
+        if not isinstance(failure, KafkaException) or failure.args[0].code() not in _COORDINATOR_MOVES:
+            break
+        time.sleep(_PAUSE_S)
+    return outcome(bootstrap, future, f"cannot describe group {group}")
+
+
 def _coordinator(bootstrap: str, admin: AdminClient, group: str) -> str:
-    future = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group]
-    node = outcome(bootstrap, future, f"cannot find the coordinator of group {group}").coordinator
+    node = described(bootstrap, admin, group).coordinator
     return f"{node.host}:{node.port}"
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 
 from service.cli.client.group_offsets import parse_csv, parse_scope
 from service.cli.errors import CommandError
-from tests.service.cli.support import Ran, tidelog
+from tests.service.cli.support import Ran, tidelog, tidelog_process
 from tests.support.clients import TIERED, create, produce
 from tests.support.node import Node
 
@@ -178,3 +178,12 @@ def test_scopes_and_files_are_read() -> None:
     for lines, said in ((["a,0\n"], "line 1"), (["a,0,1\n", "a,x,1\n"], "line 2"), ([], "names no partition")):
         with pytest.raises(CommandError, match=said):
             parse_csv(lines)
+
+
+def test_the_first_question_of_a_cluster_about_groups_is_answered(tmp_path: Path) -> None:
+    """In a process of its own: the coordinators are made meanwhile, and an error of a whole group ended confluent-kafka's."""
+    with Node(tmp_path, settings=SOON) as fresh:
+        for words in (("describe", "g"), ("reset-offsets", "g", "--all-topics", "--to", "5")):
+            ran = tidelog_process("group", *words, "-b", fresh.kafka)
+            assert ran.code == 1
+            assert "there is no group g" in ran.err or "group g has committed no offsets" in ran.err
