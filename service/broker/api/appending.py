@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Sequence
 
 from grpc_api.contract.log import Append, Appended
@@ -17,6 +18,7 @@ from service.broker.partition.counts import AppendTotals
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.validating import TakesLong
+from storage_tiers import events
 from storage_tiers.errors import (
     CorruptRecord,
     InvalidProducerIdMapping,
@@ -29,6 +31,8 @@ from storage_tiers.errors import (
     StorageError,
     as_value,
 )
+
+log = logging.getLogger(__name__)
 
 #: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = (
@@ -181,6 +185,10 @@ class Appending:
             appended = self._at_once(partition, batch)
         except LogError as error:
             done(error, batch)
+            return
+        except Exception as error:  # noqa: BLE001 - the batches behind it must have their turn
+            events.error(log, "append.defect", partition=partition.partition, defect=error)
+            done(LogError(f"{partition.partition}: the batch could not be appended ({error!r})"), batch)
             return
         if appended is not None:
             done(appended, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
     ProducerTransaction,
 )
+from storage_tiers import events
 from storage_tiers.errors import (
     InvalidProducerEpoch,
     InvalidTransactionState,
@@ -23,6 +25,8 @@ from storage_tiers.errors import (
     TransactionAbortable,
 )
 from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 #: The broker itself asks.
 _BROKER = Caller("User:ANONYMOUS", "", "")
@@ -40,7 +44,8 @@ def asking(
     producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
 ) -> asyncio.Future[PartitionsAdded]:
-    """Adds the partitions in version 2 of transactions, where clients do not; asks whether they are there before."""
+    """Adds the partitions in version 2 of transactions, where clients do not; asks if they are there before. Raises nothing:
+    whoever waits for the answer must get one."""
     request = AddPartitions(
         transaction.id,
         producer,
@@ -48,7 +53,12 @@ def asking(
         verify_only=transaction.version < EPOCH_PER_TRANSACTION,
         client_version=transaction.version,
     )
-    return coordinator.add_partitions(request, _BROKER)
+    try:
+        return coordinator.add_partitions(request, _BROKER)
+    except Exception as error:  # noqa: BLE001 - see above
+        failed: asyncio.Future[PartitionsAdded] = asyncio.get_running_loop().create_future()
+        failed.set_exception(error)
+        return failed
 
 
 def refusals(
@@ -58,6 +68,8 @@ def refusals(
     if answer.cancelled():
         error: LogError | None = NotCoordinator("the coordinator was stopped")
     elif (failure := answer.exception()) is not None:
+        if not isinstance(failure, LogError):
+            events.error(log, "append.defect", partition=partitions[0], defect=failure)
         error = failure if isinstance(failure, LogError) else LogError(repr(failure))
     else:
         error, some = answer.result()

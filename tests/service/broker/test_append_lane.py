@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import pytest_asyncio
@@ -198,6 +199,21 @@ async def test_what_a_coordinator_refuses_is_told_in_kafkas_words(
         (result,) = await lane.send(X, 0, transaction)
         assert isinstance(result, told)
         assert result.log_start_offset == -1
+    assert lane.lane.held_bytes == 0
+
+
+async def test_a_defect_of_the_coordinator_holds_nobody_up(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise KeyError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(lane.coordinator, "add_partitions", fail)
+        assert await lane.outcome(lane.send(X, 0)) is LogError
+    lane.coordinator.answer = PartitionsAdded(None)
+    with monkeypatch.context() as broken:
+        broken.setattr(Partition, "append", fail)
+        assert await lane.outcome(lane.send(X, 0)) is LogError
+    assert await lane.outcome(lane.send(X, 0)) == 0
     assert lane.lane.held_bytes == 0
 
 
