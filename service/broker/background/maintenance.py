@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from service.broker.background.flusher import Flusher
+from service.broker.background.held_back import HeldBack
 from service.broker.background.tiering import Tiering
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partitions import Partitions
@@ -28,6 +29,7 @@ class Maintenance:
         self._tiering = tiering
         self._flusher = flusher
         self._clock = clock
+        self._held_back = HeldBack()
 
     # --- rounds -------------------------------------------------------------------------------------------------------
     async def flush_by_time(self) -> None:
@@ -44,7 +46,7 @@ class Maintenance:
         await self._tiering.tick(self._partitions)
 
     async def checkpoint(self) -> None:
-        """Writes the checkpoints of all partitions, and expires idle producers."""
+        """Writes the checkpoints of all partitions, expires idle producers, and names those that hold up offloading."""
         await self._partitions.checkpoint()
         await self._expire_producers()
 
@@ -57,9 +59,11 @@ class Maintenance:
             if walked > PRODUCERS_A_TURN:
                 await asyncio.sleep(0)
                 walked = 0
+            self._held_back.look(partition)
             hot.end.producers.expire(now_ms, hot.settings.producer_id_expiration_ms)
             if forgotten := hot.end.producers.take_forgotten():
                 most = hot.settings.max_producers
                 events.warning(
                     log, "producers.forgotten", partition=partition.partition, forgotten=forgotten, most=most
                 )
+        self._held_back.walked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -302,3 +303,27 @@ async def test_nothing_above_the_last_stable_offset_is_offloaded(tmp_path: Path)
         await node.seal("t")
         manifest = await manifest_of(lane.partition)
         assert manifest.end == lane.partition.log.end_offset
+
+
+async def test_who_holds_up_offloading_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def said() -> list[tuple[str, object]]:
+        found = [record.__dict__ for record in caplog.records if "offload." in record.__dict__.get("event", "")]
+        return [
+            (each["event"], each["fields"].get("producer_id")) for each in found if each["event"] != "offload.finished"
+        ]
+
+    async with running(tmp_path) as node:
+        await node.create("t", configs={**TIERED, "internal.segment.bytes": "200"})
+        lane = Lane(node)
+        lane.coordinator.answer = PartitionsAdded(None)
+        assert await lane.outcome(lane.send(X, 0)) == 0
+        for _ in range(6):
+            await node.append("t", b"after" * 20)
+        for _ in range(2):
+            await node.node.broker.maintenance.checkpoint()
+        assert said() == [("offload.held_back", X.id)]
+        lane.mark(X)
+        await node.node.broker.maintenance.checkpoint()
+        assert said() == [("offload.held_back", X.id), ("offload.released", None)]
