@@ -64,6 +64,7 @@ def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
     )
     command = build_ext(Distribution({"name": "tidelog", "ext_modules": compiled}))
     command.inplace = True
+    command.parallel = os.cpu_count()
     command.build_temp = "build/temp"
     command.ensure_finalized()
     command.run()

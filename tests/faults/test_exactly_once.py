@@ -29,6 +29,8 @@ SETTINGS: dict[str, str | int | bool] = {
     "offsets.topic.num.partitions": 3,
     "transaction.state.log.num.partitions": 3,
 }
+#: Deaths in `make faults`; a longer run sets the variable.
+DEATHS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "12"))
 #: Records that are added to the source in each round.
 A_ROUND = 300
 PATIENCE_S = 90.0
@@ -132,4 +134,4 @@ def test_a_copy_has_each_record_once(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_a_copy_has_each_record_once_after_many_deaths(tmp_path: Path) -> None:
-    run(Node(tmp_path, settings=SETTINGS), SEED + 1, rounds=50)
+    run(Node(tmp_path, settings=SETTINGS), SEED + 1, rounds=DEATHS)
