@@ -13,7 +13,6 @@ Invariants: a request of a producer that was fenced changes nothing. A transacti
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from grpc_api.contract.caller import Caller
@@ -41,6 +40,7 @@ from service.coordination.transaction_records import (
     encode_key,
     encode_value,
 )
+from service.coordination.transactions.patterns import compiled
 from service.coordination.transactions.transaction import (
     COMPLETED,
     IDLE,
@@ -54,7 +54,6 @@ from service.coordination.transactions.transaction import (
 from storage_tiers.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
-    InvalidRegularExpression,
     InvalidRequest,
     InvalidTransactionState,
     InvalidTransactionTimeout,
@@ -382,11 +381,8 @@ class TransactionShard:
         )
 
     def list(self, request: ListTransactions, now_ms: int) -> list[ListedTransaction]:
-        """InvalidRegularExpression if the pattern cannot be read."""
-        try:
-            pattern = None if request.pattern is None else re.compile(request.pattern)
-        except re.error as error:
-            raise InvalidRegularExpression(f"the pattern of transactional ids cannot be read: {error}") from None
+        """InvalidRegularExpression as `patterns.compiled`."""
+        pattern = None if request.pattern is None else compiled(request.pattern)
         return [
             ListedTransaction(known.transactional_id, known.producer.id, NAMES[known.status])
             for known in self._transactions.values()

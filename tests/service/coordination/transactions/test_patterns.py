@@ -1,0 +1,63 @@
+"""Which patterns of transactional ids are matched, and that no other reaches Python's engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.coordination.transactions.patterns import MAX_LENGTH, compiled
+from storage_tiers.errors import InvalidRegularExpression
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched", "other"),
+    [
+        ("", "", "a"),
+        ("pay-1", "pay-1", "pay-12"),
+        ("pay-.*", "pay-7", "xpay-7"),
+        (".*", "anything", "two\nlines"),
+        (".*pay.*", "my-payments", "my-pa"),
+        ("[a-z]+-[0-9]{3}", "app-123", "app-12"),
+        ("(pay|bill)-.*", "bill-1", "kill-1"),
+        ("^pay-?1?$", "pay1", "pay-2"),
+        (r"a\.b.*", "a.b", "axb"),
+        (r"\d+", "42", "4x"),
+    ],
+)
+def test_these_are_matched(pattern: str, matched: str, other: str) -> None:
+    assert compiled(pattern).fullmatch(matched)
+    assert not compiled(pattern).fullmatch(other)
+
+
+@pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<x", "a{2,1}"])
+def test_these_cannot_be_read(pattern: str) -> None:
+    with pytest.raises(InvalidRegularExpression, match="cannot be read"):
+        compiled(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+",
+        "(a*)*b",
+        "(a|a)*b",
+        ".*a.*b",
+        ".*a.*b.*",
+        "a?" * 5 + "a" * 5,
+        "(ab|ba)" * 7,
+        r"(a)\1",
+        "(?=a)a",
+        "(ab)+",
+        "(?:a{1,9}){1,9}",
+        "a{0,900}a{0,900}b",
+        "(x)(?(1)a|b)",
+    ],
+)
+def test_these_may_take_for_ever(pattern: str) -> None:
+    with pytest.raises(InvalidRegularExpression, match="too many ways"):
+        compiled(pattern)
+
+
+def test_a_pattern_is_no_longer_than_its_bound() -> None:
+    assert compiled("a" * MAX_LENGTH)
+    with pytest.raises(InvalidRegularExpression, match="at most"):
+        compiled("a" * (MAX_LENGTH + 1))
