@@ -172,6 +172,17 @@ class ShardHost(Generic[State]):
         self._check()
         self._take(decide(self._shard, self._clock.steady_ms()))
 
+    def settled(self) -> asyncio.Future[None]:
+        """Done once all that was decided so far is committed; a LogError if it may not have been written. Raises as `ask`."""
+        self._check()
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.add(waiter)
+        waiter.add_done_callback(self._waiting.discard)
+        outcome = Outcome()
+        outcome.answer(waiter, None)
+        self._take(outcome)
+        return waiter
+
     def end_transaction(self, append: Callable[[], Appended], producer_id: int, *, commit: bool) -> Appended:
         """Writes a marker with `append` into the shard's partition, behind everything that was decided before, and ends the
         producer's transaction in the shard. LogError if nothing was written."""

@@ -2,7 +2,8 @@
 holds, and a group that had read further would skip the records that are written next.
 
 Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due
-until every coordinator of this node has been visited. Not promised: that no member is told its old offset in the first second.
+until every coordinator of this node has been visited and what it lowered is committed. Not promised: that no member is told
+its old offset in the first second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from service.broker.partition.partition import Partition
 from service.coordination.groups.shard import GroupShard
-from service.coordination.runtime import CoordinatorRuntime, ShardHost, ShardState
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
@@ -29,27 +30,36 @@ class RecoveredOffsets:
             return
         ends = {each.partition: each.recovered_end for each in due if each.recovered_end is not None}
         hosts = tuple(self._runtime.hosts.values())
-        has_visited_all = all(host.state is ShardState.ACTIVE for host in hosts)
+        visited = [_shard(host) for host in hosts]
         turn = self._lane.turn()
         try:
-            for host in hosts:
-                for group_id in _group_ids(host):
+            for host, shard in zip(hosts, visited, strict=True):
+                for group_id in shard.group_ids() if shard is not None else ():
                     _lower(host, group_id, ends)
                     if turn.is_over:
                         await turn.rest()
         finally:
             turn.leave()
-        if has_visited_all:
+        if all([await _is_settled(host, shard) for host, shard in zip(hosts, visited, strict=True)]):
             for each in due:
                 if each.recovered_end == ends[each.partition]:
                     each.recovered_end = None
 
 
-def _group_ids(host: ShardHost[GroupShard]) -> list[str]:
+def _shard(host: ShardHost[GroupShard]) -> GroupShard | None:
     try:
-        return host.look(lambda shard: shard.group_ids())
+        return host.look(lambda shard: shard)
     except LogError:
-        return []  # it is not loaded; a later round visits it
+        return None  # it is not loaded; a later round visits it
+
+
+async def _is_settled(host: ShardHost[GroupShard], visited: GroupShard | None) -> bool:
+    """Whether what was lowered in the visited shard is committed. A shard that was loaded again meanwhile may lack it."""
+    try:
+        await host.settled()
+    except LogError:
+        return False
+    return visited is not None and _shard(host) is visited
 
 
 def _lower(host: ShardHost[GroupShard], group_id: str, ends: Mapping[TopicPartition, int]) -> None:

@@ -166,6 +166,21 @@ async def test_an_answer_waits_until_its_record_is_committed_and_so_do_later_ans
     assert held.fetched() == [5]
 
 
+async def test_a_shard_is_settled_once_all_that_was_decided_is_committed(held: Held) -> None:
+    assert held.host.settled().done()
+    held.commit(5)
+    settled = held.host.settled()
+    await asyncio.sleep(0)
+    assert not settled.done()
+    release(held)
+    await settled
+    commit, settled = held.commit(6), held.host.settled()
+    held.partition.fail(StorageError("the disk refuses"))
+    for answer in (commit, settled):
+        with pytest.raises(NotCoordinator, match="the disk refuses"):
+            await answer
+
+
 async def test_answers_leave_at_once_while_nothing_is_written(held: Held) -> None:
     assert held.host.ask(Heartbeat("g", 1, "nobody", None), CALLER).done()
 
