@@ -38,6 +38,9 @@ MAX_CALLS = 2048
 MAX_PRODUCE_STREAMS = 128
 #: Calls of `Records.Read`, of all connections; one more is refused. Each may hold a message that waits for memory.
 MAX_RECORD_READS = 128
+#: Calls that wait for members of consumer groups, of all connections; one more is refused. Below MAX_STREAMS_PER_CONNECTION, so
+#: that members behind one channel cannot keep its heartbeats waiting.
+MAX_JOINS = 512
 #: Records of one request of `Records.Send`.
 MAX_SENT_RECORDS = 10_000
 #: Partitions of all waiting reads together, and of one read.

@@ -22,6 +22,7 @@ from grpc_api.proto import cold_pb2
 from grpc_api.proto import configs_pb2 as pb
 from grpc_api.proto.cold_pb2_grpc import ColdStub
 from grpc_api.proto.configs_pb2_grpc import ConfigsStub
+from grpc_api.remote_groups import RemoteGroups
 from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
 from storage_tiers.clock import Clock, Rng
@@ -102,14 +103,15 @@ class RemoteCold:
 
 
 class RemoteCore:
-    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes queries about the node's own state
-    (`grpc_api.contract.node`)."""
+    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes transactions, and queries about the
+    node's own state (`grpc_api.contract.node`)."""
 
     def __init__(self, node: NodeChannel) -> None:
         self.topics = RemoteTopics(node)
         self.log = RemoteLog(node, self.topics.topic_name)
         self.configs = RemoteConfigs(node)
         self.cold = RemoteCold(node)
+        self.groups = RemoteGroups(node)
 
     @classmethod
     @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from grpc_api.contract.cold import Cold
+from grpc_api.contract.groups import Groups
 from grpc_api.contract.log import Log
 from grpc_api.contract.topics import Configs, Topics
 
@@ -21,3 +22,6 @@ class Core(Protocol):
 
     @property
     def cold(self) -> Cold: ...
+
+    @property
+    def groups(self) -> Groups: ...

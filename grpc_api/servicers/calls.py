@@ -73,7 +73,7 @@ class Bounds:
         self.connections = Connections(connections)
         self.requests = CallerMemory(limits.REQUESTS_BYTES, self.connections.close)
         self.answers = CallerMemory(limits.ANSWERS_BYTES, self.connections.close)
-        self.calls = self.produce_streams = self.record_reads = self.followed = 0
+        self.calls = self.produce_streams = self.record_reads = self.joins = self.followed = 0
         self._copying = asyncio.Lock()
 
     @asynccontextmanager
@@ -114,6 +114,17 @@ class Bounds:
             yield
         finally:
             self.record_reads -= 1
+
+    @contextmanager
+    def joining(self) -> Any:
+        """Counts one call that waits for a group's members for the block. Raises Busy beyond MAX_JOINS."""
+        if self.joins >= limits.MAX_JOINS:
+            raise Busy(f"{limits.MAX_JOINS} calls wait for members of groups already; ask later")
+        self.joins += 1
+        try:
+            yield
+        finally:
+            self.joins -= 1
 
     @contextmanager
     def following(self, partitions: int) -> Any:

@@ -111,6 +111,12 @@ def callers(port: int) -> set[Address] | None:
     return {address for _, address in _sockets(port)}
 
 
+def host_of(peer: str) -> str:
+    """The host in gRPC's notation of a peer; "" if it has none."""
+    found = _address(peer)
+    return "" if found is None else found[0]
+
+
 def _address(peer: str) -> Address | None:
     """The address in gRPC's notation of a peer."""
     host, _, number = unquote(peer).partition(":")[2].rpartition(":")

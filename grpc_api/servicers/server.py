@@ -92,6 +92,7 @@ def _add_servicers(core: Core, server: Any) -> list[str]:
     from grpc_api.proto import (
         cold_pb2_grpc,
         configs_pb2_grpc,
+        groups_pb2_grpc,
         log_pb2_grpc,
         offsets_pb2_grpc,
         records_pb2_grpc,
@@ -99,6 +100,7 @@ def _add_servicers(core: Core, server: Any) -> list[str]:
     )
     from grpc_api.servicers.cold import CoreCold
     from grpc_api.servicers.configs import CoreConfigs
+    from grpc_api.servicers.groups import CoreGroups
     from grpc_api.servicers.log import CoreLog
     from grpc_api.servicers.offsets import CoreOffsets
     from grpc_api.servicers.records import CoreRecords
@@ -110,4 +112,5 @@ def _add_servicers(core: Core, server: Any) -> list[str]:
     topics_pb2_grpc.add_TopicsServicer_to_server(CoreTopics(core), server)
     configs_pb2_grpc.add_ConfigsServicer_to_server(CoreConfigs(core), server)
     cold_pb2_grpc.add_ColdServicer_to_server(CoreCold(core), server)
-    return [f"tidelog.v1.{name}" for name in ("Log", "Records", "Offsets", "Topics", "Configs", "Cold")]
+    groups_pb2_grpc.add_GroupsServicer_to_server(CoreGroups(core), server)
+    return [f"tidelog.v1.{name}" for name in ("Log", "Records", "Offsets", "Topics", "Configs", "Cold", "Groups")]

@@ -81,6 +81,10 @@ REQUEST_ROWS = (
         SERVICERS + "test_streams.py::test_a_resumed_stream_keeps_its_identity_and_drops_duplicates",
     ),
     row(
+        "ask for all of a group's offsets, or for those of some topics",
+        SERVICERS + "test_groups.py::test_requests_that_the_contract_cannot_hold_are_refused",
+    ),
+    row(
         "ask for all topics, or for some by name or id",
         SERVICERS + "test_bad_input.py::test_a_wrong_call_ends_with_status_and_detail",
         "tests/conformance/test_contract.py::test_topics_and_partitions_are_described_as_they_are_now",

@@ -23,7 +23,7 @@ from grpc_api.servicers.server import GrpcServer, hold_port, serve_grpc
 from storage_tiers.errors import InvalidConfig, LogError, RequestTimedOut, TierUnavailable, UnknownTopicOrPartition
 from tests.kafka_gateway.memory_core import MemoryCore
 
-SERVICES = [f"tidelog.v1.{name}" for name in ("Log", "Records", "Offsets", "Topics", "Configs", "Cold")]
+SERVICES = [f"tidelog.v1.{name}" for name in ("Log", "Records", "Offsets", "Topics", "Configs", "Cold", "Groups")]
 
 
 class SealingCore(MemoryCore):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import (
@@ -33,7 +34,7 @@ from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.errors import LogError
+from storage_tiers.errors import CoordinatorLoading, CoordinatorNotAvailable, LogError, NotCoordinator
 from storage_tiers.files import Files, OsFiles
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import NewRecord, build_batch
@@ -41,6 +42,8 @@ from storage_tiers.records.decoder import Record, decode_batch
 from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.support.faulty_store import FaultyStore
 from tests.support.local_tier import LocalLauncher
+
+Answer = TypeVar("Answer")
 
 #: Small segments; the local disk keeps nothing that the bucket holds.
 TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}
@@ -149,6 +152,16 @@ def records(answer: Fetched) -> list[Record]:
     data = b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in answer.slices)
     answer.release_all()
     return [record for at, header in headers(data) for record in decode_batch(data[at : at + header.size])]
+
+
+async def once_loaded(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """The answer, asked for again as clients do while a coordinator is made and loaded."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await ask()
+            except (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator):
+                await asyncio.sleep(0.005)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:

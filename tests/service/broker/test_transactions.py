@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -28,7 +26,6 @@ from service.broker.partition.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
 from service.coordination.transactions.transaction import LAST_EPOCH
 from storage_tiers.errors import (
-    CoordinatorLoading,
     CoordinatorNotAvailable,
     InvalidProducerEpoch,
     LogError,
@@ -42,25 +39,13 @@ from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import Running, running, until
+from tests.service.broker.support import Running, once_loaded, running, until
 from tests.storage_tiers.hot.support import batch_of
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "2"}
 MINUTE = 60_000
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-Answer = TypeVar("Answer")
-
-
-async def once_loaded(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The answer, asked for again as clients do while a coordinator is made and loaded."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                return await ask()
-            except (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator):
-                await asyncio.sleep(0.005)
 
 
 class Client:

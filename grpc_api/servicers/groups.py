@@ -1,0 +1,164 @@
+"""`tidelog.v1.Groups` over the core's contract: unpack, call, pack. Long requests and answers are worked on in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.core import Core
+from grpc_api.contract.groups import (
+    DeleteGroup,
+    DescribeGroup,
+    OffsetsCommitted,
+    PartitionOutcome,
+    TopicCommit,
+    TopicOutcome,
+)
+from grpc_api.messages.group_offsets import (
+    commit_of,
+    committed_message,
+    delete_offsets_of,
+    fetch_offsets_of,
+    partition_outcome_message,
+    txn_commit_of,
+)
+from grpc_api.messages.groups import (
+    caller_of,
+    described_member_message,
+    described_message,
+    heartbeat_of,
+    join_of,
+    joined_member_message,
+    joined_message,
+    leave_of,
+    left_member_message,
+    list_of,
+    listed_message,
+    maybe_detail,
+    sync_of,
+    synced_message,
+)
+from grpc_api.proto import groups_pb2 as pb
+from grpc_api.proto.groups_pb2_grpc import GroupsServicer
+from grpc_api.servicers.calls import in_pieces, lane
+from grpc_api.servicers.connections import host_of
+
+#: Partitions that are committed in one turn of the event loop.
+COMMITTED_AT_ONCE = 100
+
+
+class CoreGroups(GroupsServicer):
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def Coordinator(self, request: pb.CoordinatorRequest, context: Any) -> pb.CoordinatorResponse:  # noqa: N802
+        return pb.CoordinatorResponse(node_id=await self._core.groups.coordinator(request.group))
+
+    # --- members ------------------------------------------------------------------------------------------------------
+    async def Join(self, request: pb.JoinGroupRequest, context: Any) -> pb.JoinGroupResponse:  # noqa: N802
+        with context.bounds.joining():
+            joined = await self._core.groups.join(join_of(request), _caller(request, context))
+        answer = joined_message(joined)
+        async for members in in_pieces(joined.members):
+            answer.members.extend(map(joined_member_message, members))
+        return answer
+
+    async def Sync(self, request: pb.SyncGroupRequest, context: Any) -> pb.SyncGroupResponse:  # noqa: N802
+        with context.bounds.joining():
+            return synced_message(await self._core.groups.sync(sync_of(request), _caller(request, context)))
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:  # noqa: N802
+        answer = await self._core.groups.heartbeat(heartbeat_of(request), _caller(request, context))
+        return pb.HeartbeatResponse(error=maybe_detail(answer.error))
+
+    async def Leave(self, request: pb.LeaveGroupRequest, context: Any) -> pb.LeaveGroupResponse:  # noqa: N802
+        left = await self._core.groups.leave(leave_of(request), _caller(request, context))
+        answer = pb.LeaveGroupResponse(error=maybe_detail(left.error))
+        async for members in in_pieces(left.members):
+            answer.members.extend(map(left_member_message, members))
+        return answer
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+    async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Any) -> pb.OffsetOutcomes:  # noqa: N802
+        commit, caller = commit_of(request), _caller(request, context)
+        return await _committed(
+            commit.topics,
+            lambda topics: self._core.groups.commit_offsets(commit._replace(topics=topics), caller),
+        )
+
+    async def CommitOffsetsInTransaction(  # noqa: N802
+        self, request: pb.TxnCommitOffsetsRequest, context: Any
+    ) -> pb.OffsetOutcomes:
+        commit, caller = txn_commit_of(request), _caller(request, context)
+        return await _committed(
+            commit.topics,
+            lambda topics: self._core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), caller),
+        )
+
+    async def FetchOffsets(  # noqa: N802
+        self, request: pb.FetchOffsetsRequest, context: Any
+    ) -> pb.FetchOffsetsResponse:
+        fetched = await self._core.groups.fetch_offsets(fetch_offsets_of(request))
+        answer = pb.FetchOffsetsResponse(error=maybe_detail(fetched.error))
+        async for topics in in_pieces(fetched.topics, 1):
+            for topic in topics:
+                added = answer.topics.add(topic=topic.topic, topic_id=topic.topic_id)
+                async for offsets in in_pieces(topic.partitions):
+                    added.partitions.extend(map(committed_message, offsets))
+        return answer
+
+    async def DeleteOffsets(self, request: pb.DeleteOffsetsRequest, context: Any) -> pb.OffsetOutcomes:  # noqa: N802
+        done = await self._core.groups.delete_offsets(delete_offsets_of(request), _caller(request, context))
+        answer = pb.OffsetOutcomes(error=maybe_detail(done.error))
+        await _add_outcomes(answer, done.topics)
+        return answer
+
+    # --- administration -----------------------------------------------------------------------------------------------
+    async def List(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:  # noqa: N802
+        listed = await self._core.groups.list_groups(list_of(request))
+        answer = pb.ListGroupsResponse(error=maybe_detail(listed.error))
+        async for groups in in_pieces(listed.groups):
+            answer.groups.extend(map(listed_message, groups))
+        return answer
+
+    async def Describe(self, request: pb.DescribeGroupRequest, context: Any) -> pb.DescribeGroupResponse:  # noqa: N802
+        described = await self._core.groups.describe_group(DescribeGroup(request.group))
+        answer = described_message(described)
+        async for members in in_pieces(described.members):
+            answer.members.extend(map(described_member_message, members))
+        return answer
+
+    async def Delete(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteGroupResponse:  # noqa: N802
+        done = await self._core.groups.delete_group(DeleteGroup(request.group), _caller(request, context))
+        return pb.DeleteGroupResponse(group=done.group, error=maybe_detail(done.error))
+
+
+def _caller(request: Any, context: Any) -> Caller:
+    return caller_of(request.caller, host_of(context.peer_name))
+
+
+async def _committed(
+    topics: Sequence[TopicCommit], commit: Callable[[Sequence[TopicCommit]], Awaitable[OffsetsCommitted]]
+) -> pb.OffsetOutcomes:
+    """Commits COMMITTED_AT_ONCE partitions at a time, and lets others have the event loop in between. If a later part is
+    refused, the earlier ones stay committed: the caller commits all of it again."""
+    answer = pb.OffsetOutcomes()
+    if sum(len(topic.partitions) for topic in topics) <= COMMITTED_AT_ONCE:
+        await _add_outcomes(answer, (await commit(topics)).topics)
+        return answer
+    for topic in topics:
+        done: list[PartitionOutcome] = []
+        for first in range(0, len(topic.partitions), COMMITTED_AT_ONCE):
+            part = topic._replace(partitions=topic.partitions[first : first + COMMITTED_AT_ONCE])
+            done += (await commit([part])).topics[0].partitions
+            await lane().rest()
+        await _add_outcomes(answer, [TopicOutcome(topic.topic, done, topic.topic_id)])
+    return answer
+
+
+async def _add_outcomes(answer: pb.OffsetOutcomes, topics: Sequence[TopicOutcome]) -> None:
+    for topic in topics:
+        added = answer.topics.add(topic=topic.topic, topic_id=topic.topic_id)
+        async for outcomes in in_pieces(topic.partitions):
+            added.partitions.extend(map(partition_outcome_message, outcomes))

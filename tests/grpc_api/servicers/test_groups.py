@@ -1,0 +1,108 @@
+"""What `tidelog.v1.Groups` adds to the contract: the caller's address, bounds, and requests that a message can hold but the
+contract cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from grpc_api import limits
+from grpc_api.channel import open_channel
+from grpc_api.messages.errors import detail_in
+from grpc_api.proto import groups_pb2 as pb
+from grpc_api.proto.groups_pb2_grpc import GroupsStub
+from grpc_api.servicers.server import GrpcServer, serve_grpc
+from tests.kafka_gateway.memory_core import MemoryCore
+from tests.service.broker.support import until
+
+PROTOCOLS = [pb.MemberProtocol(name="range", metadata=b"\0\1")]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[GrpcServer]:
+    core = MemoryCore()
+    running = await serve_grpc(core, "127.0.0.1", 0)
+    yield running
+    await running.stop(0)
+    core.close()
+
+
+@pytest.fixture
+async def stub(server: GrpcServer) -> AsyncIterator[Any]:
+    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+        stub: Any = GroupsStub(channel)
+        async with asyncio.timeout(20):
+            while await _is_loading(stub):
+                await asyncio.sleep(0.005)
+        yield stub
+
+
+async def _is_loading(stub: Any) -> bool:
+    try:
+        await stub.FetchOffsets(pb.FetchOffsetsRequest(group="g", all=True))
+    except grpc.aio.AioRpcError as failure:
+        assert failure.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
+        return True
+    return False
+
+
+def joining(**fields: Any) -> pb.JoinGroupRequest:
+    return pb.JoinGroupRequest(
+        group="g",
+        protocol_type="consumer",
+        protocols=PROTOCOLS,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=300_000,
+        **fields,
+    )
+
+
+async def reason(call: Any) -> str:
+    """Why the call failed as a whole."""
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await call
+    detail = detail_in(failed.value.trailing_metadata())
+    assert detail is not None
+    return detail.reason
+
+
+async def test_a_members_host_is_its_connections_unless_it_names_another(stub: Any) -> None:
+    joined = await stub.Join(joining(caller=pb.GroupCaller(client_id="app")))
+    described = await stub.Describe(pb.DescribeGroupRequest(group="g"))
+    assert joined.generation == 1
+    assert [(each.client_id, each.client_host) for each in described.members] == [("app", "/127.0.0.1")]
+
+
+async def test_calls_that_wait_for_members_are_bounded(server: GrpcServer, stub: Any) -> None:
+    one = await stub.Join(joining())
+    part = pb.MemberAssignment(member_id=one.member_id, assignment=b"\0")
+    await stub.Sync(pb.SyncGroupRequest(group="g", generation=1, member_id=one.member_id, assignments=[part]))
+    waiting = [stub.Join(joining()) for _ in range(limits.MAX_JOINS)]
+    await until(lambda: server.bounds.joins == limits.MAX_JOINS)
+    assert await reason(stub.Join(joining())) == "Busy"
+    # Members that are there go on: a full bound keeps no heartbeat waiting.
+    beat = await stub.Heartbeat(pb.HeartbeatRequest(group="g", generation=1, member_id=one.member_id))
+    assert beat.error.kafka_error == "REBALANCE_IN_PROGRESS"
+    for each in waiting:
+        each.cancel()
+    await until(lambda: server.bounds.joins == 0 and server.bounds.calls == 0)
+    assert server.bounds.requests.held_bytes == server.bounds.answers.held_bytes == 0
+    assert (await stub.Join(joining(member_id=one.member_id, reason="again"))).leader
+
+
+async def test_requests_that_the_contract_cannot_hold_are_refused(stub: Any) -> None:
+    topic = pb.TopicPartitions(topic="t", partitions=[0])
+    assert await reason(stub.FetchOffsets(pb.FetchOffsetsRequest(group="g", all=True, topics=[topic]))) == (
+        "InvalidRequest"
+    )
+    assert (await stub.FetchOffsets(pb.FetchOffsetsRequest(group="g", topics=[topic]))).topics[0].topic == "t"
+    short = pb.TopicPartitions(topic_id=b"short", partitions=[0])
+    assert await reason(stub.FetchOffsets(pb.FetchOffsetsRequest(group="g", topics=[short]))) == "InvalidRequest"
+    many = pb.TopicPartitions(topic="t", partitions=range(10_001))
+    assert await reason(stub.DeleteOffsets(pb.DeleteOffsetsRequest(group="g", topics=[many]))) == "InvalidRequest"
+    assert await reason(stub.Heartbeat(pb.HeartbeatRequest(member_id="m"))) == "InvalidGroupId"
