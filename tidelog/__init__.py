@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from grpc_api.sdk.cold import AsyncColdBucket as AsyncColdBucket
     from grpc_api.sdk.cold import ColdBucket as ColdBucket
     from grpc_api.sdk.values import Acks as Acks
+    from grpc_api.sdk.values import ConsumerOptions as ConsumerOptions
     from grpc_api.sdk.values import Message as Message
     from grpc_api.sdk.values import ProducerOptions as ProducerOptions
     from grpc_api.sdk.values import ReaderOptions as ReaderOptions
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark_tidelog.arrow_tables import tables as tables
     from storage_tiers.errors import Advice as Advice
     from storage_tiers.errors import LogError as LogError
+    from storage_tiers.types import TopicPartition as TopicPartition
 
 #: Each name and the module that defines it.
 HOMES = {
@@ -40,6 +42,7 @@ HOMES = {
     "BlockingClient": "grpc_api.sdk.blocking",
     "Client": "grpc_api.sdk.client",
     "ColdBucket": "grpc_api.sdk.cold",
+    "ConsumerOptions": "grpc_api.sdk.values",
     "LogError": "storage_tiers.errors",
     "Message": "grpc_api.sdk.values",
     "ProducerOptions": "grpc_api.sdk.values",
@@ -47,6 +50,7 @@ HOMES = {
     "Sent": "grpc_api.sdk.values",
     "Start": "grpc_api.sdk.values",
     "Tables": "pyspark_tidelog",
+    "TopicPartition": "storage_tiers.types",
     "describe": "pyspark_tidelog",
     "tables": "pyspark_tidelog",
 }

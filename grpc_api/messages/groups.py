@@ -51,7 +51,7 @@ def maybe_error(message: Any) -> LogError | None:
 
 
 def caller_message(caller: Caller) -> pb.GroupCaller:
-    return pb.GroupCaller(client_id=caller.client_id, host=caller.host)
+    return pb.GroupCaller(client_id=caller.client_id, host=caller.host or None)
 
 
 def caller_of(message: pb.GroupCaller, address: str) -> Caller:

@@ -22,11 +22,22 @@ import grpc.aio
 from grpc_api.contract.cold import ColdManifest, ColdSegment
 from grpc_api.contract.log import SealedPartition
 from grpc_api.contract.topics import ConfigEntry, TopicDescription
-from grpc_api.sdk.client import DEFAULT_PRODUCER, DEFAULT_READER, SEAL_TIMEOUT_S, Client
+from grpc_api.sdk.client import DEFAULT_CONSUMER, DEFAULT_PRODUCER, DEFAULT_READER, SEAL_TIMEOUT_S, Client
+from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.producer import ThreadedUse
 from grpc_api.sdk.reader import Reader
-from grpc_api.sdk.values import Header, Message, ProducerOptions, ReaderOptions, Sent, Start
+from grpc_api.sdk.values import (
+    ConsumerOptions,
+    GroupInfo,
+    Header,
+    Message,
+    ProducerOptions,
+    ReaderOptions,
+    Sent,
+    Start,
+)
 from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
 
 Answer = TypeVar("Answer")
 
@@ -230,6 +241,53 @@ class BlockingReader:
         self._loop.run(self._reader.close())
 
 
+class BlockingGroupConsumer:
+    """Made by `BlockingClient.consumer`: `for message in consumer`. The records held are the asyncio consumer's own: it touches
+    them only while this thread waits for it."""
+
+    def __init__(self, loop: _Loop, consumer: GroupConsumer) -> None:
+        self._loop = loop
+        self._consumer = consumer
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        while (message := self.poll(None)) is None:
+            pass
+        return message
+
+    def poll(self, timeout_s: float | None) -> Message | None:
+        """The next record; None if none arrives within `timeout_s`."""
+        if self._consumer.is_disturbed or not self._consumer.handover:
+            try:
+                self._loop.run(self._consumer.fill(), timeout_s)
+            except TimeoutError:
+                return None
+        return self._consumer.handover.next()
+
+    def take(self, most: int = MESSAGES_A_TURN, timeout_s: float | None = None) -> list[Message]:
+        """Up to `most` records, as soon as there is at least one; none if none comes within `timeout_s`."""
+        return self._loop.run(self._consumer.take(most, timeout_s))
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this member reads now."""
+        return self._consumer.assignment
+
+    @property
+    def position(self) -> Mapping[TopicPartition, int]:
+        """The next offset of each partition, below which the program has processed everything."""
+        return self._consumer.position
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commits that all records taken so far are processed, or these offsets."""
+        self._loop.run(self._consumer.commit(offsets))
+
+    def _close(self, *, processed: bool) -> None:
+        self._loop.run(self._consumer.close(processed=processed))
+
+
 class BlockingClient:
     """Made by `connect`."""
 
@@ -275,6 +333,20 @@ class BlockingClient:
         finally:
             reader.close()
 
+    @contextmanager
+    def consumer(
+        self, group: str, topics: Sequence[str], options: ConsumerOptions = DEFAULT_CONSUMER
+    ) -> Iterator[BlockingGroupConsumer]:
+        """A member of the consumer group for the block, as of the asyncio client. One thread at a time uses it."""
+        opened = self._loop.run(_now(self._client.open_consumer, group, topics, options))
+        consumer = BlockingGroupConsumer(self._loop, opened)
+        try:
+            yield consumer
+        except BaseException:
+            consumer._close(processed=False)
+            raise
+        consumer._close(processed=True)
+
     def offsets(self, topic: str, at: str | datetime) -> dict[int, int | None]:
         return self._loop.run(self._client.offsets(topic, at))
 
@@ -313,6 +385,22 @@ class BlockingClient:
 
     def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         self._loop.run(self._client.alter_configs(topic, changes))
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+    def groups(self) -> Mapping[str, str]:
+        return self._loop.run(self._client.groups())
+
+    def group(self, name: str) -> GroupInfo:
+        return self._loop.run(self._client.group(name))
+
+    def delete_group(self, name: str) -> None:
+        self._loop.run(self._client.delete_group(name))
+
+    def group_offsets(self, name: str) -> dict[TopicPartition, int]:
+        return self._loop.run(self._client.group_offsets(name))
+
+    def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
+        self._loop.run(self._client.alter_group_offsets(name, offsets))
 
     # --- the bucket ---------------------------------------------------------------------------------------------------
     def seal(self, topic: str, *, timeout_s: float = SEAL_TIMEOUT_S) -> Sequence[SealedPartition]:

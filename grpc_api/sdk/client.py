@@ -1,10 +1,11 @@
-"""The asyncio client of a node: producers, readers and topic administration.
+"""The asyncio client of a node: producers, readers, consumer groups and administration.
 
     async with Client.connect("127.0.0.1:9093") as client:
         async with client.producer() as producer:
             await producer.send("orders", b"book", key=b"alice")
-        async for message in client.reader("orders", start="earliest"):
-            ...
+        async with client.consumer("billing", ["orders"]) as consumer:
+            async for message in consumer:
+                ...
 
 Every method raises LogErrors (`storage_tiers.errors`). The message tells a person what to do, `advice` tells a program.
 """
@@ -29,16 +30,27 @@ from grpc_api.contract.topics import (
 )
 from grpc_api.preflight import require_grpc
 from grpc_api.remote import RemoteCore
-from grpc_api.sdk.checking import checked_address, checked_configs
+from grpc_api.sdk.checking import checked_address, checked_configs, checked_topic
+from grpc_api.sdk.consumer import GroupConsumer
+from grpc_api.sdk.group_admin import GroupAdmin
 from grpc_api.sdk.producer import Producer, ThreadedUse
 from grpc_api.sdk.reader import Reader
-from grpc_api.sdk.values import ProducerOptions, ReaderOptions, Start, checked_start, start_ms
+from grpc_api.sdk.values import (
+    ConsumerOptions,
+    GroupInfo,
+    ProducerOptions,
+    ReaderOptions,
+    Start,
+    checked_start,
+    start_ms,
+)
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicPartition
 
 DEFAULT_PRODUCER = ProducerOptions()
 DEFAULT_READER = ReaderOptions()
+DEFAULT_CONSUMER = ConsumerOptions()
 SEAL_TIMEOUT_S = 60.0
 
 
@@ -48,6 +60,7 @@ class Client:
     def __init__(self, node: NodeChannel) -> None:
         self._node = node
         self._core = RemoteCore(node)
+        self._groups = GroupAdmin(node, self._core.groups)
 
     @classmethod
     @asynccontextmanager
@@ -100,6 +113,27 @@ class Client:
             start=start,
             options=options,
         )
+
+    @asynccontextmanager
+    async def consumer(
+        self, group: str, topics: Sequence[str], options: ConsumerOptions = DEFAULT_CONSUMER
+    ) -> AsyncIterator[GroupConsumer]:
+        """A member of the consumer group for the block; it joins when it is first asked for records. At the end of the block it
+        commits, unless `auto_commit_s` is None, and leaves. A block that ends by an exception has not processed what it took
+        last."""
+        consumer = self.open_consumer(group, topics, options)
+        try:
+            yield consumer
+        except BaseException:
+            await consumer.close(processed=False)
+            raise
+        await consumer.close()
+
+    def open_consumer(self, group: str, topics: Sequence[str], options: ConsumerOptions) -> GroupConsumer:
+        """A consumer that its caller closes."""
+        if isinstance(topics, str) or not topics:
+            raise InvalidRequest(f"a consumer subscribes to one topic or several, as ['orders'], not to {topics!r}")
+        return GroupConsumer(self._node, self._core, group, [checked_topic(each) for each in topics], options)
 
     async def offsets(self, topic: str, at: str | datetime) -> dict[int, int | None]:
         """Each partition's first offset ("earliest"), end ("latest"), or first offset at or after a moment (a datetime or ISO
@@ -171,6 +205,26 @@ class Client:
             for name, value in checked_configs(changes).items()
         ]
         await self._core.configs.alter_configs(Resource(ResourceKind.TOPIC, topic), alterations)
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+    async def groups(self) -> Mapping[str, str]:
+        """All consumer groups, with their states."""
+        return await self._groups.list()
+
+    async def group(self, name: str) -> GroupInfo:
+        return await self._groups.describe(name)
+
+    async def delete_group(self, name: str) -> None:
+        """Deletes a group without members, and its offsets."""
+        await self._groups.delete(name)
+
+    async def group_offsets(self, name: str) -> dict[TopicPartition, int]:
+        """The offsets that the group has committed; each is the next one to read."""
+        return await self._groups.offsets(name)
+
+    async def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Moves offsets of a group without members; None deletes one. Not all or none: on an error ask `group_offsets`."""
+        await self._groups.alter_offsets(name, offsets)
 
     # --- the bucket ---------------------------------------------------------------------------------------------------
     async def seal(self, topic: str, *, timeout_s: float = SEAL_TIMEOUT_S) -> Sequence[SealedPartition]:

@@ -17,22 +17,21 @@ import grpc.aio
 
 from grpc_api.channel import NodeChannel
 from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
-from grpc_api.messages.errors import error_of_call, retriable
+from grpc_api.messages.errors import error_of_call
 from grpc_api.messages.log import aborted_of
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.decoding import messages
+from grpc_api.sdk.patience import Patience
 from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, checked_start, start_ms
-from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
 from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.types import TopicPartition
 
 #: How long the node may be silent on a stream, and so the pause between checks for new partitions.
 SILENCE_MS = 500
-RETRY = BackoffSettings(first=0.05, longest=2.0)
 
 
 class _TakenAhead(NamedTuple):
@@ -61,14 +60,12 @@ class Reader:
         self._address = node.address
         self._log = log
         self._topics = topics
-        self._clock = node.clock
         self._topic = topic
         self._wanted = partitions
         self._start = start
         self._options = options
         self._isolation = Isolation.READ_COMMITTED if options.committed_only else Isolation.READ_UNCOMMITTED
-        self._backoff = Backoff(RETRY, node.rng)
-        self._away_since: float | None = None
+        self._patience = Patience(node, options.retry_s)
         self._began = False
         self.position: dict[int, int] = {}
         self._ends: dict[int, int] = {}
@@ -174,8 +171,8 @@ class Reader:
             rest = [partition for partition in partitions if partition not in found]
             failure = await self._look_up(rest, timestamp, found)
             if failure is not None:
-                await self._pause(failure)
-        self._away_since = None
+                await self._patience.pause(failure)
+        self._patience.succeeded()
         return found
 
     async def _look_up(self, partitions: Sequence[int], timestamp: int, found: dict[int, int]) -> LogError | None:
@@ -235,8 +232,7 @@ class Reader:
         if response is grpc.aio.EOF:
             self._hang_up()
             return
-        self._away_since = None
-        self._backoff.succeeded()
+        self._patience.succeeded()
         for part in response.partitions:
             if part.records:
                 self._hold(self._order[part.index], part)
@@ -287,7 +283,7 @@ class Reader:
         if isinstance(error, OffsetOutOfRange) and self._options.out_of_range is not OutOfRange.FAIL:
             await self._back_into_range()
             return
-        await self._pause(error)
+        await self._patience.pause(error)
 
     async def _back_into_range(self) -> None:
         partitions = list(self.position)
@@ -297,16 +293,6 @@ class Reader:
         for partition, offset in self.position.items():
             if not begins[partition] <= offset <= ends[partition]:
                 self.position[partition] = chosen[partition]
-
-    async def _pause(self, error: LogError) -> None:
-        """Waits before the next attempt. Raises the error if it is final, or has lasted too long."""
-        now = self._clock.monotonic()
-        if self._away_since is None:
-            self._away_since = now
-        if not retriable(error) or now - self._away_since >= self._options.retry_s:
-            self._away_since = None
-            raise error
-        await self._clock.sleep(self._backoff.next_delay())
 
     def _hang_up(self) -> None:
         if self._call is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from storage_tiers.errors import InvalidConfig, InvalidRequest
 from storage_tiers.records.codecs import Codec
+from storage_tiers.types import TopicPartition
 
 Header = tuple[str, bytes | None]
 
@@ -39,6 +40,25 @@ class Sent(NamedTuple):
     topic: str
     partition: int
     offset: int
+
+
+class GroupMemberInfo(NamedTuple):
+    """A member of a consumer group, with its partitions while the group is stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: Sequence[TopicPartition]
+
+
+class GroupInfo(NamedTuple):
+    """A consumer group. `state` is Kafka's name, as "Stable"; `assignor` is "" unless the group is stable."""
+
+    name: str
+    state: str
+    assignor: str
+    members: Sequence[GroupMemberInfo]
 
 
 #: Where a reader begins: at the first record ("earliest"), after the last one ("latest"), at the first record at or after a
@@ -119,6 +139,56 @@ class ReaderOptions:
             raise InvalidConfig("fetch_bytes must be above 0 and at most 32 MiB")
         if self.retry_s < 0:
             raise InvalidConfig("retry_s must not be negative")
+
+
+#: Kafka's assignors that a member of a group may offer.
+ASSIGNORS = ("range", "cooperative-sticky")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """Options of a member of a consumer group. InvalidConfig if they contradict each other.
+
+    `start` is where a partition begins of which the group has committed no offset, or one that the log no longer has.
+    `auto_commit_s` is the time in seconds between commits of what the program has processed; None: only `commit` commits.
+    `assignors` are offered in this order; with "range" among them, a member gives up all partitions at every rebalance.
+    `instance_id` makes the member static: it keeps its partitions over a restart within `session_s`. `heartbeat_s` is the
+    time in seconds between two heartbeats, `session_s` that without any after which the group goes on without the member,
+    `processing_s` that between two requests for records. `fetch_bytes`, `committed_only` and `retry_s` are as in
+    ReaderOptions."""
+
+    start: Literal["earliest", "latest"] = "earliest"
+    auto_commit_s: float | None = 5.0
+    assignors: Sequence[str] = ASSIGNORS
+    instance_id: str | None = None
+    client_id: str = "tidelog"
+    session_s: float = 45.0
+    heartbeat_s: float = 3.0
+    processing_s: float = 300.0
+    fetch_bytes: int = 1 << 20
+    committed_only: bool = True
+    retry_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.start not in ("earliest", "latest"):
+            raise InvalidConfig(f"a consumer starts at 'earliest' or 'latest', not at {self.start!r}")
+        unknown = [each for each in self.assignors if each not in ASSIGNORS]
+        if unknown or not self.assignors:
+            raise InvalidConfig(f"assignors are some of {', '.join(ASSIGNORS)}, not {list(self.assignors)}")
+        if not 0 < self.heartbeat_s < self.session_s or self.processing_s <= 0:
+            raise InvalidConfig("heartbeat_s must be above 0 and below session_s, and processing_s above 0")
+        if self.auto_commit_s is not None and self.auto_commit_s < 0:
+            raise InvalidConfig("auto_commit_s must not be negative; None ends automatic commits")
+        self.reader()
+
+    def reader(self) -> ReaderOptions:
+        """How the member reads its partitions."""
+        return ReaderOptions(
+            fetch_bytes=self.fetch_bytes,
+            committed_only=self.committed_only,
+            out_of_range=OutOfRange(self.start),
+            retry_s=self.retry_s,
+        )
 
 
 def checked_start(start: Any) -> Start:

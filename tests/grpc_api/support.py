@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -37,8 +37,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served(directory: Path, store: FaultyStore | None = None) -> AsyncIterator[Served]:
-    async with running(directory, store) as node:
+async def served(
+    directory: Path, store: FaultyStore | None = None, broker: Mapping[str, str] | None = None
+) -> AsyncIterator[Served]:
+    async with running(directory, store, broker) as node:
         started = Served(node, await serve_grpc(node.core, "127.0.0.1", 0))
         try:
             yield started

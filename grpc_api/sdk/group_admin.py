@@ -1,0 +1,119 @@
+"""Consumer groups as an administrator sees them: lists, describes and deletes groups, reads and moves their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from grpc_api.channel import NodeChannel
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.groups import (
+    NO_GENERATION,
+    UNKNOWN_MEMBER,
+    DeleteGroup,
+    DescribeGroup,
+    ListGroups,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetsDeleted,
+    TopicOutcome,
+    TopicPartitionIndexes,
+)
+from grpc_api.remote_groups import RemoteGroups
+from grpc_api.sdk.consumer_protocol import CONSUMER, decode_assignment
+from grpc_api.sdk.membership import AFTER, Next, topic_commits
+from grpc_api.sdk.patience import Patience
+from grpc_api.sdk.values import GroupInfo, GroupMemberInfo
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
+
+#: Seconds that a coordinator may take to be there.
+PATIENCE_S = 30.0
+_CALLER = Caller("User:ANONYMOUS", "tidelog", "")
+
+
+class _Answer(Protocol):
+    @property
+    def error(self) -> LogError | None: ...
+
+
+Answered = TypeVar("Answered", bound=_Answer)
+
+
+class GroupAdmin:
+    def __init__(self, node: NodeChannel, groups: RemoteGroups) -> None:
+        self._node = node
+        self._groups = groups
+
+    async def list(self) -> Mapping[str, str]:
+        """Each group's state."""
+        listed = await self._settled(None, lambda: self._groups.list_groups(ListGroups()))
+        return {each.group: each.state for each in sorted(listed.groups)}
+
+    async def describe(self, group: str) -> GroupInfo:
+        found = await self._settled(group, lambda: self._groups.describe_group(DescribeGroup(group)))
+        members = [
+            GroupMemberInfo(
+                each.member_id,
+                each.group_instance_id,
+                each.client_id,
+                each.client_host,
+                decode_assignment(each.assignment) if found.protocol_type == CONSUMER else (),
+            )
+            for each in found.members
+        ]
+        return GroupInfo(group, found.state, found.protocol, members)
+
+    async def delete(self, group: str) -> None:
+        await self._settled(group, lambda: self._groups.delete_group(DeleteGroup(group), _CALLER))
+
+    async def offsets(self, group: str) -> dict[TopicPartition, int]:
+        fetched = await self._settled(group, lambda: self._groups.fetch_offsets(OffsetFetch(group, None)))
+        return {
+            TopicPartition(topic.topic, each.partition): each.offset
+            for topic in fetched.topics
+            for each in topic.partitions
+        }
+
+    async def alter_offsets(self, group: str, offsets: Mapping[TopicPartition, int | None]) -> None:
+        kept = {partition: offset for partition, offset in offsets.items() if offset is not None}
+        if kept:
+            commit = OffsetCommit(group, NO_GENERATION, UNKNOWN_MEMBER, None, topic_commits(kept))
+            await self._settled(group, lambda: self._committed(commit))
+        gone: dict[str, list[int]] = {}
+        for partition, offset in offsets.items():
+            if offset is None:
+                gone.setdefault(partition.topic, []).append(partition.partition)
+        if gone:
+            delete = OffsetDelete(group, [TopicPartitionIndexes(*each) for each in gone.items()])
+            await self._settled(group, lambda: self._deleted(delete))
+
+    async def _committed(self, commit: OffsetCommit) -> OffsetsDeleted:
+        done = await self._groups.commit_offsets(commit, _CALLER)
+        return OffsetsDeleted(_first_error(done.topics))
+
+    async def _deleted(self, delete: OffsetDelete) -> OffsetsDeleted:
+        done = await self._groups.delete_offsets(delete, _CALLER)
+        return OffsetsDeleted(done.error or _first_error(done.topics))
+
+    async def _settled(self, group: str | None, ask: Callable[[], Awaitable[Answered]]) -> Answered:
+        """The answer; its error is raised. Asked again while the group's coordinator is made or loaded."""
+        patience = Patience(self._node, PATIENCE_S)
+        while True:
+            try:
+                if group is not None:
+                    await self._groups.coordinator(group)
+                answer = await ask()
+                if answer.error is not None:
+                    raise answer.error
+            except LogError as error:
+                if AFTER.get(type(error)) is not Next.WAIT:
+                    raise
+                await patience.pause(error)
+            else:
+                return answer
+
+
+def _first_error(topics: Sequence[TopicOutcome]) -> LogError | None:
+    return next((each.error for topic in topics for each in topic.partitions if each.error is not None), None)

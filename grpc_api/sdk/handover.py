@@ -1,0 +1,63 @@
+"""Records on their way from a consumer to its program, and how far the program has processed them. Pure.
+
+A record counts as processed when the program asks for the next one, or says so by committing or by leaving in peace.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from grpc_api.sdk.values import Message
+from storage_tiers.types import TopicPartition
+
+
+class Handover:
+    """`position` is the offset of each partition below which all is processed."""
+
+    def __init__(self) -> None:
+        self.position: dict[TopicPartition, int] = {}
+        self._held: deque[Message] = deque()
+        self._in_work: Sequence[Message] = ()
+
+    def __len__(self) -> int:
+        """Records that the program has not taken."""
+        return len(self._held)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the program has processed all that was there."""
+        return not self._held and not self._in_work
+
+    def add(self, messages: Iterable[Message]) -> None:
+        self._held.extend(messages)
+
+    def next(self) -> Message | None:
+        """The next record; those taken before are processed."""
+        self.processed()
+        if not self._held:
+            return None
+        message = self._held.popleft()
+        self._in_work = (message,)
+        return message
+
+    def take(self, most: int) -> list[Message]:
+        """Up to `most` records; those taken before are processed."""
+        self.processed()
+        taken = [self._held.popleft() for _ in range(min(most, len(self._held)))]
+        self._in_work = taken
+        return taken
+
+    def processed(self) -> None:
+        """What the program has taken is processed."""
+        for message in self._in_work:
+            partition = TopicPartition(message.topic, message.partition)
+            if partition in self.position:  # else it was taken away meanwhile
+                self.position[partition] = message.offset + 1
+        self._in_work = ()
+
+    def restart(self, position: dict[TopicPartition, int]) -> None:
+        """Drops the records that the program has not taken; reading goes on from `position`."""
+        self._held.clear()
+        self._in_work = ()
+        self.position = position
