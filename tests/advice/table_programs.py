@@ -184,6 +184,7 @@ SPARK_ROWS = (
 )
 
 _GROUP = "tests/service/cli/client/test_group.py::test_"
+_CONSUME_GROUP = "tests/service/cli/client/test_consume_group.py::test_"
 
 GROUP_COMMAND_ROWS = (
     row("name one of --to, --shift-by", _GROUP + "every_position_is_one_to_continue_from"),
@@ -197,6 +198,15 @@ GROUP_COMMAND_ROWS = (
         _GROUP + "offsets_move_by_records_stay_or_come_from_a_file",
     ),
     row("has committed no offset of …; use --to", _GROUP + "offsets_move_by_records_stay_or_come_from_a_file"),
+    row(
+        "leave --partition out|leave --to out, or use --exit-at-end|a group has a name; give one",
+        _CONSUME_GROUP + "words_that_a_group_contradicts_are_refused",
+        _CONSUME_GROUP + "the_next_run_goes_on_where_the_last_one_ended",
+    ),
+    row(
+        "use `tidelog group reset-offsets` to move the group",
+        _CONSUME_GROUP + "from_is_for_partitions_without_an_offset",
+    ),
     row("Run it again with --execute", _GROUP + "without_execute_nothing_is_changed"),
     row("stop the members first", _GROUP + "members_are_shown_and_keep_their_offsets"),
 )

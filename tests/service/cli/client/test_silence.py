@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.client import consume, produce, silence
+from service.cli.client import following, produce, silence
 from tests.faults.clients import seal
 from tests.service.cli.support import tidelog
 from tests.support.clients import TIERED, create, until
@@ -41,7 +41,7 @@ def test_a_wait_for_missing_records_is_reported(tmp_path: Path, monkeypatch: pyt
         raise Said(line)
 
     monkeypatch.setattr(silence, "SILENCE_S", 0.5)
-    monkeypatch.setattr(consume, "report", report)
+    monkeypatch.setattr(following, "report", report)
     with Node(tmp_path) as node:
         create(node, "t", 1, TIERED)
         send(node, "t", 10)

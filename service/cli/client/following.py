@@ -1,0 +1,300 @@
+"""Reads records by librdkafka and prints them: partitions that the command assigns itself, or those that a group assigns.
+
+Without an end both follow the log, and wait for a node that goes away. With an end a node that goes away is an error, and
+records that arrive after the start are not awaited.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from service.cli.client import silence
+from service.cli.client.positions import LATEST, Place, Position, Unit, find_offsets, topic_partitions
+from service.cli.client.record_format import Format, ShownRecord
+from service.cli.client.waiting import why_nothing_comes
+from service.cli.errors import CommandError, report
+from service.cli.kafka import REQUEST_TIMEOUT_S, as_command_error, client_config, explain
+from service.cli.listener import require_reachable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+#: librdkafka's consumer requires a group id, although it joins no group.
+GROUP = "tidelog-cli"
+BATCH = 1000
+POLL_S = 0.05
+#: How long the node may delay an empty Fetch; librdkafka reports the end of a partition only after it.
+FOLLOWING_WAIT_MS = 500
+ENDING_WAIT_MS = 50
+#: Silences before a member that has not joined says so: a group waits `group.initial.rebalance.delay.ms` for members.
+SILENT_JOINS = 2
+_TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
+
+
+class Follower:
+    """One consumer and its end conditions. Not thread-safe."""
+
+    def __init__(
+        self, bootstrap: str, show: Format, max_messages: int | None, exit_at_end: bool, *, config: dict[str, Any]
+    ) -> None:
+        from confluent_kafka import Consumer
+
+        self._bootstrap = bootstrap
+        self._show = show
+        self._left = max_messages
+        self._stopped = False
+        self._exit_at_end = exit_at_end
+        #: Partitions not at their end yet, and those among them that still have records to print.
+        self._unfinished: set[Place] = set()
+        self._behind: set[Place] = set()
+        self._lost = False
+        self._consumer: Consumer = Consumer(
+            {
+                **client_config(bootstrap),
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": ENDING_WAIT_MS if exit_at_end else FOLLOWING_WAIT_MS,
+                "error_cb": self._on_error,
+                **config,
+            }
+        )
+
+    def begin(self) -> None:
+        """Asks for the partitions. KafkaException or CommandError if there are none such."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        quiet = silence.Silence()
+        while not self._done():
+            batch = self._consumer.consume(min(BATCH, self._left or BATCH), POLL_S)
+            for message in batch:
+                self._take(message)
+            if batch:
+                quiet.heard()
+                sys.stdout.flush()
+                self._printed(batch)
+            elif self._is_waiting() and quiet.due():
+                self._say_silence(quiet)
+            if self._lost and not batch:
+                self._on_lost()
+
+    def stop(self) -> None:
+        """Ends `run` within POLL_S. For signal handlers, whose exceptions could be lost."""
+        self._stopped = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C interrupts a blocked write
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _done(self) -> bool:
+        return self._stopped or self._left == 0 or (self._exit_at_end and not self._unfinished)
+
+    def _is_waiting(self) -> bool:
+        return bool(self._behind)
+
+    def _say_silence(self, quiet: silence.Silence) -> None:
+        topic, number = min(self._behind)
+        more = f" and {len(self._behind) - 1} more" if len(self._behind) > 1 else ""
+        why = why_nothing_comes(self._bootstrap, sorted(self._behind))
+        report(f"no records for {silence.SILENCE_S:g} s, and {topic}-{number}{more} not read to the end: {why}")
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        place: Place = (message.topic() or "", message.partition() or 0)
+        if error is None:
+            self._lost = False
+            self._take_record(place, message)
+        elif error.name() == "_PARTITION_EOF":
+            self._unfinished.discard(place)
+            self._behind.discard(place)
+        elif error.name() == "_AUTO_OFFSET_RESET":
+            raise self._out_of_range(place)
+        else:
+            what = f"cannot read {place[0]}-{place[1]}" if message.topic() else "cannot read"
+            raise explain(self._bootstrap, error, what)
+
+    def _take_record(self, place: Place, message: Message) -> None:
+        self._behind.add(place)
+        sys.stdout.buffer.write(self._show(_record(message)))
+        if self._left is not None:
+            self._left -= 1
+
+    def _printed(self, messages: Sequence[Message]) -> None:
+        """All of these are with whoever reads the output."""
+
+    def _out_of_range(self, place: Place) -> CommandError:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            start, end = self._consumer.get_watermark_offsets(TopicPartition(*place), REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            return as_command_error(self._bootstrap, error, f"cannot find the offsets of {place[0]}-{place[1]}")
+        return CommandError(
+            f"cannot read {place[0]}-{place[1]} there: its log starts at offset {start} and ends at {end}; "
+            "give --from an offset between them, beginning or end"
+        )
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self._lost = True
+
+    def _on_lost(self) -> None:
+        self._lost = False
+        if self._exit_at_end or self._left is not None:
+            require_reachable(self._bootstrap)
+        else:
+            report(f"lost the node at {self._bootstrap}; waiting for it")
+
+
+# --- partitions that the command assigns ------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ConsumedRange:
+    """Where to start in a partition, as librdkafka takes it, and the first offset not to print; None: no end."""
+
+    start: int
+    stop: int | None
+
+
+class Ranges(NamedTuple):
+    """What the command line names. `partitions` None: all; `bound` None: no end."""
+
+    topics: Sequence[str]
+    partitions: Sequence[int] | None
+    begin: Position
+    bound: Position | None
+
+
+class RangeFollower(Follower):
+    """Reads the ranges that the command line gives. It joins no group and commits no offset."""
+
+    def __init__(
+        self, bootstrap: str, show: Format, max_messages: int | None, exit_at_end: bool, *, ranges: Ranges
+    ) -> None:
+        config = {"group.id": GROUP, "enable.auto.commit": False, "auto.offset.reset": "error"}
+        super().__init__(bootstrap, show, max_messages, exit_at_end, config=config)
+        self._ranges = ranges
+        self._spans: dict[Place, ConsumedRange] = {}
+
+    def begin(self) -> None:
+        from confluent_kafka import TopicPartition
+
+        topics, partitions, begin, bound = self._ranges
+        places = topic_partitions(self._bootstrap, self._consumer, topics, partitions)
+        self._spans = _spans(self._bootstrap, self._consumer, places, begin, bound)
+        self._unfinished = set(self._spans)
+        self._behind = set(self._spans)
+        self._consumer.assign([TopicPartition(*place, span.start) for place, span in self._spans.items()])
+
+    def _take_record(self, place: Place, message: Message) -> None:
+        stop, offset = self._spans[place].stop, message.offset() or 0
+        if stop is not None and offset >= stop:
+            self._finish(place)
+            return
+        super()._take_record(place, message)
+        if stop is not None and offset + 1 >= stop:
+            self._finish(place)
+
+    def _finish(self, place: Place) -> None:
+        """Stops reading the partition."""
+        from confluent_kafka import TopicPartition
+
+        self._behind.discard(place)
+        if place in self._unfinished:
+            self._unfinished.discard(place)
+            self._consumer.pause([TopicPartition(*place)])
+
+
+def _spans(
+    bootstrap: str, consumer: Consumer, places: Sequence[Place], begin: Position, bound: Position | None
+) -> dict[Place, ConsumedRange]:
+    """The range to read of each partition, without empty ranges."""
+    if bound is None and begin.is_an_end:
+        return {place: ConsumedRange(begin.value, None) for place in places}  # librdkafka uses the same numbers
+    starts = find_offsets(bootstrap, consumer, places, begin)
+    if bound is None:
+        return {place: ConsumedRange(start, None) for place, start in starts.items()}
+    ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
+    stops = find_offsets(bootstrap, consumer, places, bound)
+    stops = {place: min(stop, ends[place]) for place, stop in stops.items()}
+    return {place: ConsumedRange(starts[place], stops[place]) for place in places if starts[place] < stops[place]}
+
+
+# --- partitions that a group assigns ----------------------------------------------------------------------------------
+class GroupSubscription(NamedTuple):
+    """`begin` is where a partition begins of which the group has no offset: the beginning or the end."""
+
+    group: str
+    topics: Sequence[str]
+    begin: Position
+
+
+class GroupFollower(Follower):
+    """A member of a group. It commits what it has printed: every 5 s, before it gives up partitions, and when it ends."""
+
+    def __init__(
+        self, bootstrap: str, show: Format, max_messages: int | None, exit_at_end: bool, *, member: GroupSubscription
+    ) -> None:
+        reset = "latest" if member.begin.value == LATEST else "earliest"
+        config = {"group.id": member.group, "enable.auto.commit": True, "auto.offset.reset": reset}
+        super().__init__(bootstrap, show, max_messages, exit_at_end, config=config)
+        self._member = member
+        self._group = member.group
+        self._has_joined = False
+        self._silent_joins = 0
+
+    def begin(self) -> None:
+        topics = self._member.topics
+        topic_partitions(self._bootstrap, self._consumer, topics, None)  # refuses a topic that does not exist
+        self._consumer.subscribe(list(topics), on_assign=self._on_assign)
+
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._has_joined = True
+        self._unfinished = {(each.topic, each.partition) for each in partitions}
+        self._behind = set(self._unfinished)
+
+    def _done(self) -> bool:
+        if not self._has_joined:
+            return self._stopped
+        return super()._done()
+
+    def _is_waiting(self) -> bool:
+        return not self._has_joined or not self._consumer.assignment() or super()._is_waiting()
+
+    def _say_silence(self, quiet: silence.Silence) -> None:
+        if self._behind:
+            super()._say_silence(quiet)
+        elif self._has_joined:
+            report(f"group {self._group} gives this member no partition: it has more members than partitions")
+        else:
+            self._silent_joins += 1
+            if self._silent_joins < SILENT_JOINS:
+                quiet.heard()
+            else:
+                report(f"waiting to join group {self._group}: {why_nothing_comes(self._bootstrap, ())}")
+
+    def _printed(self, messages: Sequence[Message]) -> None:
+        from confluent_kafka import KafkaException
+
+        for message in messages:
+            if message.error() is None:
+                with suppress(KafkaException):  # its partition was taken away meanwhile
+                    self._consumer.store_offsets(message)
+
+
+def _record(message: Message) -> ShownRecord:
+    kind, timestamp = message.timestamp()
+    return ShownRecord(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        timestamp,
+        _TIMESTAMP_TYPES.get(kind),
+        message.key(),
+        message.value(),
+        cast("Sequence[tuple[str, bytes | None]]", message.headers() or ()),
+    )
