@@ -127,10 +127,7 @@ class RemoteGroups:
         return OffsetsDeleted(maybe_error(answer), outcomes_of(answer))
 
     # --- administration -----------------------------------------------------------------------------------------------
-    def list_groups(self, request: ListGroups) -> asyncio.Future[GroupsListed]:
-        return asyncio.ensure_future(self._list_groups(request))
-
-    async def _list_groups(self, request: ListGroups) -> GroupsListed:
+    async def list_groups(self, request: ListGroups) -> GroupsListed:
         wanted = pb.ListGroupsRequest(states=sorted(request.states), types=sorted(request.types))
         return listed_of(await self._decided(self._stub.List(wanted, timeout=CALL_TIMEOUT_S)))
 

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from grpc_api.contract.node import NodeCore
@@ -34,7 +34,7 @@ from kafka_gateway.handlers.fetch import FetchHandler
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
 from kafka_gateway.registry import Api, by_key
-from kafka_gateway.reply import CloseConnection, DelayedReply, Handler, Reply
+from kafka_gateway.reply import CloseConnection, DelayedReply, Handler, Made, Reply
 from kafka_gateway.session import GatewayCounters, GatewaySession
 from storage_tiers.errors import RequestTimedOut
 
@@ -42,8 +42,10 @@ from storage_tiers.errors import RequestTimedOut
 REQUESTS_A_TURN = 256
 #: Memory that a delayed Fetch uses, as a multiple of its request: 400 bytes for a partition that takes 16 in the request.
 DELAYED_FETCH_FACTOR = 25
-#: Smaller Fetch requests, those of most consumers, are not counted.
-UNCOUNTED_FETCH_BYTES = 1 << 10
+#: Smaller requests that wait, those of most consumers, are not counted.
+UNCOUNTED_BYTES = 1 << 10
+#: APIs whose requests may wait for minutes (Fetch, JoinGroup, SyncGroup), and are given up when their client disconnects.
+GIVEN_UP = frozenset({FETCH, 11, 14})
 #: The clock of turns and of request metrics, in seconds. The event loop's own is too coarse for both.
 SECONDS = time.perf_counter  # noqa: TID251 - the shell
 
@@ -148,15 +150,15 @@ class Dispatcher:
         if isinstance(reply, DelayedReply):
             pending = connection.delay(api_key)
             session.futures[pending] = (api_key, reply.future)
-            if api_key == FETCH and connection.request_size > UNCOUNTED_FETCH_BYTES:
-                session.working_bytes = DELAYED_FETCH_FACTOR * connection.request_size
+            if api_key in GIVEN_UP and connection.request_size > UNCOUNTED_BYTES:
+                session.working_bytes = connection.request_size * (DELAYED_FETCH_FACTOR if api_key == FETCH else 1)
             since = self.turn_began, SECONDS()
             reply.future.add_done_callback(functools.partial(self._answered, session, pending, reply, api_key, since))
         elif asyncio.iscoroutine(reply):
             pending = connection.delay(ALONE)
             session.working_bytes = connection.request_size * (DELAYED_FETCH_FACTOR if api_key == FETCH else 1)
             task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
-            if api_key == FETCH:
+            if api_key in GIVEN_UP:
                 session.futures[pending] = (api_key, task)
             self._tasks.add(task)
             since = self.turn_began, SECONDS()
@@ -176,10 +178,8 @@ class Dispatcher:
     ) -> None:
         """The future of a delayed reply has ended."""
         session.futures.pop(pending, None)
-        if api_key == FETCH:
-            session.working_bytes = 0
         self._count_delayed(session, api_key, since)
-        pieces: Sequence[Piece] = ()
+        pieces: Made = ()
         try:
             if not future.cancelled():
                 failure = future.exception()
@@ -192,21 +192,38 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - one connection ends, the others continue
             self._defect(session, error)
             return
-        self._owner.complete(session, pending, pieces)
+        if asyncio.iscoroutine(pieces):
+            self._finish_in_task(session, pending, api_key, pieces)
+        else:
+            session.working_bytes = 0
+            self._owner.complete(session, pending, pieces)
+
+    def _finish_in_task(
+        self,
+        session: GatewaySession,
+        pending: PendingReply,
+        api_key: int,
+        made: Coroutine[Any, Any, Sequence[Piece]],
+    ) -> None:
+        """A delayed answer is large: it is made in slices."""
+        task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(made)
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._worked, session, pending, api_key, None))
 
     def _worked(
         self,
         session: GatewaySession,
         pending: PendingReply,
         api_key: int,
-        since: tuple[float, float],
+        since: tuple[float, float] | None,
         task: asyncio.Task[Sequence[Piece]],
     ) -> None:
         """The task of a request has ended."""
         self._tasks.discard(task)
         session.futures.pop(pending, None)
         session.working_bytes = 0
-        self._count_delayed(session, api_key, since)
+        if since is not None:  # else it was counted when its future ended
+            self._count_delayed(session, api_key, since)
         if task.cancelled():
             self._owner.close(session, "" if session.client.has_left else "its request was cancelled")
         elif isinstance(failure := task.exception(), InvalidFrame | Malformed | CloseConnection):

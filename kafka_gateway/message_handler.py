@@ -36,10 +36,10 @@ from kafka_gateway.client import ConnectedClient
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import body_start
-from kafka_gateway.message_reader import ROWS_A_REQUEST, Endless
+from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.messages import Messages, messages_of
 from kafka_gateway.options import Options
-from kafka_gateway.reply import DelayedReply, Reply
+from kafka_gateway.reply import DelayedReply, Made, Reply
 from storage_tiers import events
 from storage_tiers.errors import LogError, PolicyViolation
 from storage_tiers.turns import Turn
@@ -171,11 +171,13 @@ class MessageHandler:
         if future.done() and not future.cancelled():
             return self._written(self._ended(answer, request, call), request, call, correlation)
 
-        def finish(_: Any) -> Sequence[Piece]:
-            return self._write_at_once(self._ended(answer, request, call), request, call, correlation)
+        def finish(_: Any) -> Made:
+            call.turn.resume()
+            return self._written(self._ended(answer, request, call), request, call, correlation)
 
-        def refuse(error: BaseException) -> Sequence[Piece]:
-            return self._write_at_once(self._refused(error, request, call), request, call, correlation)
+        def refuse(error: BaseException) -> Made:
+            call.turn.resume()
+            return self._written(self._refused(error, request, call), request, call, correlation)
 
         return DelayedReply(future, finish, refuse)
 
@@ -186,21 +188,6 @@ class MessageHandler:
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refused(error, request, call)
 
-    def _write_at_once(self, fields: Fields, request: Any, call: Call, correlation: int) -> Sequence[Piece]:
-        def write(fields: Fields) -> Sequence[Piece]:
-            writing = call.messages.writing(correlation, fields, Endless(), self.errors)
-            try:
-                while True:
-                    next(writing)
-            except StopIteration as written:
-                pieces: Sequence[Piece] = written.value
-                return pieces
-
-        try:
-            return write(fields)
-        except Exception as error:  # noqa: BLE001 - every request gets an answer
-            return write(self._refused(error, request, call))
-
     def _begun(self, request: Any, call: Call, *, is_too_long: bool) -> Fields | Delayed | Coroutine[Any, Any, Fields]:
         """The result of the API's `serve`, or a refusal if it raises."""
         try:
@@ -210,7 +197,7 @@ class MessageHandler:
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refused(error, request, call)
 
-    def _written(self, answer: Any, request: Any, call: Call, correlation: int) -> Reply:
+    def _written(self, answer: Any, request: Any, call: Call, correlation: int) -> Made:
         writing = call.messages.writing(correlation, answer, call.turn, self.errors)
         try:
             next(writing)
@@ -253,6 +240,7 @@ class MessageHandler:
         self, answer: Fields | Delayed | Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
         if isinstance(answer, Delayed):
+            call.turn.leave()  # who waits for others may wait for minutes: no place among those at work
             await asyncio.wait({answer.future})
             answer = self._ended(answer, request, call)
             call.turn.resume()
@@ -276,7 +264,7 @@ class MessageHandler:
             refusal = self._refused(error, request, call)
         return await call.turn.through(call.messages.writing(correlation, refusal, call.turn, self.errors))
 
-    def _write_refusal(self, refusal: Fields, call: Call, correlation: int) -> Reply:
+    def _write_refusal(self, refusal: Fields, call: Call, correlation: int) -> Made:
         async def rest() -> Sequence[Piece]:
             try:
                 return await call.turn.through(writing)

@@ -9,25 +9,27 @@ from typing import Any, NamedTuple, Protocol
 
 from kafka_gateway.connection import Piece
 
+#: An answer's pieces (none: the request has no answer), or a coroutine that makes them in a task.
+Made = Sequence[Piece] | Coroutine[Any, Any, Sequence[Piece]]
+
 
 class DelayedReply(NamedTuple):
     """An answer that is made when `future` ends: `finish` makes it from the result, `refuse` from the exception.
 
-    `future` is cancelled when the client disconnects. If it has ended by then, `finish` is still called and the answer
-    is released unsent.
+    A large answer is made in a coroutine. `future` is cancelled when the client disconnects. If it has ended by then,
+    `finish` is still called and the answer is released unsent.
     """
 
     future: asyncio.Future[Any]
-    finish: Callable[[Any], Sequence[Piece]]
-    refuse: Callable[[BaseException], Sequence[Piece]]
+    finish: Callable[[Any], Made]
+    refuse: Callable[[BaseException], Made]
 
 
 class CloseConnection(Exception):
     """Kafka answers this request by closing the connection."""
 
 
-#: Pieces to send (none: the request has no answer), a delayed answer, or a coroutine that runs in a task.
-Reply = Sequence[Piece] | DelayedReply | Coroutine[Any, Any, Sequence[Piece]]
+Reply = Made | DelayedReply
 
 
 class Handler(Protocol):

@@ -6,14 +6,14 @@ from typing import Any
 
 from grpc_api.contract.groups import GroupsListed, ListGroups
 from kafka_gateway.errors import code_of
-from kafka_gateway.message_handler import Call, Delayed, Fields
+from kafka_gateway.message_handler import Call, Fields
 
 
-def serve(request: Any, call: Call) -> Delayed:
+async def serve(request: Any, call: Call) -> Fields:
     wanted = ListGroups(
         frozenset(getattr(request, "states_filter", ())), frozenset(getattr(request, "types_filter", ()))
     )
-    return Delayed(call.core.groups.list_groups(wanted), lambda listed: _fields(listed, call))
+    return _fields(await call.core.groups.list_groups(wanted), call)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:

@@ -8,10 +8,10 @@ from typing import Any
 
 from grpc_api.contract.transactions import STATES, ListTransactions, TransactionsListed
 from kafka_gateway.errors import code_of
-from kafka_gateway.message_handler import Call, Delayed, Fields
+from kafka_gateway.message_handler import Call, Fields
 
 
-def serve(request: Any, call: Call) -> Delayed:
+async def serve(request: Any, call: Call) -> Fields:
     asked = frozenset(request.state_filters)
     unknown = tuple(dict.fromkeys(each for each in request.state_filters if each not in STATES))
     wanted = ListTransactions(
@@ -22,7 +22,7 @@ def serve(request: Any, call: Call) -> Delayed:
     )
     if unknown and not asked & STATES:
         wanted = wanted._replace(states=frozenset(unknown))  # none has such a state
-    return Delayed(call.core.transactions.list(wanted), lambda listed: _fields(listed, unknown, call))
+    return _fields(await call.core.transactions.list(wanted), unknown, call)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -33,7 +33,7 @@ def _fields(listed: TransactionsListed, unknown: tuple[str, ...], call: Call) ->
     return {
         "error_code": code_of(listed.error),
         "unknown_state_filters": unknown,
-        "transaction_states": tuple(
+        "transaction_states": (
             call.make(
                 "TransactionState",
                 transactional_id=each.transactional_id,

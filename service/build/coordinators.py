@@ -70,7 +70,8 @@ def build_coordinators(
 ) -> NodeCoordinators:
     """`now` is the time by which offsets expire."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
-    lane, topics = Lane(), KnownPartitions(metadata)
+    #: Lists have places of their own: they do not wait for shards that load.
+    lane, lists, topics = Lane(), Lane(), KnownPartitions(metadata)
 
     def new_shard() -> GroupShard:
         return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs))
@@ -105,11 +106,11 @@ def build_coordinators(
     decisions = InternalTopic(metadata, configs.resolver, host.rng, transactions_topic)
     producer_ids = ProducerIds(blocks_of(metadata, ground.settings.node_id))
     coordinator = TransactionService(
-        transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock
+        transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, lane=lists
     )
     return NodeCoordinators(
         Coordinators({CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}),
-        GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator)),
+        GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator), lists),
         coordinator,
         markers,
         producer_ids,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from kafka_gateway.connection import Piece
 from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS
-from kafka_gateway.reply import DelayedReply
+from kafka_gateway.reply import DelayedReply, Made
 from storage_tiers.types import FileSlice
 from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -22,8 +20,9 @@ KEYS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower(): api for api in AP
 CORRELATION = 4711
 
 
-def joined(pieces: Sequence[Piece]) -> bytes:
+def joined(pieces: Made) -> bytes:
     """The bytes that go over the wire; files are read and released."""
+    assert not asyncio.iscoroutine(pieces), "the answer is made in slices"
     out = []
     for piece in pieces:
         if isinstance(piece, FileSlice):
@@ -56,7 +55,7 @@ class HandlerClient:
                 raise
             except Exception as error:  # noqa: BLE001 - as the server does
                 reply = reply.refuse(error)
-        elif asyncio.iscoroutine(reply):
+        if asyncio.iscoroutine(reply):
             reply = await reply
         return joined(reply)
 

@@ -87,4 +87,4 @@ def memory_groups(topics: Partitioned) -> GroupService:
     )
     for number in range(PARTITIONS):
         runtime.gained(number, MemoryCoordinatorLog())
-    return GroupService(runtime, MemoryGroupTopic(), topics, NoTransactions())
+    return GroupService(runtime, MemoryGroupTopic(), topics, NoTransactions(), Lane())

@@ -59,5 +59,12 @@ def memory_transactions(topics: Partitioned) -> TransactionService:
         return next(ids)
 
     return TransactionService(
-        runtime, MemoryGroupTopic(), MemoryGroupTopic(), topics, next_id, MemoryMarkers(topics), clock=SystemClock()
+        runtime,
+        MemoryGroupTopic(),
+        MemoryGroupTopic(),
+        topics,
+        next_id,
+        MemoryMarkers(topics),
+        clock=SystemClock(),
+        lane=Lane(),
     )

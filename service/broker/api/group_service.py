@@ -25,7 +25,6 @@ from grpc_api.contract.groups import (
     JoinGroup,
     LeaveGroup,
     Left,
-    ListedGroup,
     ListGroups,
     OffsetCommit,
     OffsetDelete,
@@ -41,9 +40,11 @@ from grpc_api.contract.groups import (
     TopicPartitionIndexes,
     TxnOffsetCommit,
 )
+from service.broker.api.listing import listed
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost, TransactionalProducer
 from storage_tiers.errors import InvalidGroupId, LogError, NotCoordinator, UnknownTopicId, UnknownTopicOrPartition
+from storage_tiers.turns import Lane
 from storage_tiers.types import TopicId, TopicPartition
 
 #: Requests that refuse the empty group id; the others take it, for old clients.
@@ -84,8 +85,10 @@ class GroupService:
         topic: GroupTopic,
         topics: Partitioned,
         transactional: EntersTransaction,
+        lane: Lane,
     ) -> None:
         self._runtime = runtime
+        self._lane = lane
         self._transactional = transactional
         self._topic = topic
         self._topics = topics
@@ -156,15 +159,9 @@ class GroupService:
         return _then(answer, finish) if refusals else answer
 
     # --- administration -----------------------------------------------------------------------------------------------
-    def list_groups(self, request: ListGroups) -> asyncio.Future[GroupsListed]:
-        error: LogError | None = None
-        groups: list[ListedGroup] = []
-        for host in self._runtime.hosts.values():
-            try:
-                groups += host.look(lambda shard: shard.list(request))
-            except LogError as refused:
-                error = error or refused
-        return _known(GroupsListed(error, groups))
+    async def list_groups(self, request: ListGroups) -> GroupsListed:
+        found = await listed(self._runtime, lambda shard: shard.list(request), self._lane.turn())
+        return GroupsListed(*found)
 
     def describe_group(self, request: DescribeGroup) -> asyncio.Future[DescribedGroup]:
         return self._look(request.group, lambda shard: shard.describe(request))

@@ -18,7 +18,6 @@ from grpc_api.contract.transactions import (
     DescribedTransaction,
     EndTransaction,
     InitProducer,
-    ListedTransaction,
     ListTransactions,
     Markers,
     PartitionsAdded,
@@ -27,6 +26,7 @@ from grpc_api.contract.transactions import (
     TransactionsListed,
 )
 from service.broker.api.group_service import GroupTopic, Partitioned
+from service.broker.api.listing import listed
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
@@ -39,6 +39,7 @@ from storage_tiers.errors import (
     OperationNotAttempted,
     UnknownTopicOrPartition,
 )
+from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 
 
@@ -61,7 +62,9 @@ class TransactionService:
         markers: WritesMarkers,
         *,
         clock: Clock,
+        lane: Lane,
     ) -> None:
+        self._lane = lane
         self._runtime = runtime
         self._topic = topic
         self._offsets_topic = offsets_topic
@@ -118,16 +121,10 @@ class TransactionService:
         return await self._markers.write_once(markers, coordinator_epoch)
 
     # --- administration -----------------------------------------------------------------------------------------------
-    def list(self, request: ListTransactions) -> asyncio.Future[TransactionsListed]:
-        error: LogError | None = None
-        found: list[ListedTransaction] = []
+    async def list(self, request: ListTransactions) -> TransactionsListed:
         now_ms = self._clock.steady_ms()
-        for host in self._runtime.hosts.values():
-            try:
-                found += host.look(lambda shard: shard.list(request, now_ms))
-            except LogError as refused:
-                error = error or refused
-        return _answered(TransactionsListed(error, found))
+        found = await listed(self._runtime, lambda shard: shard.list(request, now_ms), self._lane.turn())
+        return TransactionsListed(*found)
 
     def describe(self, transactional_id: str) -> asyncio.Future[DescribedTransaction]:
         try:

@@ -11,7 +11,7 @@ marker replaces no plain commit that was written after the transaction's own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from service.coordination.group_records import CommittedOffset
@@ -139,6 +139,14 @@ class CommittedOffsets:
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""
         return list({**dict(self.newest(group)), **dict.fromkeys(self._open.get(group, ()))})
+
+    def has_none_of(self, group: str, partitions: Set[TopicPartition]) -> bool:
+        """Whether the group has no offset of any of these, in an open transaction neither."""
+        return all(
+            partitions.isdisjoint(offsets[group])
+            for offsets in (self._committed, self._overlay, self._open)
+            if group in offsets
+        )
 
     def groups(self) -> set[str]:
         """The groups that have an offset, as written."""

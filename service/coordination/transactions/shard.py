@@ -13,6 +13,7 @@ Invariants: a request of a producer that was fenced changes nothing. A transacti
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from grpc_api.contract.caller import Caller
@@ -68,6 +69,8 @@ from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 WAIT_MS = 5_000
 #: Requests of one transactional id that wait; a client has one under way.
 MAX_WAITING = 8
+#: Transactional ids that are looked at between two looks at the clock.
+LISTED = 200
 
 
 class TransactionSettings(NamedTuple):
@@ -380,17 +383,20 @@ class TransactionShard:
             sorted(known.partitions or ()) if is_open else (),
         )
 
-    def list(self, request: ListTransactions, now_ms: int) -> list[ListedTransaction]:
-        """InvalidRegularExpression as `patterns.compiled`."""
+    def list(self, request: ListTransactions, now_ms: int) -> Iterator[Sequence[ListedTransaction]]:
+        """In shares, each of what LISTED ids have; the caller lets others work in between. InvalidRegularExpression as
+        `patterns.compiled`."""
         pattern = None if request.pattern is None else compiled(request.pattern)
-        return [
-            ListedTransaction(known.transactional_id, known.producer.id, NAMES[known.status])
-            for known in self._transactions.values()
-            if (not request.states or NAMES[known.status] in request.states)
-            and (not request.producer_ids or known.producer.id in request.producer_ids)
-            and (request.duration_ms < 0 or known.start_ms < 0 or now_ms - known.start_ms > request.duration_ms)
-            and (pattern is None or pattern.fullmatch(known.transactional_id))
-        ]
+        ids = tuple(self._transactions.values())
+        for at in range(0, len(ids), LISTED):
+            yield [
+                ListedTransaction(known.transactional_id, known.producer.id, NAMES[known.status])
+                for known in ids[at : at + LISTED]
+                if (not request.states or NAMES[known.status] in request.states)
+                and (not request.producer_ids or known.producer.id in request.producer_ids)
+                and (request.duration_ms < 0 or known.start_ms < 0 or now_ms - known.start_ms > request.duration_ms)
+                and (pattern is None or pattern.fullmatch(known.transactional_id))
+            ]
 
 
 def _answer_to(event: TransactionEvent, error: LogError) -> object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,7 @@ async def test_groups_and_offsets_are_loaded_from_the_partition(coordinator: Hel
     assert synced.assignment == b"all"
     await coordinator.reload()
     assert coordinator.fetched("g299") == [299]
-    listed = coordinator.host.look(lambda shard: shard.list(ListGroups(frozenset({"stable"}))))
+    listed = coordinator.host.look(lambda shard: list(chain(*shard.list(ListGroups(frozenset({"stable"}))))))
     assert [each.group for each in listed] == ["g"]
     assert (await coordinator.host.ask(Heartbeat("g", 1, joined.member_id, None), CALLER)).error is None
 
@@ -326,7 +327,7 @@ async def test_a_session_ends_by_the_clock_and_empties_the_group(coordinator: He
     await coordinator.host.ask(SyncGroup("g", 1, joined.member_id, None, []), CALLER)
 
     def is_empty() -> bool:
-        return bool(coordinator.host.look(lambda shard: shard.list(ListGroups(frozenset({"empty"})))))
+        return coordinator.host.look(lambda shard: any(shard.list(ListGroups(frozenset({"empty"})))))
 
     assert not is_empty()
     await until(is_empty)
@@ -360,7 +361,7 @@ async def test_after_a_pause_of_the_process_what_lies_in_the_sockets_comes_befor
     def is_empty() -> bool:
         # Requests that go on do not put the end of a silent member's session off.
         host.ask(Heartbeat("other", 1, "nobody", None), CALLER)
-        return bool(host.look(lambda shard: shard.list(ListGroups(frozenset({"empty"})))))
+        return host.look(lambda shard: any(shard.list(ListGroups(frozenset({"empty"})))))
 
     await until(is_empty)
     await host.close(NotCoordinator("the test is over"))

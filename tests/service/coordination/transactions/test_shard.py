@@ -466,7 +466,7 @@ def test_transactions_are_listed_by_state_producer_age_and_name() -> None:
     x.producer("idle")
 
     def names(**filters: Any) -> list[str]:
-        return [each.transactional_id for each in x.shard.list(ListTransactions(**filters), x.now)]
+        return [each.transactional_id for share in x.shard.list(ListTransactions(**filters), x.now) for each in share]
 
     assert names() == ["pay-1", "pay-2", "idle"]
     assert names(states=frozenset({"Ongoing"})) == ["pay-1", "pay-2"]

@@ -1,0 +1,37 @@
+"""Walks all shards of a coordinator for a list of what they have, in slices of the event loop.
+
+A node may have millions of groups. The list is not of one moment: what comes or goes meanwhile may be in it or not, as in
+Kafka, where each shard is asked in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from service.coordination.runtime import CoordinatorRuntime, Shard
+from storage_tiers.errors import LogError
+from storage_tiers.turns import Turn
+
+State = TypeVar("State", bound=Shard)
+Row = TypeVar("Row")
+
+
+async def listed(
+    runtime: CoordinatorRuntime[State], shares: Callable[[State], Iterator[Sequence[Row]]], turn: Turn
+) -> tuple[LogError | None, list[Row]]:
+    """The rows of the shards that can be read, and the first error of the others."""
+    error: LogError | None = None
+    rows: list[Row] = []
+    try:
+        for host in tuple(runtime.hosts.values()):
+            try:
+                for share in host.look(shares):
+                    rows += share
+                    if turn.is_over:
+                        await turn.rest()
+            except LogError as refused:
+                error = error or refused
+    finally:
+        turn.leave()
+    return error, rows

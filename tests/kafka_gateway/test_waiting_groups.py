@@ -1,0 +1,195 @@
+"""Group requests that wait for other members: they hold up no other request, are counted memory, and end with their client."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.groups import GroupsListed, LeaveGroup, LeavingMember, ListedGroup, ListGroups
+from grpc_api.contract.transactions import ListedTransaction, ListTransactions, TransactionsListed
+from kafka_gateway.options import Options
+from kafka_gateway.server import GatewayServer
+from service.coordination.deadlines import Timer
+from service.coordination.runtime import ShardState
+from storage_tiers.turns import AT_WORK, Lane
+from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
+from tests.kafka_gateway.memory_core import MemoryCore
+from tests.kafka_gateway.server_support import connected, serving, until
+
+HALF_A_MINUTE = milliseconds(30_000)
+MANY = 20_000
+
+
+def join(group: str, member: str = "", protocols: int = 1, metadata: bytes = b"") -> bytes:
+    """A JoinGroup of a version that needs no id before."""
+    return request_frame(
+        "join_group",
+        3,
+        group_id=group,
+        session_timeout=HALF_A_MINUTE,
+        rebalance_timeout=HALF_A_MINUTE,
+        member_id=member,
+        protocol_type="consumer",
+        protocols=[{"name": f"p{number}", "metadata": metadata} for number in range(protocols)],
+    )
+
+
+@asynccontextmanager
+async def with_groups(directory: Path, lane: Lane | None = None) -> AsyncIterator[tuple[MemoryCore, GatewayServer]]:
+    async with serving(directory, Options(lane=lane or Lane())) as (core, server):
+        hosts = core.groups._runtime.hosts.values()
+        await until(lambda: all(host.state is ShardState.ACTIVE for host in hosts))
+        yield core, server
+
+
+async def joined_alone(server: GatewayServer, group: str) -> str:
+    """A member of a group that is not asked to rebalance again: others wait for it."""
+    async with connected(server) as client:
+        client.send(join(group))
+        body = await client.receive()
+        assert body is not None
+        return str(response("join_group", 3, body).member_id)
+
+
+def hurried() -> Lane:
+    """Every slice ends as soon as it begins, so that every request is a long one."""
+    steps = itertools.count()
+    return Lane(lambda: float(next(steps)))
+
+
+async def test_long_requests_go_on_while_large_ones_wait_for_members(tmp_path: Path) -> None:
+    """Otherwise AT_WORK waiting members, of any client, end all long requests of the node."""
+    async with with_groups(tmp_path, hurried()) as (core, server), AsyncExitStack() as stack:
+        await joined_alone(server, "g")
+        waiting = []
+        for _ in range(AT_WORK + 1):
+            client = await stack.enter_async_context(connected(server))
+            client.send(join("g", protocols=100))
+            waiting.append(asyncio.ensure_future(client.receive()))
+        group = core.groups._host("g")._shard._groups.groups
+        await until(lambda: len(group["g"].members) == AT_WORK + 2)
+        other = await stack.enter_async_context(connected(server))
+        found = await other.ask("describe_groups", 0, groups=[f"unknown-{number}" for number in range(1000)])
+        assert len(found.groups) == 1000
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+
+
+@pytest.mark.parametrize("lane", [None, hurried()], ids=["read at once", "read in slices"])
+async def test_a_request_that_waits_for_members_is_counted_until_its_client_leaves(
+    lane: Lane | None, tmp_path: Path
+) -> None:
+    async with with_groups(tmp_path, lane) as (core, server):
+        await joined_alone(server, "g")
+        tasks = len(asyncio.all_tasks())
+        async with connected(server) as client:
+            client.send(join("g", metadata=bytes(200_000)))
+            await until(lambda: len(core.groups._host("g")._shard._groups.groups["g"].members) == 2)
+            assert server.held_bytes >= 200_000
+        await until(lambda: server.held_bytes == 0)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+class RestingLane(Lane):
+    """Counts the rests; from `hurry` on every slice ends as soon as it begins."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self.rests = 0
+
+    def hurry(self) -> None:
+        steps = itertools.count()
+        self.seconds = lambda: float(next(steps))
+
+    async def rest(self) -> None:
+        self.rests += 1
+        await super().rest()
+
+
+async def test_a_large_answer_to_a_member_that_waited_is_made_in_slices(tmp_path: Path) -> None:
+    lane = RestingLane()
+    async with with_groups(tmp_path, lane) as (core, server), AsyncExitStack() as stack:
+        leading, *others = [await stack.enter_async_context(connected(server)) for _ in range(40)]
+        leader = await joined_alone(server, "g")
+        for client in others:
+            client.send(join("g", metadata=bytes(10)))
+        host = core.groups._host("g")
+        await until(lambda: len(host._shard._groups.groups["g"].members) == 40)
+        member = next(each for each in host._shard._groups.groups["g"].members.values() if each.member_id != leader)
+        # An id is given out and not used yet, so that the leader's request waits too.
+        host._shard._groups.groups["g"].pending_joins["late"] = Timer(None)
+        leading.send(join("g", leader))
+        await until(lambda: server.counters.requests == 41)
+        assert lane.rests == 0 and member.join_waiter is not None
+        lane.hurry()
+        leave = LeaveGroup("g", [LeavingMember("late")])
+        host.ask(leave, Caller("User:ANONYMOUS", "c", "/h"))
+        body = await leading.receive()
+        assert body is not None
+        assert len(response("join_group", 3, body).members) == 40
+        assert lane.rests > 0
+        for client in others:
+            answer = await client.receive()
+            assert answer is not None and response("join_group", 3, answer).generation_id == 2
+
+
+class Listing:
+    """Counts the turns of the loop while something is listed."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._loop = asyncio.get_running_loop()
+        self._is_on = True
+        self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.turns += 1
+        if self._is_on:
+            self._loop.call_soon(self._turn)
+
+    def end(self) -> int:
+        self._is_on = False
+        return self.turns
+
+
+class ManyRows:
+    """A coordinator's shard with many rows to list."""
+
+    def __init__(self, rows: Sequence[ListedGroup | ListedTransaction]) -> None:
+        self._rows = rows
+
+    def list(self, *_: object) -> list[Sequence[ListedGroup | ListedTransaction]]:
+        return [self._rows[at : at + 100] for at in range(0, len(self._rows), 100)]
+
+
+@pytest.mark.parametrize("kind", ["groups", "transactions"])
+async def test_groups_and_transactions_are_listed_in_slices(kind: str, tmp_path: Path) -> None:
+    async with with_groups(tmp_path) as (core, _):
+        service = core.groups if kind == "groups" else core.transactions
+        rows = [
+            ListedGroup(str(number), "", "Empty", "classic")
+            if kind == "groups"
+            else ListedTransaction(str(number), number, "Empty")
+            for number in range(MANY)
+        ]
+        hosts = service._runtime.hosts.values()
+        await until(lambda: all(host.state is ShardState.ACTIVE for host in hosts))
+        host: Any = next(iter(hosts))
+        host._shard = ManyRows(rows)
+        service._lane = hurried()
+        counting = Listing()
+        if kind == "groups":
+            listed: GroupsListed | TransactionsListed = await core.groups.list_groups(ListGroups())
+            assert isinstance(listed, GroupsListed) and len(listed.groups) == MANY
+        else:
+            listed = await core.transactions.list(ListTransactions())
+            assert isinstance(listed, TransactionsListed) and len(listed.transactions) == MANY
+        assert counting.end() >= MANY // 100
