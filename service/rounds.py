@@ -23,6 +23,7 @@ HOME_TICK_S = 0.5
 CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
 RECOVERED_TICK_S = 1.0
+CLEANING_TICK_S = 0.5
 #: Longest pause between sweeps, in seconds. A sweep runs four times per grace, which deletes due objects soon enough.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 
@@ -56,6 +57,7 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("flush by time", FLUSH_TICK_S, broker.maintenance.flush_by_time),
         ("checkpoints", checkpoint_s, broker.maintenance.checkpoint),
         ("retention", retention_s, broker.retention.tick),
+        ("cleaning", CLEANING_TICK_S, broker.cleaning.tick),
         ("offset expiry", configs.offsets_retention_check_interval_ms / 1000, broker.coordinators.offset_expiry.tick),
         ("offsets of recovered partitions", RECOVERED_TICK_S, broker.coordinators.recovered_offsets.tick),
         ("sweeping", sweep_s, broker.sweeping.tick),

@@ -14,6 +14,8 @@ from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
+from service.broker.background.cleaner_process import CleanerProcess
+from service.broker.background.cleaning import CleanerSettings, Cleaning, CleaningPolicy, TopicCleaning
 from service.broker.background.maintenance import Maintenance
 from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.retention import Retention
@@ -27,6 +29,7 @@ from service.build.ground import Ground
 from service.build.tier import Tier
 from service.build.work import Work
 from service.directory.home import HomeGuard
+from storage_tiers.policy.compaction import CleaningLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Broker:
     maintenance: Maintenance
     sweeping: Sweeping
     retention: Retention
+    cleaning: Cleaning
     coordinators: NodeCoordinators
 
 
@@ -70,7 +74,39 @@ def build_broker(
         maintenance=Maintenance(partitions, work.tiering, work.flusher, clock=clock),
         sweeping=Sweeping(partitions, work.tiering, access, cluster_id=cluster_id, grace_ms=work.grace_ms, clock=clock),
         retention=Retention(partitions, work.tiering, access, now=work.expiry.now),
+        cleaning=_cleaning(ground, configs, work, partitions),
         coordinators=coordinators,
+    )
+
+
+def _cleaning(ground: Ground, configs: NodeConfigs, work: Work, partitions: Partitions) -> Cleaning:
+    broker, host = configs.broker, ground.host
+
+    def settings() -> CleanerSettings:
+        return CleanerSettings(
+            broker.log_cleaner_enable,
+            broker.log_cleaner_backoff_ms,
+            broker.log_cleaner_dedupe_buffer_size,
+            broker.log_cleaner_io_buffer_load_factor,
+            broker.log_cleaner_io_max_bytes_per_second,
+        )
+
+    def topic(name: str) -> TopicCleaning:
+        found = configs.topic(name)
+        limits = CleaningLimits(
+            found.min_compaction_lag_ms, found.max_compaction_lag_ms, found.min_cleanable_dirty_ratio
+        )
+        return TopicCleaning(limits, found.delete_retention_ms)
+
+    return Cleaning(
+        partitions,
+        work.tiering,
+        CleaningPolicy(settings, topic, work.expiry.now),
+        CleanerProcess(ground.settings.log_format),
+        work.flusher,
+        files=work.freeing_files,
+        clock=host.clock,
+        rng=host.rng,
     )
 
 

@@ -301,6 +301,44 @@ _GROUPS = (
     ),
 )
 
+_CLEANER = (
+    _key(
+        "log.cleaner.enable",
+        _BOOLEAN,
+        True,
+        "Whether logs are compacted.",
+    ),
+    _key(
+        "log.cleaner.backoff.ms",
+        _LONG,
+        15_000,
+        "Milliseconds that the cleaner rests when no log needs it.",
+        at_least(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        128 << 20,
+        "Most bytes of memory for the keys of one cleaning.",
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
+        "log.cleaner.io.buffer.load.factor",
+        _DOUBLE,
+        0.9,
+        "How full the cleaner's map of keys may get, as a share.",
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
+        "log.cleaner.io.max.bytes.per.second",
+        _DOUBLE,
+        1.7976931348623157e308,
+        "Most bytes a second that the cleaner reads and writes.",
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+)
+
 _TRANSACTIONS = (
     _key(
         "transaction.max.timeout.ms",
@@ -436,5 +474,16 @@ _METRICS = (
 
 BROKER_KEYS = Registry(
     ConfigScope.BROKER,
-    (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_GROUPS, *_TRANSACTIONS, *_TIER, *_METRICS, *unsupported_keys()),
+    (
+        *_inherited(),
+        *_NODE,
+        *_REQUESTS,
+        *_LOGS,
+        *_CLEANER,
+        *_GROUPS,
+        *_TRANSACTIONS,
+        *_TIER,
+        *_METRICS,
+        *unsupported_keys(),
+    ),
 )

@@ -150,7 +150,7 @@ class Resolver:
         }
         return LogSettings(
             segment_bytes=topic.internal_segment_bytes or topic.segment_bytes,
-            segment_ms=topic.segment_ms,
+            segment_ms=_segment_ms(topic),
             segment_jitter_ms=topic.segment_jitter_ms,
             segment_index_bytes=topic.segment_index_bytes,
             index_interval_bytes=topic.index_interval_bytes,
@@ -430,6 +430,12 @@ def _entry(
         synonyms=tuple(synonyms),
         documentation=documentation,
     )
+
+
+def _segment_ms(topic: TopicConfigs) -> int:
+    """A record is compacted only once its segment is closed (Kafka: LogConfig.maxSegmentMs)."""
+    compacts = "compact" in topic.cleanup_policy
+    return min(topic.segment_ms, topic.max_compaction_lag_ms) if compacts else topic.segment_ms
 
 
 def _smaller_bound(local: int, whole: int) -> int:

@@ -20,7 +20,6 @@ TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = one_of("compact", "delete")
 RECORD_VALIDATIONS = one_of("full", "header")
 
-NO_COMPACTION = "the log cleaner does not run yet"
 ONE_REPLICA = "it concerns replication between brokers, which a single node does not have"
 
 
@@ -136,7 +135,7 @@ _RETENTION = (
         _LIST,
         ("delete",),
         "Policy for old segments: delete by age and size, compact by key, both, or (empty) neither. "
-        "With compact, records without a key are refused; the log cleaner does not run yet, so all others stay.",
+        "With compact, records without a key are refused, and segments in the bucket stay as they were offloaded.",
         CLEANUP_POLICIES,
         "log.cleanup.policy",
     ),
@@ -288,7 +287,6 @@ _COMPACTION = (
         "Time in milliseconds that compaction keeps a delete marker.",
         at_least(0),
         "log.cleaner.delete.retention.ms",
-        unused=NO_COMPACTION,
     ),
     _key(
         "min.compaction.lag.ms",
@@ -297,7 +295,6 @@ _COMPACTION = (
         "Minimum time in milliseconds that a record stays uncompacted.",
         at_least(0),
         "log.cleaner.min.compaction.lag.ms",
-        unused=NO_COMPACTION,
     ),
     _key(
         "max.compaction.lag.ms",
@@ -306,7 +303,6 @@ _COMPACTION = (
         "Maximum time in milliseconds that a record stays uncompacted.",
         at_least(1),
         "log.cleaner.max.compaction.lag.ms",
-        unused=NO_COMPACTION,
     ),
     _key(
         "min.cleanable.dirty.ratio",
@@ -315,7 +311,6 @@ _COMPACTION = (
         "Share of uncompacted bytes above which a log is compacted.",
         between(0, 1),
         "log.cleaner.min.cleanable.ratio",
-        unused=NO_COMPACTION,
     ),
 )
 

@@ -21,7 +21,8 @@ TABLE = Path(__file__).with_name("unsupported_configs.tsv")
 NOTHING = "-"
 
 REASONS = {
-    "cleaner": "the log cleaner does not run yet",
+    "cleaner-pieces": "the log cleaner reads and writes in pieces of its own, up to 1 MiB",
+    "cleaner-process": "one process cleans one log at a time",
     "coordinators": "a coordinator batches by turns of the event loop and reads its log in pieces of its own",
     "groups": "only groups of the classic protocol are served",
     "java": "this node is not a Java program and loads no classes",

@@ -65,7 +65,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.log:type=LogCleanerManager,name=*",
             "kafka.utils:type=Throttler,name=cleaner-io",
         ),
-        "There is no compaction yet.",
+        "The log says what the cleaner does: `log.cleaned`, `log.not_cleaned`.",
     ),
     (
         (

@@ -1,8 +1,9 @@
 """Names inside a data directory, as in Kafka.
 
 `<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory to be removed has a
-suffix (`-delete`, `-stray`), a file `.deleted`; a `.tmp` file is one whose rename a crash prevented. The next start removes all
-of these but `-stray`, which an operator may want to inspect.
+suffix (`-delete`, `-stray`), a file `.deleted`; a `.tmp` file is one whose rename a crash prevented; the files of a rewritten
+segment end in `.cleaned` until they replace others. The next start removes all of these but `-stray`, which an operator may
+want to inspect, and the `.cleaned` files that a `.swap` names: that exchange was decided and is completed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 DELETED = ".deleted"
 TEMPORARY = ".tmp"
+CLEANED = ".cleaned"
+SWAP = ".swap"
 EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 DELETE_SUFFIX = "-delete"

@@ -33,6 +33,7 @@ from storage_tiers.hot.recovery import RecoveredLog
 from storage_tiers.hot.segment import SegmentInfo
 from storage_tiers.hot.segments import Segments, SegmentTotals
 from storage_tiers.hot.settings import LogSettings
+from storage_tiers.hot.swap import RewrittenSegment, SegmentSwap
 from storage_tiers.types import EpochEntry, TimestampOffset
 
 
@@ -57,6 +58,7 @@ class HotLog:
         "partition",
         "reader",
         "settings",
+        "swap",
         "topic_id",
     )
 
@@ -84,6 +86,8 @@ class HotLog:
         self.appender = Appender(segments, end, self._durability, ground, settings)
         self.reader = LogReader(ground.partition, segments, end, found.snapshots, ground.clock)
         self._opened_end = self._opened_bytes = 0
+        #: The exchange of segments in progress.
+        self.swap: SegmentSwap | None = None
 
     # --- opening and closing ------------------------------------------------------------------------------------------
     @classmethod
@@ -138,6 +142,8 @@ class HotLog:
             with contextlib.suppress(StorageError):  # recovery cuts it off
                 self.appender.stop_write()
             self._settle_flush()
+            with contextlib.suppress(StorageError):  # the next start completes it
+                self._end_swap()
             self._segments.release_files()
             self.appender.reset_writable()
 
@@ -319,6 +325,7 @@ class HotLog:
             return
         self.appender.stop_write()
         self._settle_flush()
+        self._end_swap()
         appended = self.appended_records, self.appended_bytes
         index = segments.index_of(offset)
         newest = segments.all[index]
@@ -368,6 +375,7 @@ class HotLog:
         with contextlib.suppress(StorageError):  # the file is removed anyway
             self.appender.stop_write()
         self._settle_flush()
+        self._end_swap()
         appended = (self.appended_records, self.appended_bytes) if self._segments.all else (0, 0)
         try:
             self._discard()
@@ -417,13 +425,14 @@ class HotLog:
             self._durability.recovery_point = segment.base
 
     def evict_oldest(self, offset: int) -> Eviction | None:
-        """Removes the oldest segment from the log if it is closed and ends at or below `offset`; else None.
+        """Removes the oldest segment from the log if it is closed and ends at or below `offset`; else None, also while
+        segments are exchanged.
 
         The caller first needs a durable manifest that references it (I3), or a durable log start above it, and completes all
         steps of the returned eviction before the next call. StorageError if a disk operation fails."""
         segments = self._segments
         oldest = segments.all[0]
-        if len(segments.all) == 1 or oldest.end > offset:
+        if len(segments.all) == 1 or oldest.end > offset or self._is_swapping:
             return None
         if oldest in self._durability.pending:
             self.flush()
@@ -435,3 +444,56 @@ class HotLog:
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot evict ({error}); repair or replace the disk") from error
         return Eviction(self._files, oldest, doomed, self._durability.snapshots)
+
+    # --- exchanging ---------------------------------------------------------------------------------------------------
+    def durable_segments(self) -> list[SegmentInfo]:
+        """The closed segments whose files are complete on disk, oldest first, without a hole. StorageError if one cannot be
+        read."""
+        found: list[SegmentInfo] = []
+        for segment in self._segments.all[:-1]:
+            if segment in self._durability.pending or segment.end > self._durability.recovery_point:
+                break
+            found.append(segment.info(active=False))
+        return found
+
+    @property
+    def _is_swapping(self) -> bool:
+        return self.swap is not None and not self.swap.is_ended
+
+    def begin_swap(self, new: RewrittenSegment) -> SegmentSwap | None:
+        """The exchange of closed segments for a rewritten one, whose files lie beside them; None if the log has changed since
+        they were read. Its steps: `prepare` in any thread, `finish_swap`, `settle` in any thread."""
+        old = self._segments.exactly(new.replaces, new.end)
+        if self._is_swapping or not old or any(segment in self._durability.pending for segment in old):
+            return None
+        bases = [segment.base for segment in old]
+        self.swap = SegmentSwap(self._files, self.directory, bases, has_transactions=new.has_transactions)
+        return self.swap
+
+    def finish_swap(self, swap: SegmentSwap, new: RewrittenSegment) -> bool:
+        """Exchanges the segments; False if the log was changed otherwise since `begin_swap`. StorageError if the disk refuses:
+        close the log then."""
+        old = self._segments.exactly(new.replaces, new.end)
+        appended = self.appended_records, self.appended_bytes
+        try:
+            if swap is not self.swap or not old or not swap.exchange():
+                return False
+        except OSError as error:
+            raise StorageError(
+                f"{self.partition}: cannot exchange segments ({error}); repair or replace the disk, then restart the node"
+            ) from error
+        segment = self._segments.make(new.base)
+        segment.take_over(old[0], size=new.size, end=new.end, newest=new.newest, has_transactions=new.has_transactions)
+        self._segments.exchange(old, segment)
+        self._durability.snapshots.forget(swap.bases[1:])
+        self._set_append_counts(*appended)
+        return True
+
+    def _end_swap(self) -> None:
+        if self.swap is not None:
+            try:
+                self.swap.end()
+            except OSError as error:
+                raise StorageError(
+                    f"{self.partition}: cannot end an exchange of segments ({error}); repair or replace the disk"
+                ) from error

@@ -9,8 +9,9 @@ whole segment is durable). The rest is read with CRCs and truncated at the first
 - whose leader epoch is below its predecessor's,
 
 and at the first segment that does not begin where its predecessor ends: a segment is created at the log end, so a hole there
-means a lost tail. (Code that rewrites a closed segment therefore syncs it, `.index` last, and keeps its last batch, emptied if
-need be.) Epochs, producers, aborted transactions and indexes of the part that was read are rebuilt from its batches alone.
+means a lost tail. (A rewritten segment therefore keeps its last batch, emptied if need be.) An exchange of segments that was
+decided before a crash is completed first. Epochs, producers, aborted transactions and indexes of the part that was read are
+rebuilt from its batches alone.
 
 A segment with a damaged transaction index is not trusted either: without that index aborted records would pass for committed
 ones.
@@ -37,6 +38,7 @@ from storage_tiers.hot.scan import ScannedBatch, read_batches, replay
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.hot.snapshots import Snapshots
+from storage_tiers.hot.swap import complete_swaps
 from storage_tiers.records import batch_walk
 from storage_tiers.types import NO_EPOCH, AbortedTransaction, EpochEntry
 
@@ -79,6 +81,7 @@ def load(
 def _load(
     files: Files, directory: str, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int
 ) -> RecoveredLog:
+    complete_swaps(files, directory)
     segments, snapshot_offsets = _list(files, directory, settings.index_interval_bytes, now_ms)
     epochs = _stored_epochs(os.path.join(directory, layout.EPOCHS))
     stored = epochs.entries() if epochs else ()
@@ -114,7 +117,7 @@ def _list(files: Files, directory: str, interval: int, now_ms: int) -> tuple[lis
         known = layout.parse_file(name)
         if known is not None:
             numbered.setdefault(known.offset, set()).add(known.suffix)
-        elif name.endswith((layout.TEMPORARY, layout.DELETED)):
+        elif name.endswith((layout.TEMPORARY, layout.DELETED, layout.CLEANED)):
             files.unlink(os.path.join(directory, name))
     segments: list[Segment] = []
     for base in sorted(numbered):

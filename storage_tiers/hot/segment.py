@@ -145,6 +145,13 @@ class Segment:
         self._shared = SharedFile(self.path, self._files.open(self.path, create=True, truncate=True))
         self.start_indexes()
 
+    def take_over(self, old: Segment, *, size: int, end: int, newest: TimeEntry, has_transactions: bool) -> None:
+        """Becomes the closed segment of rewritten files that begins where `old` did, and counts as being as old."""
+        self.size, self.end = size, end
+        self.newest_timestamp, self.newest_offset = newest
+        self.first_append_ms = old.first_append_ms
+        self.index_on_disk, self.has_transactions = True, has_transactions
+
     def release_file(self) -> None:
         """Releases the descriptor; answers in flight keep it open."""
         if self._shared is not None:

@@ -10,7 +10,7 @@ Not promised: durability, which `durability` provides.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -164,6 +164,22 @@ class Segments:
         if oldest in self._recently_read:
             self._recently_read.remove(oldest)
         oldest.release_file()
+
+    def exactly(self, wanted: Sequence[tuple[int, int]], end: int) -> list[Segment]:
+        """The closed segments of these bases and sizes, the last of which ends at `end`; none if they are not all there."""
+        old = [segment for segment in self.all[:-1] if wanted[0][0] <= segment.base < end]
+        is_same = [(segment.base, segment.size) for segment in old] == list(wanted)
+        return old if is_same and old[-1].end == end else []
+
+    def exchange(self, old: Sequence[Segment], new: Segment) -> None:
+        """Puts `new` in the place of closed segments that follow one another; readers keep their descriptors."""
+        at = self.all.index(old[0])
+        self.all[at : at + len(old)] = [new]
+        self.closed_bytes += new.size - sum(segment.size for segment in old)
+        for segment in old:
+            if segment in self._recently_read:
+                self._recently_read.remove(segment)
+            segment.release_file()
 
     def clear(self) -> None:
         """Removes all segments from the list."""

@@ -48,6 +48,12 @@ class Snapshots:
             self.stored.discard(offset)
             self._files.unlink(self.path(offset))
 
+    def forget(self, offsets: Iterable[int]) -> None:
+        """The files of these snapshots are gone."""
+        for offset in offsets:
+            self.stored.discard(offset)
+            self.pending.pop(offset, None)
+
     def drop_below(self, offset: int) -> None:
         """Drops the snapshots below `offset`."""
         self.retain(offset, max(self.stored | self.pending.keys(), default=offset))

@@ -76,7 +76,7 @@ def build_batch(
     if log_append_time is not None:
         attributes |= layout.TIMESTAMP_TYPE_MASK
         max_timestamp = log_append_time
-    return _assemble(
+    return assemble(
         layout.BatchHeader(
             base_offset,
             0,
@@ -122,7 +122,7 @@ def build_written_batch(
         base_sequence,
         records.count,
     )
-    return _assemble(header, compress(codec, records.payload()))
+    return assemble(header, compress(codec, records.payload()))
 
 
 def build_empty_batch(base: int, end: int, *, leader_epoch: int) -> bytes:
@@ -132,7 +132,7 @@ def build_empty_batch(base: int, end: int, *, leader_epoch: int) -> bytes:
     header = layout.BatchHeader(
         base, 0, leader_epoch, layout.CURRENT_MAGIC, 0, 0, end - base - 1, *times_and_producer, 0
     )
-    return _assemble(header, b"")
+    return assemble(header, b"")
 
 
 def build_control_batch(
@@ -149,7 +149,7 @@ def build_control_batch(
     key = _CONTROL_KEY.pack(0, kind)
     value = _END_TRANSACTION.pack(0, coordinator_epoch)
     attributes = layout.TRANSACTIONAL_MASK | layout.CONTROL_MASK
-    return _assemble(
+    return assemble(
         layout.BatchHeader(
             base_offset,
             0,
@@ -187,7 +187,8 @@ def _sized(field: bytes | None) -> bytes:
     return _NULL if field is None else encode(len(field)) + field
 
 
-def _assemble(header: layout.BatchHeader, payload: bytes) -> bytes:
+def assemble(header: layout.BatchHeader, payload: bytes) -> bytes:
+    """The batch of a header, whose size and CRC do not matter, and its records, compressed as the header says."""
     covered = (
         _AFTER_CRC.pack(
             header.attributes,

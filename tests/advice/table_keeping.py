@@ -18,6 +18,8 @@ from tests.advice.rows import (
     row,
 )
 
+CLEANING = "tests/storage_tiers/compaction/test_cleaning.py::"
+
 # --- the data directory and its disk ----------------------------------------------------------------------------------
 _DISK_FULL = (
     FAULTS + "test_disk_full.py::test_appends_are_refused_and_reads_continue_until_space_returns",
@@ -110,6 +112,23 @@ DIRECTORY_ROWS = (
     row(
         "it is not uploaded; put the file back from a copy",
         STORE + "a_file_that_changed_before_it_was_uploaded_is_put_back",
+    ),
+    row(
+        "cannot exchange segments .*repair or replace the disk, then restart the node",
+        CLEANING + "test_an_exchange_that_the_disk_refuses_is_completed_by_the_next_start",
+    ),
+    row(
+        "more keys than the cleaner's map.*raise log.cleaner.dedupe.buffer.size",
+        CLEANING + "test_a_batch_of_more_keys_than_the_map_holds_names_the_config",
+    ),
+    row("no sound record batch .*put it back from a copy", CLEANING + "test_damage_is_not_written_anew"),
+    row(
+        "^… is damaged .*; put it back from a copy$",
+        CLEANING + "test_a_damaged_decision_is_named_and_put_back_from_a_copy",
+    ),
+    row(
+        "the cleaner process ended; see its last lines",
+        BROKER + "test_cleaning.py::test_a_cleaner_that_dies_is_started_again",
     ),
     row("fsync failed .*repair or replace the disk, then restart the node", *_FSYNC_FAILED),
     row(

@@ -63,6 +63,15 @@ class Extensions:
             await extension.ended.wait()
             extension = self._of.get(partition)
 
+    def __contains__(self, partition: object) -> bool:
+        """Whether an extension of the partition is under way, or one whose outcome is open may have happened."""
+        return partition in self._of
+
+    async def ended(self, partition: Partition) -> None:
+        """Returns while none of the partition is under way."""
+        while (extension := self._of.get(partition)) is not None and not extension.ended.is_set():
+            await extension.ended.wait()
+
     def forget(self, partition: Partition) -> None:
         gone = self._of.pop(partition, None)
         if gone is not None:

@@ -87,7 +87,7 @@ class Tiering:
         self._compared: set[Partition] = set()
         self.lineage = StoreLineage(self._falls_behind)
         self._manifests = AcceptedManifests(self.lineage, files, on_fatal=on_fatal, on_newer=self._is_newer)
-        self._extensions = Extensions()
+        self.extensions = Extensions()
         self._moved = asyncio.Event()
         self._troubles = events.Troubles()
 
@@ -174,12 +174,12 @@ class Tiering:
         """Whether this start has read the store's own manifest. Nothing is committed before."""
         return partition in self._compared
 
-    def _tiered(self, partition: Partition) -> bool:
+    def is_tiered(self, partition: Partition) -> bool:
         return self._client is not None and partition.log.hot.settings.remote_storage_enable
 
     def _plan(self, partition: Partition, now: Now) -> TieringPlan:
         hot, tiered = partition.log.hot, partition.log
-        if not self._is_open or not self._tiered(partition) or partition.read_error is not None:
+        if not self._is_open or not self.is_tiered(partition) or partition.read_error is not None:
             return TieringPlan(False, ())
         settings = hot.settings
         if settings.remote_copy_disable:
@@ -204,7 +204,7 @@ class Tiering:
         settings = hot.settings
         limits = LocalLimits(settings.local_retention_ms, settings.local_retention_bytes)
         segments = hot.segments()
-        known = tier is not None and self._is_open and self._tiered(partition) and partition in self._compared
+        known = tier is not None and self._is_open and self.is_tiered(partition) and partition in self._compared
         doomed = plan_eviction(
             segments,
             durable_end=tier.end if known and tier is not None else None,
@@ -224,7 +224,7 @@ class Tiering:
             await self._evict(partition)
 
     async def _offload(self, partition: Partition) -> None:
-        wanted = self._tiered(partition) or partition.log.tier is not None or partition.is_recovering
+        wanted = self.is_tiered(partition) or partition.log.tier is not None or partition.is_recovering
         if not self._is_open or not partition.leads or not (wanted or self._must_claim(partition)):
             return
         async with self._slots:
@@ -309,6 +309,9 @@ class Tiering:
             raise StorageError(
                 f"{partition.partition}: [{offload.start}, {offload.end}) has no batch; see `tidelog log dump {hot.directory}`"
             )
+        snapshot = await self._producers(hot, source.end_offset)
+        # Segments may have been exchanged meanwhile; from here to the extension they are not.
+        source = hot.reader.offload_source(offload.start, offload.end) or source
         job = ExtendJob(
             path=source.path,
             position=source.position,
@@ -318,11 +321,11 @@ class Tiering:
             leader_epoch=partition.state.leader_epoch,
             last_record_epoch=hot.epoch_at(source.end_offset - 1),
             epochs=tuple(e for e in hot.end.epochs.entries() if e.start_offset < source.end_offset),
-            producer_snapshot=await self._producers(hot, source.end_offset),
+            producer_snapshot=snapshot,
             aborted=tuple(hot.reader.aborted_transactions(source.base_offset, source.end_offset)),
             log_start=hot.log_start_offset,
         )
-        with self._extensions.under_way(partition, job):
+        with self.extensions.under_way(partition, job):
             manifest = await self._extend(partition, job)
         # Another writer may have extended the manifest first: its segments stand, and win (I9).
         await reconcile(partition)
@@ -411,7 +414,7 @@ class Tiering:
     # --- asked for ----------------------------------------------------------------------------------------------------
     async def seal(self, partitions: Sequence[Partition], *, wait: bool, timeout_ms: int) -> list[SealedPartition]:
         """Offloads all records so far. Raises RequestTimedOut, naming the partitions, if waiting exceeds `timeout_ms`."""
-        untiered = [p for p in partitions if not self._tiered(p)]
+        untiered = [p for p in partitions if not self.is_tiered(p)]
         if untiered:
             raise InvalidRequest(
                 f"{untiered[0].partition} is not tiered: the node has no store, or remote.storage.enable is false"
@@ -449,7 +452,7 @@ class Tiering:
         DeleteRecords answers then. Raises TierUnavailable while the store's content is unknown: this start has not read it,
         or the outcome of an offload is open."""
         self.kick(partition)
-        await self._extensions.hiding(partition, partition.log.log_start_offset)
+        await self.extensions.hiding(partition, partition.log.log_start_offset)
         partition.check_leads()
         if self._client is not None and _shows_deleted(partition):
             if not self._is_open or partition not in self._compared:
@@ -479,7 +482,7 @@ class Tiering:
         self._compared.discard(partition)
         self.lineage.forget(partition)
         self._manifests.forget(partition)
-        self._extensions.forget(partition)
+        self.extensions.forget(partition)
         self._offloading.forget(partition)
         self._local_retention.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)

@@ -377,7 +377,8 @@ def _say_not_compacted(configs: Mapping[str, str]) -> None:
     if "compact" in policies:
         kept = "until retention removes it" if "delete" in policies else "for ever"
         report(
-            f"cleanup.policy={configs['cleanup.policy']}: the log cleaner does not run yet: every record is kept {kept}"
+            f"cleanup.policy={configs['cleanup.policy']}: segments on the node's disk are compacted, those in a bucket are "
+            f"not: each is kept {kept}"
         )
 
 

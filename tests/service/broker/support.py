@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import CoordinatorLoading, CoordinatorNotAvailable, LogError, NotCoordinator
 from storage_tiers.files import Files, OsFiles
-from storage_tiers.records.batch import headers
+from storage_tiers.records.batch import BatchHeader, headers
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.decoder import Record, decode_batch
 from storage_tiers.types import TimestampOffset, TopicPartition
@@ -91,10 +92,15 @@ class Driven:
         end = await self.end(topic, partition)
         found: list[Record] = []
         while start < end:
-            more = await self.read(topic, start, partition, wait_ms=20_000)
-            assert more, f"nothing at offset {start} of {end}"
-            found += more
-            start = more[-1].offset + 1
+            (answer,) = await self.fetch(
+                FetchPartition(TopicPartition(topic, partition), start, 1 << 20), wait_ms=20_000
+            )
+            if answer.error is not None:
+                raise answer.error
+            assert answer.slices, f"nothing at offset {start} of {end}"
+            batches = taken(answer)
+            found += [each for _, inside in batches for each in inside if each.offset >= start]
+            start = batches[-1][0].next_offset  # a compacted batch may have no record
         return found
 
     async def end(self, topic: str, partition: int = 0) -> int:
@@ -147,11 +153,14 @@ def batch(*values: bytes, **fields: object) -> bytes:
 
 def records(answer: Fetched) -> list[Record]:
     """Decodes the whole batches of an answer and releases its files."""
-    import os
+    return [record for _, inside in taken(answer) for record in inside]
 
+
+def taken(answer: Fetched) -> list[tuple[BatchHeader, list[Record]]]:
+    """The whole batches of an answer with their records; releases its files."""
     data = b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in answer.slices)
     answer.release_all()
-    return [record for at, header in headers(data) for record in decode_batch(data[at : at + header.size])]
+    return [(header, list(decode_batch(data[at : at + header.size]))) for at, header in headers(data)]
 
 
 async def once_loaded(ask: Callable[[], Awaitable[Answer]]) -> Answer:

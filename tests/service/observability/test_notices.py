@@ -86,12 +86,16 @@ def test_a_compacted_topic_causes_a_warning(node: Node) -> None:
     create(node, "plain", 1, {})
     line = waits_for(node, "topic.not_compacted", topic="compacted")
     assert (line["level"], line["cleanup_policy"]) == ("WARN", "compact")
-    assert line["effect"] == "the log cleaner does not run yet: every record is kept for ever"
+    assert (
+        line["effect"] == "segments on the local disk are compacted, those in the bucket are not: each is kept for ever"
+    )
     alter(node, "plain", "retention.ms", "-1")
     assert not said(node, "topic.not_compacted", topic="plain")
     alter(node, "plain", "cleanup.policy", "compact,delete")
     line = waits_for(node, "topic.not_compacted", topic="plain")
-    assert line["effect"] == "the log cleaner does not run yet: every record is kept until retention removes it"
+    assert line["effect"] == (
+        "segments on the local disk are compacted, those in the bucket are not: each is kept until retention removes it"
+    )
     alter(node, "plain", "cleanup.policy", "delete")
     with grpc.insecure_channel(node.grpc) as channel:
         compact = topics_pb2.NewTopicConfig(name="cleanup.policy", value="compact")
@@ -106,8 +110,9 @@ def test_the_command_prints_it_too(node: Node) -> None:
     created = tidelog("topic", "create", "c", "-c", "cleanup.policy=compact", *at)
     assert (created.code, created.out) == (0, "created c\n")
     assert created.err == (
-        "tidelog: cleanup.policy=compact: the log cleaner does not run yet: every record is kept for ever\n"
+        "tidelog: cleanup.policy=compact: segments on the node's disk are compacted, those in a bucket are not: each is kept "
+        "for ever\n"
     )
     altered = tidelog("topic", "alter", "c", "-c", "cleanup.policy=compact,delete", *at)
-    assert altered.err.endswith("every record is kept until retention removes it\n")
+    assert altered.err.endswith("each is kept until retention removes it\n")
     assert tidelog("topic", "alter", "c", "-c", "cleanup.policy=delete", *at).err == ""

@@ -1,0 +1,69 @@
+"""The broker's side of the cleaner process: started with the first order, ended when nothing is left to clean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from storage_tiers.child_process import ChildProcess, start_child
+from storage_tiers.compaction.batches import Cleaned
+from storage_tiers.compaction.messages import (
+    GO_ON,
+    MAX_LINE_BYTES,
+    CleanerAnswer,
+    CleanOrder,
+    decode_answer,
+    encode_order,
+)
+from storage_tiers.errors import LogError, StorageError
+
+#: Seconds that the process has to end once its socket is closed.
+GRACE_S = 5.0
+
+
+class CleanerProcess:
+    """Carries out one order at a time."""
+
+    def __init__(self, log_format: str = "text") -> None:
+        self._log_format = log_format
+        self._process: ChildProcess | None = None
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+
+    async def carry_out(self, order: CleanOrder) -> AsyncGenerator[CleanerAnswer, None]:
+        """The cleaner's answers. It goes on when the next one is asked for. StorageError if it cannot be started or ended, and
+        what it raises itself; call `end` after any error, and after leaving before the last answer."""
+        if self._process is None:
+            await self._start()
+        self._writer.write(encode_order(order))
+        while True:
+            try:
+                await self._writer.drain()
+                line = await self._reader.readline()
+            except ConnectionError:
+                line = b""
+            if not line.endswith(b"\n"):
+                raise StorageError("the cleaner process ended; see its last lines in the log. The node starts it again")
+            answer = decode_answer(line)
+            if isinstance(answer, LogError):
+                raise answer
+            yield answer
+            if isinstance(answer, Cleaned):
+                return
+            self._writer.write(GO_ON)
+
+    async def _start(self) -> None:
+        try:
+            started = await start_child("storage_tiers.compaction.process", ["--log-format", self._log_format])
+        except OSError as error:
+            raise StorageError(
+                f"the cleaner process cannot be started: {error.strerror}; the node tries again"
+            ) from error
+        self._process = started.process
+        self._reader, self._writer = await asyncio.open_connection(sock=started.socket, limit=MAX_LINE_BYTES)
+
+    async def end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            self._writer.close()
+            await process.ended(GRACE_S)

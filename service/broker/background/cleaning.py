@@ -1,0 +1,264 @@
+"""Compacts logs: has the dirtiest one that is due cleaned by the cleaner process, exchanges its segments, looks for the next.
+
+Only local segments are cleaned. Those that the bucket holds stay as they were offloaded, and with them every tombstone and
+transaction marker: once a tombstone is gone here, the bucket's older value of its key would be the newest.
+
+Invariants: one log is cleaned at a time; segments are exchanged oldest first and not while they are uploaded; tombstones and
+markers go only while the bucket holds nothing of the partition. Not promised: that a log is cleaned while others are dirtier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import NamedTuple
+
+from service.broker.background.cleaner_process import CleanerProcess
+from service.broker.background.flusher import Flusher
+from service.broker.background.tiering import Tiering
+from service.broker.background.turns import LOOKS_A_TURN, slices
+from service.broker.partition.partition import Partition
+from service.broker.partition.partitions import Partitions
+from storage_tiers import events
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.compaction.batches import Cleaned
+from storage_tiers.compaction.clean_point import (
+    CleanPoint,
+    clean_point,
+    cleaned_to,
+    read_clean_point,
+    write_clean_point,
+)
+from storage_tiers.compaction.messages import CleanOrder, Reached
+from storage_tiers.compaction.source import cleaning_of, last_records
+from storage_tiers.errors import LogError
+from storage_tiers.files import Files
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.segment import SegmentInfo
+from storage_tiers.hot.swap import RewrittenSegment
+from storage_tiers.policy.compaction import CleaningLimits, CleaningPlan, plan_cleaning
+from storage_tiers.policy.segments import Now
+from storage_tiers.records.batch import HEADER_BYTES, read_header
+
+log = logging.getLogger(__name__)
+
+#: Pause in ms before a log whose cleaning failed is cleaned again.
+RETRY_MS = 300_000
+
+
+class CleanerSettings(NamedTuple):
+    """`log.cleaner.*`. `map_bytes` and `map_load` bound the map of keys."""
+
+    is_enabled: bool
+    backoff_ms: int
+    map_bytes: int
+    map_load: float
+    bytes_per_second: float
+
+
+class TopicCleaning(NamedTuple):
+    limits: CleaningLimits
+    delete_retention_ms: int
+
+
+class CleaningPolicy(NamedTuple):
+    """What the configs say now. `now` is the time by which records expire."""
+
+    settings: Callable[[], CleanerSettings]
+    topic: Callable[[str], TopicCleaning]
+    now: Callable[[], Now]
+
+
+class _Abandoned(Exception):
+    """The log was changed otherwise while it was cleaned."""
+
+
+class Cleaning:
+    def __init__(
+        self,
+        partitions: Partitions,
+        tiering: Tiering,
+        policy: CleaningPolicy,
+        process: CleanerProcess,
+        flusher: Flusher,
+        *,
+        files: Files,
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self._partitions = partitions
+        self._tiering = tiering
+        self._policy = policy
+        self._process = process
+        self._flusher = flusher
+        self._files = files
+        self._clock = clock
+        self._rng = rng
+        #: By log: how far it was cleaned. A log that is opened anew is another one.
+        self._points: dict[HotLog, CleanPoint | None] = {}
+        #: By log whose cleaning failed: the steady time in ms of the next attempt.
+        self._retries: dict[HotLog, int] = {}
+        self._due_ms = 0
+
+    async def tick(self) -> None:
+        """Cleans all logs that are due, the dirtiest first, then rests for `log.cleaner.backoff.ms`."""
+        settings = self._policy.settings()
+        if not settings.is_enabled or self._clock.steady_ms() < self._due_ms:
+            return
+        try:
+            while (found := await self._dirtiest()) is not None:
+                await self._try(*found, settings)
+        finally:
+            await self._process.end()
+        self._due_ms = self._clock.steady_ms() + settings.backoff_ms
+
+    # --- which --------------------------------------------------------------------------------------------------------
+    async def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
+        found: tuple[Partition, CleaningPlan] | None = None
+        known: set[HotLog] = set()
+        async for some in slices(self._partitions, LOOKS_A_TURN):
+            for partition in some:
+                if not self._may_clean(partition):
+                    continue
+                known.add(partition.log.hot)
+                plan = self._plan(partition)
+                if plan is not None and (found is None or _rank(plan) > _rank(found[1])):
+                    found = partition, plan
+        for hot in self._points.keys() - known:
+            self._points.pop(hot)
+            self._retries.pop(hot, None)
+        return found
+
+    def _may_clean(self, partition: Partition) -> bool:
+        """Not while the log may be given up for the bucket's, nor while the bucket shows less than was seen."""
+        return (
+            partition.leads
+            and partition.log.hot.settings.cleanup_compact
+            and not partition.is_recovering
+            and partition.read_error is None
+            and partition not in self._tiering.lineage
+        )
+
+    def _plan(self, partition: Partition) -> CleaningPlan | None:
+        hot = partition.log.hot
+        if hot.segment_count == 1 or self._clock.steady_ms() < self._retries.get(hot, 0):
+            return None
+        if hot not in self._points:
+            self._points[hot] = read_clean_point(hot.directory)
+        try:
+            segments = hot.durable_segments()
+            if len(segments) < hot.segment_count - 1:
+                self._flusher.request(partition)  # the files of a segment that was closed are not complete
+            return plan_cleaning(
+                segments,
+                cleaned_to=cleaned_to(self._points[hot], segments),
+                bound=partition.state.last_stable_offset,
+                now_ms=self._policy.now().expiry_ms,
+                limits=self._policy.topic(partition.partition.topic).limits,
+                first_timestamp=_first_timestamp,
+            )
+        except (LogError, OSError) as error:
+            self._failed(partition, error)
+            return None
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+    async def _try(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
+        try:
+            await self._clean(partition, plan, settings)
+        except _Abandoned:
+            await self._process.end()
+        except (LogError, OSError) as error:
+            await self._process.end()
+            self._failed(partition, error)
+
+    def _failed(self, partition: Partition, error: Exception) -> None:
+        if partition.deleted:
+            return
+        self._retries[partition.log.hot] = self._clock.steady_ms() + RETRY_MS
+        events.warning(log, "log.not_cleaned", partition=partition.partition, error=error)
+
+    async def _clean(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
+        hot, topic = partition.log.hot, self._policy.topic(partition.partition.topic)
+        if hot.swap is not None:
+            await asyncio.to_thread(hot.swap.end)  # an earlier one that the disk refused to settle
+        drops_markers = not self._bucket_may_hold(partition)
+        cleaning = cleaning_of(hot, dirty_start=plan.dirty_start, end=plan.end, fences=(partition.log.tiered_end,))
+        if cleaning is None:
+            raise _Abandoned
+        order = CleanOrder(
+            cleaning,
+            last_records(hot, plan.end),
+            self._policy.now().expiry_ms,
+            topic.delete_retention_ms,
+            drops_markers,
+            settings.map_bytes,
+            settings.map_load,
+            settings.bytes_per_second,
+            self._rng.token(16),
+        )
+        reached, counted = plan.dirty_start, Cleaned()
+        async with aclosing(self._process.carry_out(order)) as answers:
+            async for answer in answers:
+                if isinstance(answer, Reached):
+                    reached = answer.offset
+                elif isinstance(answer, RewrittenSegment):
+                    await self._exchange(partition, hot, answer, drops_markers=drops_markers)
+                elif isinstance(answer, Cleaned):
+                    counted = answer
+        await self._note(partition, hot, reached)
+        events.info(
+            log,
+            "log.cleaned",
+            partition=partition.partition,
+            offset=reached,
+            records=counted.records_kept,
+            of_records=counted.records_read,
+            bytes=counted.bytes_written,
+            of_bytes=counted.bytes_read,
+        )
+
+    def _bucket_may_hold(self, partition: Partition) -> bool:
+        """Whether the bucket may hold records of the partition, or hold some soon."""
+        tiering, tier = self._tiering, partition.log.tier
+        if tier is None and not tiering.is_tiered(partition):
+            return False
+        has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
+        return not has_asked or (tier is not None and tier.segments > 0)
+
+    async def _exchange(self, partition: Partition, hot: HotLog, new: RewrittenSegment, *, drops_markers: bool) -> None:
+        swap = hot.begin_swap(new)
+        if swap is None:
+            raise _Abandoned
+        try:
+            await asyncio.to_thread(swap.prepare)
+            # The tier process reads a segment by its name.
+            await self._tiering.extensions.ended(partition)
+            if partition.deleted or partition.log.hot is not hot:
+                raise _Abandoned
+            if drops_markers and self._bucket_may_hold(partition):
+                raise _Abandoned  # what was offloaded meanwhile may have values that these tombstones hid
+            if not hot.finish_swap(swap, new):
+                raise _Abandoned
+            await asyncio.to_thread(swap.settle)
+        except _Abandoned:
+            await asyncio.to_thread(swap.end)
+            raise
+
+    async def _note(self, partition: Partition, hot: HotLog, reached: int) -> None:
+        if partition.deleted or partition.log.hot is not hot:
+            raise _Abandoned
+        point = self._points[hot] = clean_point(hot.durable_segments(), reached)
+        await asyncio.to_thread(write_clean_point, self._files, hot.directory, point)
+
+
+def _rank(plan: CleaningPlan) -> tuple[bool, float]:
+    """Overdue logs first, then by the dirty share, as Kafka does."""
+    return plan.is_overdue, plan.dirty_ratio
+
+
+def _first_timestamp(segment: SegmentInfo) -> int:
+    """The largest timestamp of the segment's first batch, in ms. OSError if it cannot be read."""
+    with open(segment.path, "rb") as file:
+        return read_header(file.read(HEADER_BYTES)).max_timestamp

@@ -1,0 +1,58 @@
+"""Starts and ends the processes of a broker: always a fresh interpreter (exec), never a fork that shares the broker's state."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class ChildProcess:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def process_id(self) -> int | None:
+        return self._process.pid
+
+    async def ended(self, grace_s: float) -> None:
+        """Waits for its end, and kills it after `grace_s` seconds. The caller has closed its socket."""
+        await asyncio.to_thread(self._wait, grace_s)
+
+    def _wait(self, grace_s: float) -> None:
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Started(NamedTuple):
+    """A process, and our end of the socket that it was given."""
+
+    socket: socket.socket
+    process: ChildProcess
+
+
+async def start_child(module: str, arguments: Sequence[str] = ()) -> Started:
+    """`python -P -m <module> --socket <fd> <arguments>`, with this environment and stderr. OSError if the system cannot start a
+    process now. Without -P Python searches the current directory first, and would run a folder there that has the name of one
+    of our packages."""
+    # In a thread: Popen waits until the new interpreter has replaced the child.
+    return await asyncio.to_thread(_start, module, arguments)
+
+
+def _start(module: str, arguments: Sequence[str]) -> Started:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    command = [sys.executable, "-P", "-m", module, "--socket", str(theirs.fileno()), *arguments]
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Started(ours, ChildProcess(process))

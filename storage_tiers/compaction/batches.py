@@ -1,0 +1,154 @@
+"""Cleans one batch: which of its records stay, and the batch without the others.
+
+A cleaned batch keeps its base and last offset, producer, epoch, sequence and leader epoch, so that idempotence and recovery see
+no difference; a batch that keeps all its records keeps its bytes. A batch that holds a tombstone, or a marker of a transaction
+without data, gets a delete horizon at its first cleaning (KIP-534): it goes at the first cleaning after that.
+
+Invariants: offsets, keys, values, headers and timestamps of the records that stay do not change; `Policy.drops_markers` is set
+only where every older record was cleaned against them, in both tiers, or an older value would rise again.
+Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage_tiers.compaction.offset_map import OffsetMap
+from storage_tiers.compaction.transactions import CleanedTransactions
+from storage_tiers.records import batch as layout
+from storage_tiers.records.batch import BatchHeader, records_payload
+from storage_tiers.records.builder import ControlKind, assemble
+from storage_tiers.records.codecs import compress
+from storage_tiers.records.decoder import decode_control
+from storage_tiers.records.varint import decode_varint, decode_varlong, encode
+
+
+class LastRecord(NamedTuple):
+    """What a producer wrote last, as the producer state knows it: -1 for a producer of which only a marker is left."""
+
+    data_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What holds for one cleaning. Times in ms since 1970. The map reaches to offset `latest`."""
+
+    now_ms: int
+    delete_retention_ms: int
+    latest: int
+    drops_markers: bool
+    producers: Mapping[int, LastRecord]
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """Counts of one cleaning: records that were read and that stay, and bytes of batches."""
+
+    records_read: int = 0
+    records_kept: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+def note_keys(batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: CleanedTransactions, start: int) -> bool:
+    """Adds the keys of a batch of the dirty part, from offset `start` on, to the map. False once the map is full."""
+    if header.control:
+        seen.is_spent(header, _kind(batch, header), keep=False)
+        return True
+    if seen.is_aborted(header) or header.count <= 0:
+        return True
+    return keys.add(records_payload(batch, header), header.count, header.base_offset, start)
+
+
+def clean_batch(
+    batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: CleanedTransactions, policy: Policy, *, is_last: bool
+) -> memoryview | bytes | None:
+    """The batch as it stays, None if it goes. `is_last` marks the last batch of a rewritten segment, which stays though
+    emptied: the next segment begins where it ends. CorruptRecord if it is damaged inside."""
+    if header.control:
+        return _clean_marker(batch, header, seen, policy, is_last)
+    if seen.is_aborted(header) or header.count <= 0:
+        return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
+    keeps_tombstones = not (policy.drops_markers and _is_due(header, policy))
+    payload = records_payload(batch, header)
+    kept, tombstones, highest, rest = keys.keep(
+        payload, header.count, header.base_offset, policy.latest, keeps_tombstones
+    )
+    if not kept:
+        return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
+    needs_horizon = tombstones > 0 and not header.delete_horizon
+    if rest is None and not needs_horizon:
+        return batch
+    stays = payload if rest is None else memoryview(rest)
+    highest_ms = header.max_timestamp if header.log_append_time else header.base_timestamp + highest
+    changed = header._replace(count=kept, max_timestamp=highest_ms)
+    return _with_horizon(changed, stays, policy) if needs_horizon else _rebuilt(changed, stays)
+
+
+def _clean_marker(
+    batch: memoryview, header: BatchHeader, seen: CleanedTransactions, policy: Policy, is_last: bool
+) -> memoryview | bytes | None:
+    is_spent = seen.is_spent(header, _kind(batch, header), keep=not policy.drops_markers)
+    if not is_spent:
+        return batch
+    if header.count <= 0:
+        return batch if is_last or _is_last_of_producer(header, policy) else None
+    if policy.drops_markers and _is_due(header, policy):
+        return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
+    return batch if header.delete_horizon else _with_horizon(header, records_payload(batch, header), policy)
+
+
+def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
+    if header.count <= 0:
+        return None
+    marker = decode_control(batch, verify=False)
+    return None if marker is None else marker.kind
+
+
+def _is_due(header: BatchHeader, policy: Policy) -> bool:
+    """Whether its delete horizon has passed; the base timestamp is the horizon then."""
+    return header.delete_horizon and header.base_timestamp <= policy.now_ms
+
+
+def _is_last_of_producer(header: BatchHeader, policy: Policy) -> bool:
+    """Whether a retry of the producer is recognised by this batch."""
+    last = policy.producers.get(header.producer_id)
+    if last is None:
+        return False
+    if last.data_offset >= 0:
+        return header.last_offset == last.data_offset
+    return header.control and header.producer_epoch == last.epoch
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+def _with_horizon(header: BatchHeader, payload: memoryview, policy: Policy) -> bytes:
+    horizon = policy.now_ms + policy.delete_retention_ms
+    shifted = _shifted(payload, header.count, header.base_timestamp - horizon)
+    attributes = header.attributes | layout.DELETE_HORIZON_MASK
+    return _rebuilt(header._replace(base_timestamp=horizon, attributes=attributes), memoryview(shifted))
+
+
+def _shifted(payload: memoryview, count: int, delta_ms: int) -> bytes:
+    """The records with `delta_ms` added to each timestamp delta."""
+    parts: list[bytes | memoryview] = []
+    at = 0
+    for _ in range(count):
+        length, body = decode_varint(payload, at)
+        timestamp, rest = decode_varlong(payload, body + 1)
+        at = body + length
+        moved = encode(timestamp + delta_ms)
+        parts += (encode(1 + len(moved) + at - rest), payload[body : body + 1], moved, payload[rest:at])
+    return b"".join(parts)
+
+
+def _emptied(header: BatchHeader) -> bytes:
+    """The batch without records, as Kafka's `DefaultRecordBatch.writeEmptyHeader` has it."""
+    kept = layout.TRANSACTIONAL_MASK | layout.CONTROL_MASK | layout.TIMESTAMP_TYPE_MASK
+    return assemble(header._replace(attributes=header.attributes & kept, base_timestamp=-1, count=0), b"")
+
+
+def _rebuilt(header: BatchHeader, payload: memoryview) -> bytes:
+    return assemble(header, compress(header.codec, payload))

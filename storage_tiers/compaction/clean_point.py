@@ -1,0 +1,63 @@
+"""How far a log was cleaned, in a file beside its segments, and whether that still holds.
+
+Records below the clean point are not read for keys again. A wrong one would let a tombstone go while an older value of its key
+stays, so the point names the segments that it was found with: it holds for these alone. A log that was truncated, taken from
+the bucket or put back from an older copy has others, and is cleaned from its start again.
+
+Not promised: a clean point after a damaged or lost file. Kafka keeps its own for all partitions in `cleaner-offset-checkpoint`,
+which has no such check.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from storage_tiers.files import Files, replace_file
+from storage_tiers.policy.segments import SegmentView
+
+FILE_NAME = "cleaner-checkpoint"
+_VERSION = 0
+
+
+class CleanPoint(NamedTuple):
+    """`segments` are (base offset, size in bytes) of all that began below `offset`."""
+
+    offset: int
+    segments: tuple[tuple[int, int], ...]
+
+
+def clean_point(segments: Iterable[SegmentView], offset: int) -> CleanPoint:
+    return CleanPoint(offset, _below(segments, offset))
+
+
+def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView]) -> int:
+    """The offset up to which the log of these segments is clean; 0 if that is not known. The oldest may be gone."""
+    if point is None:
+        return 0
+    found = _below(segments, point.offset)
+    return point.offset if found and found == point.segments[-len(found) :] else 0
+
+
+def write_clean_point(files: Files, directory: str, point: CleanPoint) -> None:
+    """OSError if the disk refuses."""
+    content = {"version": _VERSION, "offset": point.offset, "segments": point.segments}
+    replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(content).encode())
+
+
+def read_clean_point(directory: str) -> CleanPoint | None:
+    """None if there is none or it cannot be read: the log is cleaned from its start then."""
+    try:
+        with open(os.path.join(directory, FILE_NAME), "rb") as file:
+            found = json.loads(file.read())
+        if found["version"] != _VERSION:
+            return None
+        return CleanPoint(int(found["offset"]), tuple((int(base), int(size)) for base, size in found["segments"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _below(segments: Iterable[SegmentView], offset: int) -> tuple[tuple[int, int], ...]:
+    return tuple((each.base, each.size_bytes) for each in segments if each.base < offset)

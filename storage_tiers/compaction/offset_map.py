@@ -1,0 +1,330 @@
+"""The cleaner's kernel: the newest offset of each key of a log's dirty part, and which records of a batch stay by it.
+
+A slot holds a key's 128-bit hash and its offset in 24 bytes, as Kafka's SkimpyOffsetMap, whatever the keys' length. The hash is
+SipHash-2-4 with a secret key: with Kafka's MD5 a producer that can make two keys collide makes one delete the other's records.
+Cython in pure-Python mode: `offset_map.pxd` holds the C types, and uncompiled it gives the same results.
+
+Invariants: every index is compared with the end of the buffer before it is read; the newest record of a key is never dropped,
+unless it is a tombstone that may go. The loops release the GIL; the bytes must not change meanwhile.
+
+Not promised: decompression; CRCs; a check of a record's headers.
+Source: KIP-58 and `SkimpyOffsetMap`, `Cleaner.shouldRetainRecord` of Kafka 4.2; SipHash (Aumasson, Bernstein, 2012).
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:  # installed without a compiler and without Cython: the same loops as plain Python
+    from storage_tiers.records import plain_cython as cython
+
+from storage_tiers.errors import CorruptRecord
+
+# The walker's codes; a name in the .pxd is invisible to importers.
+_SOUND = 0
+_BAD_LENGTH = 1
+_BAD_TIMESTAMP_DELTA = 2
+_BAD_OFFSET_DELTA = 3
+_BAD_KEY = 4
+_BAD_VALUE = 6
+_TOO_FEW_BYTES = 9
+
+# Literals beyond 32 bits would be Python objects.
+_TWO_TO_32 = 1 << 32
+_MASK = (1 << 64) - 1
+_SEED_0 = 0x736F6D6570736575
+_SEED_1 = 0x646F72616E646F6D
+_SEED_2 = 0x6C7967656E657261
+_SEED_3 = 0x7465646279746573
+
+#: Bytes of a slot: two words of hash, then the offset + 1 (0: the slot is empty).
+SLOT_BYTES = 24
+
+
+class OffsetMap:
+    """Maps keys to offsets. `count` of at most `limit` keys are in it, in `slots` slots."""
+
+    def __init__(self, table: cython.ulonglong[::1], load_factor: float, key: bytes) -> None:
+        """`table` are zeroed 64-bit words, three a slot; at most the share `load_factor` of the slots is used. `key` are 16
+        random bytes. ValueError for a table without room for one key."""
+        self.table = table
+        self.slots = len(table) // 3
+        self.limit = min(int(self.slots * load_factor), self.slots - 1)
+        if self.limit < 1:
+            raise ValueError(f"{self.slots} slots have no room for a key")
+        self.count = 0
+        self.first_key = int.from_bytes(key[:8], "little")
+        self.second_key = int.from_bytes(key[8:16], "little")
+        self.high = self.low = 0
+        self.at = self.key_at = self.value_at = 0
+        self.timestamp_delta = self.offset_delta = 0
+        self.key_length = self.value_length = -1
+
+    def add(self, payload, count, base_offset, start):  # type: ignore[no-untyped-def]
+        """Notes the newest offset of each key of an uncompressed batch, of records from offset `start` on. False if a key has
+        no room; the keys before it are in the map then. CorruptRecord if the framing is broken."""
+        raw: cython.p_const_uchar = _pointer(payload)
+        total: cython.Py_ssize_t = len(payload)
+        table: cython.ulonglong[::1] = self.table
+        fault: cython.int = _SOUND
+        is_full: cython.bint = False
+        index: cython.longlong = 0
+        slot: cython.longlong
+        self.at = 0
+        with cython.nogil:
+            while index < count:
+                fault = self.next_record(raw, total)
+                if fault != _SOUND:
+                    break
+                if self.key_length >= 0 and base_offset + self.offset_delta >= start:
+                    slot = self.slot(raw)
+                    if table[slot + 2] == 0:
+                        if self.count >= self.limit:
+                            is_full = True
+                            break
+                        self.count += 1
+                        table[slot] = self.high
+                        table[slot + 1] = self.low
+                    table[slot + 2] = base_offset + self.offset_delta + 1
+                index += 1
+        if fault != _SOUND:
+            raise _corrupt(fault, index, base_offset)
+        return not is_full
+
+    def keep(self, payload, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
+        """(records that stay, tombstones among them, their highest timestamp delta in ms, their bytes) of an uncompressed
+        batch. The bytes are None if all stay.
+
+        A record above offset `latest`, to which the map reaches, stays. Another stays if no newer record has its key and if it
+        has a value, or with `keep_tombstones`. A record without a key goes. CorruptRecord if the framing is broken."""
+        raw: cython.p_const_uchar = _pointer(payload)
+        total: cython.Py_ssize_t = len(payload)
+        fault: cython.int = _SOUND
+        index: cython.longlong = 0
+        kept: cython.longlong = 0
+        tombstones: cython.longlong = 0
+        highest: cython.longlong = 0
+        begin: cython.Py_ssize_t
+        run: cython.Py_ssize_t = -1
+        pieces: list[tuple[int, int]] = []
+        self.at = 0
+        while index < count:
+            begin = self.at
+            fault = self.next_record(raw, total)
+            if fault != _SOUND:
+                break
+            if self.is_kept(raw, base_offset + self.offset_delta, latest, keep_tombstones):
+                if kept == 0 or self.timestamp_delta > highest:
+                    highest = self.timestamp_delta
+                kept += 1
+                if self.value_length < 0:
+                    tombstones += 1
+                if run < 0:
+                    run = begin
+            elif run >= 0:
+                pieces.append((run, begin))
+                run = -1
+            index += 1
+        if fault != _SOUND:
+            raise _corrupt(fault, index, base_offset)
+        if kept == count:
+            return kept, tombstones, highest, None
+        if run >= 0:
+            pieces.append((run, self.at))
+        view = memoryview(payload)
+        return kept, tombstones, highest, b"".join([view[first:last] for first, last in pieces])
+
+    def next_record(self, raw, total):  # type: ignore[no-untyped-def]
+        """Reads the record at `at` up to its value's length."""
+        at: cython.Py_ssize_t = self.at
+        packed: cython.longlong = _varint(raw, at, total)
+        if packed < 0:
+            return _TOO_FEW_BYTES if at >= total else _BAD_LENGTH
+        length: cython.longlong = _zigzag(packed)
+        at += packed & 7
+        if length < 1 or length > total - at:
+            return _BAD_LENGTH
+        end: cython.Py_ssize_t = at + length
+        at += 1  # the record's attributes
+        width: cython.Py_ssize_t = _varlong_width(raw, at, end)
+        if width == 0:
+            return _BAD_TIMESTAMP_DELTA
+        self.timestamp_delta = _varlong(raw, at, width)
+        at += width
+        packed = _varint(raw, at, end)
+        if packed < 0:
+            return _BAD_OFFSET_DELTA
+        self.offset_delta = _zigzag(packed)
+        at += packed & 7
+        packed = _varint(raw, at, end)
+        if packed < 0:
+            return _BAD_KEY
+        length = _zigzag(packed)
+        at += packed & 7
+        if length < -1 or length > end - at:
+            return _BAD_KEY
+        self.key_at = at
+        self.key_length = length
+        if length > 0:
+            at += length
+        packed = _varint(raw, at, end)
+        if packed < 0:
+            return _BAD_VALUE
+        length = _zigzag(packed)
+        at += packed & 7
+        if length < -1 or length > end - at:
+            return _BAD_VALUE
+        self.value_at = at
+        self.value_length = length
+        self.at = end
+        return _SOUND
+
+    def is_kept(self, raw, offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
+        if offset > latest:
+            return True
+        if self.key_length < 0:
+            return False
+        if self.value_length < 0 and not keep_tombstones:
+            return False
+        newest: cython.ulonglong = self.table[self.slot(raw) + 2]
+        own: cython.ulonglong = offset + 1
+        return own >= newest
+
+    def slot(self, raw):  # type: ignore[no-untyped-def]
+        """The index in the table of the record's key, or of the empty slot where it belongs. One slot is always empty."""
+        self.hash(raw)
+        table: cython.ulonglong[::1] = self.table
+        slots: cython.ulonglong = self.slots
+        first: cython.ulonglong = self.high % slots
+        at: cython.longlong = first * 3
+        while table[at + 2] != 0 and (table[at] != self.high or table[at + 1] != self.low):
+            at += 3
+            if at >= self.slots * 3:
+                at = 0
+        return at
+
+    def hash(self, raw):  # type: ignore[no-untyped-def]
+        """Sets `high` and `low` to the hash of the record's key."""
+        v0: cython.ulonglong = self.first_key ^ _SEED_0
+        v1: cython.ulonglong = self.second_key ^ _SEED_1 ^ 0xEE
+        v2: cython.ulonglong = self.first_key ^ _SEED_2
+        v3: cython.ulonglong = self.second_key ^ _SEED_3
+        blocks: cython.longlong = self.key_length >> 3
+        word: cython.ulonglong
+        step: cython.longlong
+        _turn: cython.int
+        # The blocks, the last of them with the key's length, then two steps of four rounds that give the two words.
+        for step in range(blocks + 3):
+            word = 0
+            if step < blocks:
+                word = _word(raw, self.key_at + 8 * step, 8)
+            elif step == blocks:
+                word = self.key_length
+                word = (word << 56) & _MASK | _word(raw, self.key_at + 8 * blocks, self.key_length & 7)
+            elif step == blocks + 1:
+                v2 ^= 0xEE
+            else:
+                self.high = v0 ^ v1 ^ v2 ^ v3
+                v1 ^= 0xDD
+            v3 ^= word
+            for _turn in range(2 if step <= blocks else 4):
+                v0 = (v0 + v1) & _MASK
+                v1 = ((v1 << 13) & _MASK | (v1 >> 51)) ^ v0
+                v0 = (v0 << 32) & _MASK | (v0 >> 32)
+                v2 = (v2 + v3) & _MASK
+                v3 = ((v3 << 16) & _MASK | (v3 >> 48)) ^ v2
+                v0 = (v0 + v3) & _MASK
+                v3 = ((v3 << 21) & _MASK | (v3 >> 43)) ^ v0
+                v2 = (v2 + v1) & _MASK
+                v1 = ((v1 << 17) & _MASK | (v1 >> 47)) ^ v2
+                v2 = (v2 << 32) & _MASK | (v2 >> 32)
+            v0 ^= word
+        self.low = v0 ^ v1 ^ v2 ^ v3
+
+
+def _corrupt(fault, index, base_offset):  # type: ignore[no-untyped-def]
+    from storage_tiers.records.walker import RECORD_FAULTS
+
+    return CorruptRecord(f"record {index} of the batch at offset {base_offset}: {RECORD_FAULTS[fault]}")
+
+
+def _pointer(buffer):  # type: ignore[no-untyped-def]
+    if cython.compiled:
+        return cython.address(buffer[0])
+    else:
+        return buffer
+
+
+def _word(raw, at, length):  # type: ignore[no-untyped-def]
+    """`length` bytes, at most 8, as a little-endian number."""
+    number: cython.ulonglong = 0
+    byte: cython.ulonglong
+    index: cython.Py_ssize_t
+    for index in range(length):
+        byte = raw[at + index]
+        number |= byte << 8 * index
+    return number
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """The 32-bit varint at `at`, still zigzag, with its width below it (zigzag << 3 | width); -1 if there is none."""
+    if at >= end:
+        return -1
+    byte: cython.longlong = raw[at]
+    if byte < 0x80:
+        return byte << 3 | 1
+    number: cython.longlong = byte & 0x7F
+    width: cython.longlong
+    for width in range(1, 5):
+        if at + width >= end:
+            return -1
+        byte = raw[at + width]
+        number |= (byte & 0x7F) << 7 * width
+        if byte < 0x80:
+            return number << 3 | (width + 1) if number < _TWO_TO_32 else -1
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _zigzag(packed: cython.longlong) -> cython.longlong:
+    number: cython.longlong = packed >> 3
+    return (number >> 1) ^ -(number & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varlong_width(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The number of bytes of the 64-bit varlong at `at`; 0 if it is cut short or too wide."""
+    width: cython.Py_ssize_t
+    for width in range(10):
+        if at + width >= end:
+            return 0
+        if raw[at + width] < 0x80:
+            return width + 1 if width < 9 or raw[at + width] <= 1 else 0
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varlong(raw: cython.p_const_uchar, at: cython.Py_ssize_t, width: cython.Py_ssize_t) -> cython.longlong:
+    """The 64-bit varlong of `width` bytes at `at`."""
+    number: cython.ulonglong = 0
+    group: cython.ulonglong
+    index: cython.Py_ssize_t
+    for index in range(width):
+        group = raw[at + index] & 0x7F
+        number |= group << 7 * index
+    half: cython.longlong = number >> 1
+    odd: cython.longlong = number & 1
+    return half ^ -odd

@@ -1,0 +1,108 @@
+"""The cleaner process: reads and rewrites a broker's compacted segments, in an interpreter of its own.
+`python -m storage_tiers.compaction.process`
+
+The broker starts it with one inherited socket when a log is due, and closes the socket when none is. It ends at once when the
+socket closes, so it never writes beside a later broker on the same directory. It ignores SIGINT: a Ctrl-C in a terminal reaches
+the broker too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
+
+from storage_tiers import events
+from storage_tiers.clock import Clock, SystemClock
+from storage_tiers.compaction.batches import Policy
+from storage_tiers.compaction.messages import CleanerAnswer, CleanOrder, Reached, decode_order, encode_answer
+from storage_tiers.compaction.rewriter import Rewriter, offset_map
+from storage_tiers.errors import LogError
+from storage_tiers.files import OsFiles
+
+#: Added to the broker's nice value: cleaning yields to serving.
+NICENESS = 10
+
+
+class Throttle:
+    """Waits so that no more than `bytes_per_second` are spent, counted from its making."""
+
+    def __init__(self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]) -> None:
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._wait = wait
+        self._began_ms = clock.steady_ms()
+        self._spent = 0
+
+    def spend(self, size: int) -> None:
+        self._spent += size
+        ahead_s = self._spent / self._rate - (self._clock.steady_ms() - self._began_ms) / 1000
+        if ahead_s > 0:
+            self._wait(ahead_s)
+
+
+def run(order: CleanOrder, answer: Callable[[CleanerAnswer], None], go_on: Callable[[], object], clock: Clock) -> None:
+    """Carries out one order. `go_on` waits for the broker's word after each answer but the last."""
+    cleaning = order.cleaning
+    records = cleaning.segments[-1].end - cleaning.dirty_start
+    keys = offset_map(records, order.map_bytes, order.map_load, order.key)
+    throttle = Throttle(order.bytes_per_second, clock, threading.Event().wait)
+    rewriter = Rewriter(OsFiles(), cleaning, keys, throttle.spend)
+    try:
+        reached = rewriter.read_keys()
+        answer(Reached(reached))
+        go_on()
+        policy = Policy(order.now_ms, order.delete_retention_ms, reached - 1, order.drops_markers, order.producers)
+        for new in rewriter.rewrite(policy):
+            if new is not None:
+                answer(new)
+                go_on()
+    except LogError as error:
+        answer(error)
+    else:
+        answer(rewriter.counted)
+
+
+def serve(sock: socket.socket, clock: Clock) -> None:
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    reader, writer = sock.makefile("rb"), sock.makefile("wb")
+    threading.Thread(target=_read, args=(reader, lines), daemon=True).start()
+
+    def answer(said: CleanerAnswer) -> None:
+        writer.write(encode_answer(said))
+        writer.flush()
+
+    while True:
+        run(decode_order(lines.get()), answer, lines.get, clock)
+
+
+def _read(reader: BinaryIO, lines: queue.SimpleQueue[bytes]) -> None:
+    try:
+        for line in reader:
+            lines.put(line)
+    finally:
+        # Not sys.exit: the main thread may be in the middle of a file that a later broker's cleaner writes again.
+        os._exit(0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="storage_tiers.compaction.process", description="Started by a broker only.")
+    parser.add_argument("--socket", type=int, required=True, metavar="FD", help="inherited socket to the broker")
+    parser.add_argument("--log-format", choices=events.FORMS, default="text")
+    parsed = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    events.set_up(logging.WARNING, parsed.log_format)
+    serve(socket.socket(fileno=parsed.socket), SystemClock())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""Cleans closed segments of one partition: reads the dirty ones into a map of keys, and writes each group of segments anew
+beside the old ones, under names that end in `.cleaned`.
+
+Nothing that exists is changed: whoever owns the log exchanges the files (`storage_tiers.hot.swap`). Runs in any process that
+sees the directory.
+
+Invariants: every batch that is read has the right CRC-32C, so that damage is never written anew under a new checksum; a
+rewritten group begins and ends at the offsets where its segments do; its files are synced when they are told of. Memory is the
+map's, one chunk of reading and one of writing.
+
+Not promised: that the log can take the files; it may have been truncated meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage_tiers.compaction.batches import Cleaned, Policy, clean_batch, note_keys
+from storage_tiers.compaction.offset_map import SLOT_BYTES, OffsetMap
+from storage_tiers.compaction.transactions import CleanedTransactions
+from storage_tiers.errors import CorruptRecord, StorageError
+from storage_tiers.files import Files
+from storage_tiers.hot import layout
+from storage_tiers.hot.indexes import TimeEntry
+from storage_tiers.hot.scan import read_batches
+from storage_tiers.hot.segment import Segment
+from storage_tiers.hot.swap import RewrittenSegment
+from storage_tiers.records.batch import BatchHeader, read_header
+from storage_tiers.records.batch_walk import WHOLE, recover_scan
+from storage_tiers.types import NO_EPOCH, AbortedTransaction
+
+#: Bytes that are gathered before they are written.
+WRITE_BYTES = 1 << 20
+
+
+_LEAST_LOAD = 0.01
+
+
+class SourceSegment(NamedTuple):
+    """A closed, durable segment: `size` bytes of batches of offsets [base, end)."""
+
+    base: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """What to clean. `segments` are all from the oldest on, without a hole; those from offset `dirty_start` on are read for
+    keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the segments."""
+
+    directory: str
+    segments: Sequence[SourceSegment]
+    dirty_start: int
+    fences: Sequence[int]
+    aborted: Sequence[AbortedTransaction]
+    segment_bytes: int
+    index_interval: int
+
+
+def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) -> OffsetMap:
+    """A map of at most `buffer_bytes`, and no larger than `records` need. Its memory is taken as keys come."""
+    load_factor = min(max(load_factor, _LEAST_LOAD), 1.0)
+    slots = max(2, min(buffer_bytes // SLOT_BYTES, int(records / load_factor) + 2))
+    table = memoryview(mmap.mmap(-1, slots * SLOT_BYTES)).cast("Q")
+    return OffsetMap(table, load_factor, key)
+
+
+class Rewriter:
+    """`counted` grows as it goes. `spend` is called with every number of bytes read or written, and may wait."""
+
+    def __init__(
+        self, files: Files, cleaning: CleaningJob, keys: OffsetMap, spend: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self.counted = Cleaned()
+        self._files = files
+        self._cleaning = cleaning
+        self._keys = keys
+        self._spend = spend
+
+    def read_keys(self) -> int:
+        """Fills the map from the dirty segments; returns the offset up to which it knows all keys, where this cleaning ends.
+        StorageError if the map cannot hold the keys of the first dirty batch, CorruptRecord for damage."""
+        cleaning = self._cleaning
+        seen, reached = CleanedTransactions(cleaning.aborted), cleaning.dirty_start
+        for segment in cleaning.segments:
+            if segment.end <= cleaning.dirty_start:
+                continue
+            for batch, header in self._batches(segment):
+                if header.next_offset <= cleaning.dirty_start:
+                    continue
+                if not note_keys(batch, header, self._keys, seen, cleaning.dirty_start):
+                    if reached == cleaning.dirty_start:
+                        raise StorageError(
+                            f"{cleaning.directory}: the batch at offset {header.base_offset} has more keys than the cleaner's "
+                            f"map, which holds {self._keys.limit}; raise log.cleaner.dedupe.buffer.size"
+                        )
+                    return reached
+                reached = header.next_offset
+            reached = segment.end
+        return reached
+
+    def rewrite(self, policy: Policy) -> Iterator[RewrittenSegment | None]:
+        """Writes the groups, oldest first, one each time it is asked; None for a segment of which every batch stays as it is.
+        StorageError if the disk refuses, CorruptRecord for damage; what was written of a group is removed then."""
+        seen = CleanedTransactions(self._cleaning.aborted)
+        for group in groups(self._cleaning, policy.latest + 1):
+            yield self._rewrite(group, seen, policy)
+
+    def _rewrite(
+        self, group: Sequence[SourceSegment], seen: CleanedTransactions, policy: Policy
+    ) -> RewrittenSegment | None:
+        target = _Target(self._files, self._cleaning, group[0].base, self._spend)
+        try:
+            for segment in group:
+                for batch, header in self._batches(segment):
+                    is_last = header.next_offset >= group[-1].end
+                    self.counted.records_read += max(header.count, 0)
+                    self.counted.bytes_read += header.size
+                    stays = clean_batch(batch, header, self._keys, seen, policy, is_last=is_last)
+                    if stays is not batch:
+                        target.is_changed = True
+                    if stays is not None:
+                        self.counted.bytes_written += len(stays)
+                        self.counted.records_kept += read_header(stays).count
+                        target.add(stays)
+            aborted, seen.aborted = seen.aborted, []
+            return target.finish(group, aborted)
+        except OSError as error:
+            target.remove()
+            raise StorageError(
+                f"cannot clean {self._cleaning.directory} ({error}); free space, or repair or replace the disk"
+            ) from error
+        except BaseException:
+            target.remove()
+            raise
+        finally:
+            target.close()
+
+    def _batches(self, source: SourceSegment) -> Iterator[tuple[memoryview, BatchHeader]]:
+        path = os.path.join(self._cleaning.directory, layout.file_name(source.base, layout.LOG))
+        expected = source.base
+
+        def scan(data: bytes) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
+            return recover_scan(data, 0, expected, NO_EPOCH)
+
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for chunk in read_batches(fd, 0, source.size, scan):
+                if chunk.stop != WHOLE:
+                    raise CorruptRecord(
+                        f"{path}: no sound record batch at byte {chunk.position} of {source.size}; look at it with "
+                        f"`tidelog log dump {path}`, and put it back from a copy"
+                    )
+                self._spend(len(chunk.data))
+                view = memoryview(chunk.data)
+                for at, size, _, following, _, _ in chunk.batches:
+                    expected = following
+                    yield view[at : at + size], read_header(view, at)
+        finally:
+            os.close(fd)
+
+
+class _Target:
+    """The new files of one group."""
+
+    def __init__(self, files: Files, cleaning: CleaningJob, base: int, spend: Callable[[int], None]) -> None:
+        self.is_changed = False
+        self._files = files
+        self._segment = Segment(files, cleaning.directory, base, interval=cleaning.index_interval)
+        self._segment.start_indexes()
+        self._spend = spend
+        self._parts: list[memoryview | bytes] = []
+        self._waiting = 0
+        self._written = 0
+        self._paths = [self._segment.path + layout.CLEANED]
+        self._fd = files.open(self._paths[0], create=True, truncate=True)
+
+    def add(self, batch: memoryview | bytes) -> None:
+        header, segment = read_header(batch), self._segment
+        segment.note(segment.size, header.size, header.next_offset, header.max_timestamp)
+        segment.size += header.size
+        self._parts.append(batch)
+        self._waiting += header.size
+        if self._waiting >= WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._files.pwrite(self._fd, (b"".join(self._parts),), self._written)
+        self._spend(self._waiting)
+        self._written += self._waiting
+        self._parts, self._waiting = [], 0
+
+    def finish(self, group: Sequence[SourceSegment], aborted: Sequence[AbortedTransaction]) -> RewrittenSegment | None:
+        segment = self._segment
+        if segment.end != group[-1].end:
+            raise CorruptRecord(f"{segment.path} ends at offset {segment.end}, not at {group[-1].end}")
+        if not self.is_changed and len(group) == 1:
+            self.remove()
+            return None
+        self._flush()
+        self._files.fsync(self._fd)
+        for entry in aborted:
+            segment.add_aborted(entry)
+        segment.close_indexes()
+        for path, content in (*segment.encode_time_and_transactions(), segment.encode_offset_index()):
+            self._write(path + layout.CLEANED, content)
+        newest = TimeEntry(segment.newest_timestamp, segment.newest_offset)
+        replaces = tuple((each.base, each.size) for each in group)
+        return RewrittenSegment(group[0].base, segment.end, segment.size, newest, bool(aborted), replaces)
+
+    def _write(self, path: str, content: bytes) -> None:
+        self._paths.append(path)
+        fd = self._files.open(path, create=True, truncate=True)
+        try:
+            self._files.pwrite(fd, (content,), 0)
+            self._files.fsync(fd)
+        finally:
+            self._files.close(fd)
+
+    def remove(self) -> None:
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                self._files.unlink(path)
+
+    def close(self) -> None:
+        self._files.close(self._fd)
+
+
+def groups(cleaning: CleaningJob, end: int) -> list[list[SourceSegment]]:
+    """The segments that begin below `end`, those that fit one segment together (Kafka: groupSegmentsBySize)."""
+    made: list[list[SourceSegment]] = []
+    fences, size = frozenset(cleaning.fences), 0
+    for segment in cleaning.segments:
+        if segment.base >= end:
+            break
+        fits = (
+            made
+            and segment.base not in fences
+            and size + segment.size <= cleaning.segment_bytes
+            and segment.end - made[-1][0].base <= _MOST_OFFSETS
+        )
+        if fits:
+            made[-1].append(segment)
+            size += segment.size
+        else:
+            made.append([segment])
+            size = segment.size
+    return made
+
+
+#: Offsets that one segment's index can hold.
+_MOST_OFFSETS = (1 << 31) - 1

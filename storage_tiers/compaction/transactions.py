@@ -1,0 +1,67 @@
+"""Which transactional batches and markers a cleaning may drop: the state of one pass over a log, from its oldest batch on.
+
+Data of an aborted transaction go at once. A marker may go once no batch of its transaction is left; until then the abort
+markers' entries make the transaction index of the rewritten segment.
+
+Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown.
+Source: KIP-98, and `CleanedTransactionMetadata` of Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from operator import attrgetter
+
+from storage_tiers.records.batch import BatchHeader
+from storage_tiers.records.builder import ControlKind
+from storage_tiers.types import AbortedTransaction
+
+_first_offset = attrgetter("first_offset")
+
+
+class CleanedTransactions:
+    """`aborted` collects the index entries of the markers that stay, until the caller takes them."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """`aborted` are all aborted transactions that overlap the log that is shown."""
+        self.aborted: list[AbortedTransaction] = []
+        self._expected = deque(sorted(set(aborted), key=_first_offset))
+        #: By producer: its aborted transaction, and whether a batch of it was seen.
+        self._aborting: dict[int, tuple[AbortedTransaction, bool]] = {}
+        self._committing: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether these records, which are no marker, were aborted."""
+        self._begin(header.last_offset)
+        if not header.transactional:
+            return False
+        begun = self._aborting.get(header.producer_id)
+        if begun is None:
+            self._committing.add(header.producer_id)
+            return False
+        self._aborting[header.producer_id] = (begun[0], True)
+        return True
+
+    def is_spent(self, header: BatchHeader, kind: ControlKind | None, *, keep: bool) -> bool:
+        """Whether no batch of the transaction that this marker ends is left. `kind` is None for a control batch that an
+        earlier cleaning has emptied. With `keep` the marker stays in any case, and its entry with it."""
+        self._begin(header.last_offset)
+        if kind is None:
+            return True
+        if kind is ControlKind.COMMIT:
+            was_seen = header.producer_id in self._committing
+            self._committing.discard(header.producer_id)
+            return not was_seen
+        aborting = self._aborting.pop(header.producer_id, None)
+        if aborting is None:
+            return True
+        entry, was_seen = aborting
+        if was_seen or keep:
+            self.aborted.append(entry)
+        return not was_seen
+
+    def _begin(self, last_offset: int) -> None:
+        while self._expected and self._expected[0].first_offset <= last_offset:
+            entry = self._expected.popleft()
+            self._aborting.setdefault(entry.producer_id, (entry, False))

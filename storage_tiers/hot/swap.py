@@ -1,0 +1,174 @@
+"""Exchanges closed segments for one that was rewritten without some of their records. A crash at any step leaves the old ones,
+or the new one, never a part of both.
+
+The new files lie synced beside the old ones, under names that end in `.cleaned`. Order, each step before the next:
+
+1. `prepare`: the swap file, which lists what is exchanged, becomes durable: from here on the exchange is decided;
+2. `exchange`: the old logs are renamed away, their indexes removed, the new files get their names;
+3. `settle`: the directory is synced, the swap file removed, the old logs are freed.
+
+A start completes a decided exchange (`complete_swaps`); its steps can be repeated. A swap file that is left would remove
+segments that began later at the same offsets: its removal is durable before anything in them counts as flushed, because that
+needs a sync of the same directory.
+
+Not promised: a choice between old and new after step 1 fails. Whoever asks ends the swap, which goes back before step 2 and
+forward after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from storage_tiers.errors import StorageError
+from storage_tiers.files import Files, replace_file
+from storage_tiers.hot import layout
+from storage_tiers.hot.indexes import TimeEntry
+
+_VERSION = 0
+#: The offset index last: with it a segment is trusted.
+_SUFFIXES = (layout.TRANSACTION_INDEX, layout.TIME_INDEX, layout.LOG, layout.OFFSET_INDEX)
+
+
+class RewrittenSegment(NamedTuple):
+    """A segment of offsets [base, end) and `size` bytes that takes the place of those in `replaces`: (base, size in bytes) of
+    each. Its files are synced, under their names with `.cleaned`."""
+
+    base: int
+    end: int
+    size: int
+    newest: TimeEntry
+    has_transactions: bool
+    replaces: tuple[tuple[int, int], ...]
+
+
+class _Step(Enum):
+    BEGUN = 0
+    DECIDED = 1
+    EXCHANGED = 2
+    ENDED = 3
+    #: The disk refused in the middle of the exchange: the next start completes it.
+    STUCK = 4
+
+
+class SegmentSwap:
+    """One exchange. `prepare` and `settle` are called in any thread, `exchange` and `end` on the event loop."""
+
+    __slots__ = ("_directory", "_files", "_lock", "_path", "_step", "_suffixes", "bases")
+
+    def __init__(self, files: Files, directory: str, bases: Sequence[int], *, has_transactions: bool) -> None:
+        """`bases` are the base offsets of the segments to exchange, without a hole between them."""
+        self._files = files
+        self._directory = directory
+        self._path = _path(directory, bases[0], layout.SWAP)
+        self._suffixes = tuple(each for each in _SUFFIXES if has_transactions or each != layout.TRANSACTION_INDEX)
+        self._lock = threading.Lock()
+        self._step = _Step.BEGUN
+        self.bases = tuple(bases)
+
+    @property
+    def is_ended(self) -> bool:
+        return self._step is _Step.ENDED
+
+    def prepare(self) -> None:
+        """Makes the decision durable, unless the swap was ended. Blocking. OSError if the disk refuses."""
+        with self._lock:
+            if self._step is _Step.BEGUN:
+                # The names of the new files first: a decision without them would lose what they replace.
+                self._files.fsync_dir(self._directory)
+                content = {"version": _VERSION, "bases": self.bases, "suffixes": self._suffixes}
+                replace_file(self._files, self._path, json.dumps(content).encode())
+                self._step = _Step.DECIDED
+
+    def exchange(self) -> bool:
+        """Gives the new files their names; False if the swap was ended before. Renames only. OSError if the disk refuses: the
+        log cannot be read any more then, and the next start completes the exchange."""
+        if self._step is not _Step.DECIDED:
+            return False
+        self._step = _Step.STUCK
+        _exchange(self._files, self._directory, self.bases, self._suffixes)
+        self._step = _Step.EXCHANGED
+        return True
+
+    def settle(self) -> None:
+        """Makes the exchange durable and frees the old logs, unless that was done. Blocking. OSError if the disk refuses."""
+        with self._lock:
+            if self._step is _Step.EXCHANGED:
+                self._forget()
+        for base in self.bases:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(_path(self._directory, base, layout.LOG) + layout.DELETED)
+
+    def end(self) -> None:
+        """Ends the swap before the log changes otherwise: back to the old segments unless they were exchanged. Waits for a
+        thread's step. OSError if the disk refuses, or refused in the middle of the exchange."""
+        with self._lock:
+            if self._step is _Step.ENDED:
+                return
+            if self._step is _Step.STUCK:
+                raise OSError(f"{self._path} stays for the next start, which completes it")
+            if self._step is not _Step.EXCHANGED:
+                for suffix in self._suffixes:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._files.unlink(_path(self._directory, self.bases[0], suffix) + layout.CLEANED)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._files.fsync_dir(self._directory)
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self._path)
+        self._step = _Step.ENDED
+
+
+def complete_swaps(files: Files, directory: str) -> None:
+    """Completes the exchanges that were decided before a crash. OSError if the disk refuses, StorageError for a swap file that
+    cannot be read."""
+    for name in os.listdir(directory):
+        if not name.endswith(layout.SWAP):
+            continue
+        path = os.path.join(directory, name)
+        bases, suffixes = _read(path)
+        _exchange(files, directory, bases, suffixes)
+        files.fsync_dir(directory)
+        files.unlink(path)
+
+
+def _exchange(files: Files, directory: str, bases: Sequence[int], suffixes: Sequence[str]) -> None:
+    first = bases[0]
+    # Once the new log has its name, the old one is gone: these steps may be a crash's second attempt.
+    has_new = os.path.exists(_path(directory, first, layout.LOG) + layout.CLEANED)
+    for base in bases if has_new else bases[1:]:
+        log = _path(directory, base, layout.LOG)
+        with contextlib.suppress(FileNotFoundError):
+            files.rename(log, log + layout.DELETED)
+    for base in bases:
+        for suffix in (*layout.COMPANIONS, layout.SNAPSHOT):
+            keeps = base == first and (suffix == layout.SNAPSHOT or suffix in suffixes)
+            if not keeps:
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(_path(directory, base, suffix))
+    for suffix in suffixes:
+        new = _path(directory, first, suffix)
+        with contextlib.suppress(FileNotFoundError):
+            files.rename(new + layout.CLEANED, new)
+
+
+def _read(path: str) -> tuple[list[int], list[str]]:
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        found = json.loads(content)
+        if found["version"] != _VERSION:
+            raise ValueError(f"version {found['version']}")
+        return [int(base) for base in found["bases"]], [str(suffix) for suffix in found["suffixes"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path} is damaged ({error}); put it back from a copy") from error
+
+
+def _path(directory: str, base: int, suffix: str) -> str:
+    return os.path.join(directory, layout.file_name(base, suffix))

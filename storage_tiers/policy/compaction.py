@@ -1,0 +1,79 @@
+"""Plans what the log cleaner cleans next: pure.
+
+A log is clean up to the offset that its last cleaning reached; what follows is dirty, as far as it may be cleaned: closed
+segments that lie below `bound` = min(high watermark, last stable offset) and are older than `min.compaction.lag.ms`. A log is
+due once the dirty share of these bytes exceeds `min.cleanable.dirty.ratio`, or once a dirty record is older than
+`max.compaction.lag.ms`. Segments are cleaned whole.
+
+Not promised: that a cleaning reaches `end`. A map of keys that is full ends it before.
+Source: `LogCleanerManager` and `LogToClean` of Kafka 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from storage_tiers.policy.segments import SegmentView
+
+
+class CleaningLimits(NamedTuple):
+    """`min.compaction.lag.ms`, `max.compaction.lag.ms`, `min.cleanable.dirty.ratio`."""
+
+    min_lag_ms: int
+    max_lag_ms: int
+    min_ratio: float
+
+
+class CleaningPlan(NamedTuple):
+    """Offsets [dirty_start, end) are dirty. Sizes in bytes; `is_overdue` if a record is older than `max.compaction.lag.ms`."""
+
+    dirty_start: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+View = TypeVar("View", bound=SegmentView)
+
+
+def plan_cleaning(
+    segments: Sequence[View],
+    *,
+    cleaned_to: int,
+    bound: int,
+    now_ms: int,
+    limits: CleaningLimits,
+    first_timestamp: Callable[[View], int],
+) -> CleaningPlan | None:
+    """None if nothing is due. `segments` are the log's durable ones from the oldest on; `cleaned_to` is where the last cleaning
+    ended, 0 if that is not known. `first_timestamp` (ms) is asked for one segment at most."""
+    end, clean_bytes, dirty_bytes = 0, 0, 0
+    oldest_dirty: View | None = None
+    for segment in segments:
+        too_young = limits.min_lag_ms > 0 and segment.max_timestamp > now_ms - limits.min_lag_ms
+        if segment.active or segment.end > bound or (too_young and segment.end > cleaned_to):
+            break
+        end = segment.end
+        if segment.end <= cleaned_to:
+            clean_bytes += segment.size_bytes
+        else:
+            dirty_bytes += segment.size_bytes
+            oldest_dirty = oldest_dirty or segment
+    if oldest_dirty is None:
+        return None
+    is_overdue = False
+    if limits.max_lag_ms < _UNBOUNDED:
+        timestamp = first_timestamp(oldest_dirty)
+        is_overdue = timestamp > 0 and now_ms - timestamp > limits.max_lag_ms
+    plan = CleaningPlan(max(cleaned_to, segments[0].base), end, clean_bytes, dirty_bytes, is_overdue)
+    return plan if is_overdue or plan.dirty_ratio > limits.min_ratio else None
+
+
+_UNBOUNDED = (1 << 63) - 1

@@ -1,0 +1,253 @@
+"""A node that compacts its topics: what it cleans, what it leaves alone, and what outlives restarts, uploads and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.groups import OffsetFetch
+from service.broker.background.cleaning import Cleaning
+from service.broker.partition.partition import Partition
+from storage_tiers.child_process import Started, start_child
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.compaction.clean_point import FILE_NAME
+from storage_tiers.records.decoder import Record
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, manifest_of, running, until
+from tests.service.broker.test_groups import commit, coordinated
+from tests.service.broker.test_groups import offsets as committed
+from tests.storage_tiers.compaction.support import batch
+from tests.support.faulty_store import FaultyStore
+
+#: The cleaner rests as good as never.
+EAGER = {"log.cleaner.backoff.ms": "1"}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "2000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "0",
+}
+LOCAL = {**COMPACTED, "remote.storage.enable": "false"}
+
+
+def led(node: Running, topic: str = "t") -> Partition:
+    return node.node.broker.partitions.get(TopicPartition(topic, 0))
+
+
+def cleaning(node: Running) -> Cleaning:
+    return node.node.broker.cleaning
+
+
+async def put(node: Running, *pairs: tuple[str, str | None], topic: str = "t") -> None:
+    await node.append_batch(topic, batch(*pairs))
+
+
+async def closed(node: Running, topic: str = "t") -> None:
+    partition = led(node, topic)
+    partition.log.hot.roll()
+    await node.node.work.flusher.flush(partition)
+
+
+def table(records: list[Record]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in records:
+        assert each.key is not None
+        if each.value is None:
+            found.pop(each.key.decode(), None)
+        else:
+            found[each.key.decode()] = each.value.decode()
+    return found
+
+
+async def offsets(node: Running, topic: str = "t") -> list[int]:
+    return [each.offset for each in await node.read_all(topic)]
+
+
+def store() -> FaultyStore:
+    return FaultyStore(MemoryStore(SystemClock()))
+
+
+async def test_a_compacted_topic_keeps_the_newest_record_of_each_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "service.broker.background.cleaning")
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        for number in range(200):
+            await put(node, (f"k{number % 7}", f"{number}"), (f"gone{number % 7}", None))
+        await closed(node)
+        await until(lambda: cleaned_to(node) == 400)
+        assert led(node).log.hot.size_bytes < 2000 < 16_000 < led(node).log.hot.appended_bytes
+        assert table(await node.read_all("t")) == {f"k{number % 7}": f"{number}" for number in range(193, 200)}
+        await put(node, ("k0", "new"))
+        await closed(node)
+        await until(lambda: cleaned_to(node) == 401)
+        assert led(node).log.hot.segment_count == 2, "small segments have become one"
+        expected = {f"k{number % 7}": f"{number}" for number in range(193, 200)} | {"k0": "new"}
+        assert table(await node.read_all("t")) == expected
+    assert "log.cleaned" in caplog.text
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        assert table(await node.read_all("t")) == expected
+        await put(node, ("k1", "later"))
+        assert await node.end("t") == 402
+
+
+async def test_what_is_clean_is_not_read_again_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        for number in range(10):
+            await put(node, ("a", f"{number}"))
+        await closed(node)
+        await until(lambda: os.path.exists(os.path.join(led(node).log.hot.directory, FILE_NAME)))
+    async with running(tmp_path / "data", store(), broker={"log.cleaner.enable": "false"}) as node:
+        assert cleaning(node)._plan(led(node)) is None
+        led(node).log.hot.truncate_to(5)
+        await put(node, ("a", "5"), ("b", "1"))
+        await closed(node)
+        plan = cleaning(node)._plan(led(node))
+        assert plan is not None
+        assert plan.dirty_start == led(node).log.hot.local_start_offset, "a log that was cut is not known to be clean"
+
+
+async def test_a_log_is_cleaned_once_enough_of_it_is_dirty_or_a_record_is_too_old(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", store(), broker={"log.cleaner.enable": "false"}) as node:
+        for topic, configs in (
+            ("never", {"min.cleanable.dirty.ratio": "1"}),
+            ("young", {"min.compaction.lag.ms": str(10**17)}),
+            ("old", {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1"}),
+            ("due", {}),
+        ):
+            await node.create(topic, configs={**LOCAL, **configs})
+            await put(node, ("a", "1"), ("a", "2"), topic=topic)
+            await closed(node, topic)
+        plans = {topic: cleaning(node)._plan(led(node, topic)) for topic in ("never", "young", "old", "due")}
+        assert (plans["never"], plans["young"]) == (None, None)
+        assert plans["old"] is not None
+        assert plans["old"].is_overdue
+        assert plans["due"] is not None
+        found = await cleaning(node)._dirtiest()
+        assert found is not None
+        assert found[0] is led(node, "old")
+
+
+async def test_a_cleaner_that_dies_is_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.broker.background.cleaning.RETRY_MS", 1)
+    started: list[int | None] = []
+
+    async def doomed_at_first(module: str, arguments: Sequence[str]) -> Started:
+        made = await start_child(module, arguments)
+        started.append(made.process.process_id)
+        if len(started) == 1:
+            await made.process.ended(0)
+        return made
+
+    monkeypatch.setattr("service.broker.background.cleaner_process.start_child", doomed_at_first)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"))
+        await closed(node)
+        await until(lambda: cleaned_to(node) == 2)
+        assert await offsets(node) == [1]
+    assert len(started) >= 2
+    assert "the cleaner process ended" in caplog.text
+
+
+# --- beside the bucket ------------------------------------------------------------------------------------------------
+async def test_tombstones_stay_while_the_bucket_holds_older_values(tmp_path: Path) -> None:
+    """Or the bucket's value would be the newest once more."""
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs={**COMPACTED, "local.retention.bytes": "1"})
+        await put(node, ("a", "in the bucket"), ("b", "1"))
+        await node.seal("t")
+        await node.evicted("t")
+        await node.create("u", configs=LOCAL)
+        led(node).log.hot.reconfigure(replace(led(node).log.hot.settings, remote_copy_disable=True))
+        for _ in range(3):
+            await put(node, ("a", None), ("b", "2"))
+            await closed(node)
+        await until(lambda: cleaned_to(node) == 8)
+        for topic in ("t", "u"):
+            await put(node, ("b", "3"), topic=topic)
+            await put(node, ("a", None), topic=topic)
+            await closed(node, topic)
+        await until(lambda: cleaned_to(node) == 10)
+        assert table(await node.read_all("t")) == {"b": "3"}
+        assert await offsets(node) == [0, 1, 8, 9]
+        await until(lambda: cleaned_to(node, "u") == 2)
+        await put(node, ("c", "1"), topic="u")
+        await closed(node, "u")
+        await until(lambda: cleaned_to(node, "u") == 3)
+        assert await offsets(node, "u") == [0, 2], "the bucket knows nothing of it"
+
+
+async def test_what_was_cleaned_is_offloaded_and_evicted(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs={**COMPACTED, "remote.log.copy.disable": "true"})
+        for number in range(300):
+            await put(node, (f"k{number % 3}", f"{number}"))
+            if number % 100 == 50:
+                await put(node, (f"k{number % 3}", None))
+        await closed(node)
+        await until(lambda: cleaned_to(node) == 303)
+        expected = {"k0": "297", "k1": "298", "k2": "299"}
+        assert table(await node.read_all("t")) == expected
+        settings = led(node).log.hot.settings
+        led(node).log.hot.reconfigure(replace(settings, remote_copy_disable=False, local_retention_bytes=1))
+        await node.seal("t")
+        await node.evicted("t")
+        assert led(node).log.hot.local_start_offset == 303
+        manifest = await manifest_of(led(node))
+        assert (manifest.log_start, manifest.end) == (0, 303)
+        assert sum(segment.bytes for segment in manifest.segments) < 2000
+        assert table(await node.read_all("t")) == expected
+
+
+async def test_segments_are_exchanged_between_uploads_and_never_during_one(tmp_path: Path) -> None:
+    bucket = store()
+    async with running(tmp_path / "data", bucket, broker=EAGER) as node:
+        await node.create("t", configs={**COMPACTED, "retention.ms": "-1", "local.retention.ms": "-1"})
+        for number in range(400):
+            await put(node, (f"k{number % 5}", f"{number}"))
+            if number % 40 == 0:
+                await closed(node)
+                await asyncio.sleep(0)
+        await node.seal("t")
+        await until(lambda: cleaned_to(node) == 400)
+        expected = {f"k{number % 5}": f"{number}" for number in range(395, 400)}
+        assert table(await node.read_all("t")) == expected
+        manifest = await manifest_of(led(node))
+        assert manifest.end == 400
+    async with running(tmp_path / "new", bucket, take_over=node.node.cluster_id) as node:
+        await until(lambda: not led(node).is_recovering)
+        assert table(await node.read_all("t")) == expected
+
+
+def cleaned_to(node: Running, topic: str = "t") -> int:
+    point = cleaning(node)._points.get(led(node, topic).log.hot)
+    return 0 if point is None else point.offset
+
+
+async def test_the_offsets_topic_is_compacted_and_loads(tmp_path: Path) -> None:
+    broker = {**EAGER, "offsets.topic.num.partitions": "1", "log.cleaner.min.cleanable.ratio": "0.01"}
+    bucket = store()
+    async with running(tmp_path / "data", bucket, broker=broker) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        for number in range(300):
+            await commit(groups, number % 10)
+        await commit(groups, 7)
+        await closed(node, "__consumer_offsets")
+        await until(lambda: cleaned_to(node, "__consumer_offsets") > 250)
+        assert len(await node.read_all("__consumer_offsets")) < 60
+    async with running(tmp_path / "data", bucket, broker=broker) as node:
+        found = await (await coordinated(node, "g")).fetch_offsets(OffsetFetch("g", None))
+        assert committed(found) == {"t": [7]}
