@@ -51,9 +51,7 @@ class Handover:
     def processed(self) -> None:
         """What the program has taken is processed."""
         for message in self._in_work:
-            partition = TopicPartition(message.topic, message.partition)
-            if partition in self.position:  # else it was taken away meanwhile
-                self.position[partition] = message.offset + 1
+            self.position[TopicPartition(message.topic, message.partition)] = message.offset + 1
         self._in_work = ()
 
     def restart(self, position: dict[TopicPartition, int]) -> None:

@@ -183,14 +183,13 @@ class Membership:
         return decode_assignment(synced.assignment)
 
     def _assigned(self, joined: Joined) -> Sequence[tuple[str, bytes]]:
-        """Every member's part, as the leader decides it."""
+        """Every member's part, as the leader decides it. A coordinator that wants none, from a static leader that is back
+        (KIP-814), takes no notice."""
         members = [
             Subscriber(each.member_id, each.group_instance_id, decode_subscription(each.metadata))
             for each in joined.members
         ]
         self._assigned_from = self._counts({topic for each in members for topic in each.subscription.topics})
-        if joined.skip_assignment:
-            return ()
         assert joined.protocol is not None
         found = assign(joined.protocol, members, self._assigned_from)
         return [(member, encode_assignment(partitions)) for member, partitions in found.items()]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grpc_api.sdk.client import Client
-from grpc_api.sdk.values import Message, OutOfRange, ProducerOptions, ReaderOptions, start_ms
+from grpc_api.sdk.values import ConsumerOptions, Message, OutOfRange, ProducerOptions, ReaderOptions, start_ms
 from storage_tiers.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -158,3 +158,22 @@ async def test_a_time_before_all_records_is_the_beginning(client: Client) -> Non
     async with client.producer() as producer:
         await producer.send("t", b"x")
     assert len(await read(client, start=datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC))) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start": "2024-01-31"},
+        {"assignors": ["roundrobin"]},
+        {"assignors": []},
+        {"heartbeat_s": 50.0},
+        {"heartbeat_s": 0},
+        {"processing_s": 0},
+        {"auto_commit_s": -1},
+        {"fetch_bytes": 0},
+        {"retry_s": -1},
+    ],
+)
+def test_wrong_options_of_a_consumer_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig):
+        ConsumerOptions(**options)  # type: ignore[arg-type]
