@@ -21,6 +21,7 @@ from service.broker.partition.partitions import Partitions
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.coordination.groups.group_offsets import OffsetSettings
+from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime
@@ -73,8 +74,10 @@ def build_coordinators(
     #: Lists have places of their own: they do not wait for shards that load.
     lane, lists, topics = Lane(), Lane(), KnownPartitions(metadata)
 
+    memory = MemberMemory()
+
     def new_shard() -> GroupShard:
-        return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs))
+        return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs), memory)
 
     groups = CoordinatorRuntime(
         CONSUMER_OFFSETS, new_shard, clock=host.clock, lane=lane, backoff=partial(Backoff, LOADING, host.rng)

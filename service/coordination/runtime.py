@@ -23,6 +23,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
+from service.coordination.answers import Release
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
@@ -124,6 +125,7 @@ class ShardHost(Generic[State]):
         self._backoff = backoff
         self._after = after
         self._loop = asyncio.get_running_loop()
+        self._release = Release(self._loop)
         self._why: LogError = _loading(partition)
         self._begin(new())
         self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")
@@ -136,7 +138,7 @@ class ShardHost(Generic[State]):
         #: Batches that are not committed yet: the shard's `written` after each.
         self._appending: deque[tuple[int, asyncio.Future[None]]] = deque()
         #: Answers that wait for records to be committed: the shard's `written` when each was decided.
-        self._answers: deque[tuple[int, asyncio.Future[Any], object]] = deque()
+        self._answers: deque[tuple[int, object, object]] = deque()
         #: Requests without an answer.
         self._waiting: set[asyncio.Future[Any]] = set()
         #: The next tick, and the loop's time of it.
@@ -207,12 +209,10 @@ class ShardHost(Generic[State]):
             if not self._is_planned:
                 self._is_planned = True
                 self._loop.call_soon(self._flush)
-        for waiter, answer in outcome.answers:
-            assert isinstance(waiter, asyncio.Future)
-            if self._records or self._appending:
-                self._answers.append((self._shard.written, waiter, answer))
-            elif not waiter.done():
-                waiter.set_result(answer)
+        if self._records or self._appending:
+            self._answers.extend((self._shard.written, *each) for each in outcome.answers)
+        else:
+            self._release.answers(outcome.answers)
         self._arm()
 
     def _flush(self) -> None:
@@ -268,10 +268,10 @@ class ShardHost(Generic[State]):
 
     def _committed(self, through: int) -> None:
         self._shard.committed(through)
+        answers = []
         while self._answers and self._answers[0][0] <= through:
-            _, waiter, answer = self._answers.popleft()
-            if not waiter.done():
-                waiter.set_result(answer)
+            answers.append(self._answers.popleft()[1:])
+        self._release.answers(answers)
         if self._after is not None:
             self._after(self)
 

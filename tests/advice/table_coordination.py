@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.advice.rows import row
 
+_BOUNDS = "tests/service/coordination/groups/test_bounds.py::test_"
 _ADVICE = "tests/service/coordination/test_advice.py::test_"
 _HANDLERS = "tests/kafka_gateway/handlers/"
 _RUNTIME = "tests/service/coordination/test_runtime.py::test_"
@@ -22,6 +23,14 @@ COORDINATION_ROWS = (
     row(
         "Set partition.assignment.strategy",
         _ADVICE + "an_assignment_strategy_that_all_members_have_lets_a_member_join",
+    ),
+    row(
+        "set partition.assignment.strategy to fewer",
+        _BOUNDS + "a_member_of_fewer_protocols_joins",
+    ),
+    row(
+        "start fewer, or raise max.message.bytes",
+        _BOUNDS + "subscriptions_that_cannot_be_recorded_are_refused_until_the_bound_is_raised_or_a_member_leaves",
     ),
     row(
         "start fewer members, or raise max.message.bytes",

@@ -71,7 +71,7 @@ async def test_long_requests_go_on_while_large_ones_wait_for_members(tmp_path: P
         waiting = []
         for _ in range(AT_WORK + 1):
             client = await stack.enter_async_context(connected(server))
-            client.send(join("g", protocols=100))
+            client.send(join("g", protocols=50))
             waiting.append(asyncio.ensure_future(client.receive()))
         group = core.groups._host("g")._shard._groups.groups
         await until(lambda: len(group["g"].members) == AT_WORK + 2)

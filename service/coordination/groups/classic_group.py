@@ -12,7 +12,7 @@ protocol of a generation is one that all its members support. A static member's 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -98,6 +98,12 @@ class Member:
         #: When the member is removed unless it is heard from; its group sets it.
         self.session: Timer | None = None
 
+    @property
+    def record_bytes(self) -> int:
+        """What it adds to its group's record at least: its names and its smallest subscription."""
+        names = len(self.member_id) + len(self.client_id) + len(self.client_host)
+        return names + min((len(each.metadata) for each in self.protocols), default=0)
+
     def metadata(self, protocol: str) -> bytes:
         """Its subscription under a protocol that it supports."""
         return next(each.metadata for each in self.protocols if each.name == protocol)
@@ -105,6 +111,15 @@ class Member:
     def vote(self, candidates: frozenset[str]) -> str:
         """The first of its protocols among `candidates`, which has one of them."""
         return next(each.name for each in self.protocols if each.name in candidates)
+
+
+#: Bytes that a member takes besides its protocols, and each of its protocols besides its name and subscription.
+MEMBER_BYTES, PROTOCOL_BYTES = 1_000, 200
+
+
+def kept_bytes(protocols: Sequence[MemberProtocol]) -> int:
+    """What a member with these protocols keeps."""
+    return MEMBER_BYTES + sum(PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
 
 
 class Session(NamedTuple):
@@ -137,6 +152,7 @@ class ClassicGroup:
         "initial_remaining_ms",
         "join",
         "joining",
+        "kept_bytes",
         "leader",
         "members",
         "new_member_added",
@@ -145,6 +161,7 @@ class ClassicGroup:
         "previous_state",
         "protocol",
         "protocol_type",
+        "record_bytes",
         "state",
         "state_timestamp",
         "static",
@@ -160,12 +177,15 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        #: Its first member is found in no time however many before it have gone; a dict passes all of their places.
+        self.members: OrderedDict[str, Member] = OrderedDict()
         self.static: dict[str, str] = {}
-        self.pending_joins: dict[str, Timer] = {}
+        self.pending_joins: OrderedDict[str, Timer] = OrderedDict()
         self.pending_syncs: dict[str, None] = {}
         #: Members whose JoinGroup waits.
         self.joining = 0
+        #: Bytes that its members keep, and that their record has at least, without assignments.
+        self.kept_bytes = self.record_bytes = 0
         #: Members that support each protocol.
         self.supported: Counter[str] = Counter()
         #: When waiting for members ends, and when waiting for SyncGroup does.
@@ -209,7 +229,7 @@ class ClassicGroup:
         if member.group_instance_id is not None:
             self.static[member.group_instance_id] = member.member_id
         self.pending_joins.pop(member.member_id, None)
-        self.supported.update({each.name for each in member.protocols})
+        self._count_protocols(member, 1)
         if self.leader is None:
             self.leader = member.member_id
         self.wait_for_join(member, waiter)
@@ -264,6 +284,8 @@ class ClassicGroup:
         return before
 
     def _count_protocols(self, member: Member, step: int) -> None:
+        self.kept_bytes += step * kept_bytes(member.protocols)
+        self.record_bytes += step * member.record_bytes
         for name in {each.name for each in member.protocols}:
             self.supported[name] += step
             if not self.supported[name]:

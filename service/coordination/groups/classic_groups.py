@@ -36,10 +36,13 @@ from service.coordination.groups.classic_group import (
     Member,
     Session,
     SyncWait,
+    kept_bytes,
 )
+from service.coordination.groups.member_memory import ShardMembers
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import (
+    CoordinatorNotAvailable,
     FencedInstanceId,
     GroupMaxSizeReached,
     IllegalGeneration,
@@ -57,13 +60,18 @@ if TYPE_CHECKING:
     from storage_tiers.clock import Rng
 
 
+#: Protocols of one member: every rebalance counts every member's votes. Kafka has no bound; clients have two or three.
+MAX_PROTOCOLS = 64
+
+
 class ClassicGroups:
     """The groups of one shard, by id."""
 
-    def __init__(self, deadlines: Deadlines, rng: Rng, settings: GroupSettings) -> None:
+    def __init__(self, deadlines: Deadlines, rng: Rng, settings: GroupSettings, memory: ShardMembers) -> None:
         self._groups: dict[str, ClassicGroup] = {}
         self._deadlines = deadlines
         self._rng = rng
+        self._memory = memory
         self.rebalancing = Rebalancing(deadlines, settings)
 
     @property
@@ -92,6 +100,8 @@ class ClassicGroups:
             self.rebalancing.drop(group, request.member_id, outcome)
             outcome.answer(waiter, Joined(self._full(group), UNKNOWN_MEMBER))
             self.rebalancing.go_on(group, now_ms, outcome)
+        elif (error := self._no_room(group, request)) is not None:
+            outcome.answer(waiter, Joined(error, request.member_id))
         elif request.member_id == UNKNOWN_MEMBER:
             self._join_new(group, request, caller, waiter, now_ms, outcome)
         else:
@@ -106,6 +116,28 @@ class ClassicGroups:
             return InvalidSessionTimeout(
                 f"group {request.group}: session.timeout.ms is {request.session_timeout_ms}; set it to {least} to {most}, or "
                 "change group.min.session.timeout.ms and group.max.session.timeout.ms of the broker"
+            )
+        if len(request.protocols) > MAX_PROTOCOLS:
+            return InconsistentGroupProtocol(
+                f"group {request.group}: the member lists {len(request.protocols)} protocols, and a broker counts the votes "
+                f"for {MAX_PROTOCOLS}; set partition.assignment.strategy to fewer"
+            )
+        return None
+
+    def _no_room(self, group: ClassicGroup, request: JoinGroup) -> LogError | None:
+        """Why a member with this request's protocols cannot be kept."""
+        member = group.members.get(group.static.get(request.group_instance_id or "", request.member_id))
+        before = 0 if member is None else kept_bytes(member.protocols)
+        if not self._memory.has_room(kept_bytes(request.protocols) - before):
+            return CoordinatorNotAvailable(
+                f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
+            )
+        least = min((len(each.metadata) for each in request.protocols), default=0)
+        most = self.rebalancing.settings.max_record_bytes
+        if member is None and group.members and group.record_bytes + least > most:
+            return GroupMaxSizeReached(
+                f"group {group.group_id}: the subscriptions of {len(group.members)} members fill the record of the group, "
+                f"{most} bytes; start fewer, or raise max.message.bytes of __consumer_offsets"
             )
         return None
 
@@ -219,6 +251,11 @@ class ClassicGroups:
         """A static member is back under a new id: it takes the old one's place, without a rebalance if nothing else changes."""
         old_id = group.static[str(request.group_instance_id)]
         member, old_leader = group.members[old_id], group.leader
+        too_large = self._too_large_for_return(group, member, request)
+        if too_large is not None:
+            outcome.note("group.too_large", group=group.group_id, error=too_large)
+            outcome.answer(waiter, Joined(too_large, UNKNOWN_MEMBER))
+            return
         fenced = FencedInstanceId(
             f"group {group.group_id}: another member has joined as {request.group_instance_id!r} since; give each process a "
             "group.instance.id of its own"
@@ -245,6 +282,15 @@ class ClassicGroups:
             self.rebalancing.begin(group, reason, now_ms, outcome)
         else:
             self.rebalancing.go_on(group, now_ms, outcome)
+
+    def _too_large_for_return(self, group: ClassicGroup, member: Member, request: JoinGroup) -> LogError | None:
+        """Why the group could not be recorded with this static member's new subscription."""
+        if group.state is not GroupState.STABLE or all(each.name != group.protocol for each in request.protocols):
+            return None  # nothing is recorded before the next assignment
+        before, member.protocols = member.protocols, tuple(request.protocols)
+        error = self.rebalancing.too_large(group)
+        member.protocols = before
+        return error
 
     # --- SyncGroup ----------------------------------------------------------------------------------------------------
     def sync(self, request: SyncGroup, waiter: object, now_ms: int, outcome: Outcome) -> None:

@@ -23,6 +23,10 @@ from storage_tiers.errors import GroupMetadataTooLarge, LogError, RebalanceInPro
 
 #: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+#: Ids of one group that are given out and not used yet. Of more, the oldest is forgotten: its client joins anew.
+PENDING_IDS = 10_000
+#: Bytes at most of a batch of one record besides its key and value.
+BATCH_BYTES = 100
 
 
 class GroupSettings(NamedTuple):
@@ -55,6 +59,8 @@ class Rebalancing:
 
     def expect_join(self, group: ClassicGroup, member_id: str, within_ms: int, now_ms: int) -> None:
         """A member has been given an id and joins with it, or the id is forgotten (KIP-394)."""
+        if len(group.pending_joins) >= PENDING_IDS:
+            self._deadlines.clear(group.pending_joins.popitem(last=False)[1])
         timer = group.pending_joins[member_id] = Timer(Session(group, member_id))
         self._deadlines.set(timer, now_ms + within_ms)
 
@@ -169,9 +175,9 @@ class Rebalancing:
         """The leader's assignment: recorded, and the answer to every member that waits for it."""
         for member in group.members.values():
             member.assignment = given.get(member.member_id, b"")
-        size, most = len(_encoded(group)), self.settings.max_record_bytes
-        if size > most:
-            self._refuse_assignment(group, size, now_ms, outcome)
+        error = self.too_large(group)
+        if error is not None:
+            self._refuse_assignment(group, error, now_ms, outcome)
             return
         group.enter(GroupState.STABLE, now_ms)
         self.write(group, outcome)
@@ -182,12 +188,20 @@ class Rebalancing:
                 member.sync_waiter = None
                 self.heard(group, member, now_ms)
 
-    def _refuse_assignment(self, group: ClassicGroup, size: int, now_ms: int, outcome: Outcome) -> None:
-        """As in Kafka the members are told, and rebalance; the node's log says why."""
-        error = GroupMetadataTooLarge(
+    def too_large(self, group: ClassicGroup) -> GroupMetadataTooLarge | None:
+        """Why the group's record cannot be written. A record that the log refuses would drop the shard, with all its groups."""
+        size = BATCH_BYTES + len(encode_key(GroupKey(group.group_id))) + len(_encoded(group))
+        if size <= self.settings.max_record_bytes:
+            return None
+        return GroupMetadataTooLarge(
             f"group {group.group_id}: its {len(group.members)} members make a record of {size} bytes, and "
             f"{self.settings.max_record_bytes} fit; start fewer members, or raise max.message.bytes of __consumer_offsets"
         )
+
+    def _refuse_assignment(
+        self, group: ClassicGroup, error: GroupMetadataTooLarge, now_ms: int, outcome: Outcome
+    ) -> None:
+        """As in Kafka the members are told, and rebalance; the node's log says why."""
         outcome.note("group.too_large", group=group.group_id, error=error)
         for member in group.members.values():
             if member.sync_waiter is not None:

@@ -11,6 +11,7 @@ loaded again. `written` counts the records that it has handed out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from grpc_api.contract.caller import Caller
@@ -43,10 +44,11 @@ from service.coordination.group_records import (
     decode_offset,
     encode_key,
 )
-from service.coordination.groups.classic_group import DEAD, ClassicGroup, GroupState
+from service.coordination.groups.classic_group import DEAD, ClassicGroup, GroupState, JoinWait, Session, SyncWait
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
+from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import GroupIdNotFound, LogError, NonEmptyGroup
@@ -63,12 +65,18 @@ GroupEvent = (
 CLASSIC = "classic"
 #: Groups that are looked at between two looks at the clock.
 LISTED = 200
+#: Timers that one tick ends; thousands of members may be due at once, and others work between two ticks.
+TIMERS_A_TICK = 100
 
 
 class GroupShard:
-    def __init__(self, rng: Rng, groups: GroupSettings, offsets: OffsetSettings) -> None:
+    def __init__(
+        self, rng: Rng, groups: GroupSettings, offsets: OffsetSettings, memory: MemberMemory | None = None
+    ) -> None:
+        """`memory` is shared by the shards of a node."""
         self._deadlines = Deadlines()
-        self._groups = ClassicGroups(self._deadlines, rng, groups)
+        self._memory = (memory or MemberMemory()).shard()
+        self._groups = ClassicGroups(self._deadlines, rng, groups, self._memory)
         self._committed = CommittedOffsets()
         self._offsets = GroupOffsets(self._groups, self._committed, offsets)
         #: The order of the next record.
@@ -87,6 +95,7 @@ class GroupShard:
         """The answer to `waiter` may belong to a later outcome."""
         outcome = Outcome()
         known = event.group in self._groups.groups
+        kept = self._kept_bytes(event.group)
         match event:
             case JoinGroup():
                 self._groups.join(event, caller, waiter, now_ms, outcome)
@@ -104,6 +113,7 @@ class GroupShard:
                 outcome.answer(waiter, self._offsets.delete(event, self.written, outcome))
             case DeleteGroup():
                 outcome.answer(waiter, self._delete(event.group, outcome))
+        self._memory.used_bytes += self._kept_bytes(event.group) - kept
         if not known and event.group in self._groups.groups:
             self._uncommitted[event.group] = self.written
         self.written += len(outcome.records)
@@ -116,10 +126,18 @@ class GroupShard:
     def tick(self, now_ms: int) -> Outcome:
         """What is due: sessions that have ended, members that were waited for long enough."""
         outcome = Outcome()
-        for timer in self._deadlines.due(now_ms):
-            self._groups.due(timer.owner, now_ms, outcome)
+        for timer in islice(self._deadlines.due(now_ms), TIMERS_A_TICK):
+            owner = timer.owner
+            assert isinstance(owner, JoinWait | SyncWait | Session)
+            kept = owner.group.kept_bytes
+            self._groups.due(owner, now_ms, outcome)
+            self._memory.used_bytes += owner.group.kept_bytes - kept
         self.written += len(outcome.records)
         return outcome
+
+    def _kept_bytes(self, group_id: str) -> int:
+        group = self._groups.groups.get(group_id)
+        return 0 if group is None else group.kept_bytes
 
     def group_ids(self) -> list[str]:
         """For a caller that walks the groups in slices of its own."""
@@ -209,12 +227,14 @@ class GroupShard:
         if isinstance(parsed, UnknownKey):
             return
         if isinstance(parsed, GroupKey):
+            self._memory.used_bytes -= self._kept_bytes(parsed.group)
             if value is None:
                 self._groups.remove(parsed.group)
             else:
                 group = ClassicGroup.loaded(parsed.group, decode_group(value), now_ms)
                 group.state_timestamp = max(group.state_timestamp, written_ms)
                 self._groups.put(group)
+                self._memory.used_bytes += group.kept_bytes
         else:
             found = None if value is None else decode_offset(value).not_before(written_ms)
             self._load_offset(parsed, found, producer_id, order)

@@ -14,6 +14,7 @@ Invariants: a request of a producer that was fenced changes nothing. A transacti
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from grpc_api.contract.caller import Caller
@@ -71,6 +72,8 @@ WAIT_MS = 5_000
 MAX_WAITING = 8
 #: Transactional ids that are looked at between two looks at the clock.
 LISTED = 200
+#: Timers that one tick ends; the others follow in the next turn of the loop.
+TIMERS_A_TICK = 100
 
 
 class TransactionSettings(NamedTuple):
@@ -130,7 +133,7 @@ class TransactionShard:
     def tick(self, now_ms: int) -> Outcome:
         """What is due: transactions that are too old, ids that have expired, requests that waited long enough."""
         outcome = Outcome()
-        for timer in self._deadlines.due(now_ms):
+        for timer in islice(self._deadlines.due(now_ms), TIMERS_A_TICK):
             owner = timer.owner
             if isinstance(owner, Transaction):
                 if timer is owner.timeout:

@@ -1,0 +1,169 @@
+"""What one group, and all groups of a node, may keep: bounds that hold against any sequence of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, MemberProtocol
+from service.coordination.answers import ANSWERS_A_TURN, Release
+from service.coordination.groups import rebalancing
+from service.coordination.groups.classic_groups import MAX_PROTOCOLS
+from service.coordination.groups.group_offsets import OffsetSettings
+from service.coordination.groups.member_memory import MemberMemory
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.shard import TIMERS_A_TICK, GroupShard
+from storage_tiers.errors import (
+    CoordinatorNotAvailable,
+    GroupMaxSizeReached,
+    GroupMetadataTooLarge,
+    InconsistentGroupProtocol,
+)
+from tests.service.coordination.groups.driver import CALLER, Driver
+from tests.support.clock import SeededRng
+
+
+def of_size(size: int) -> tuple[MemberProtocol, ...]:
+    return (MemberProtocol("range", bytes(size)),)
+
+
+def shard(memory: MemberMemory | None = None) -> GroupShard:
+    return GroupShard(SeededRng(1), GroupSettings(), OffsetSettings(), memory)
+
+
+def join(to: GroupShard, group: str, size: int = 0) -> list[Any]:
+    request = JoinGroup(group, "", None, "consumer", of_size(size), 30_000, 60_000, needs_member_id=False)
+    return [answer for _, answer in to.handle(request, CALLER, object(), 0).answers]
+
+
+# --- one group --------------------------------------------------------------------------------------------------------
+def test_a_member_of_fewer_protocols_joins() -> None:
+    driver = Driver()
+    protocols = [MemberProtocol(f"p{number}", b"") for number in range(MAX_PROTOCOLS + 1)]
+    driver.join("many", protocols=protocols)
+    assert driver.error("many") is InconsistentGroupProtocol
+    driver.join("fewer", protocols=protocols[1:])
+    driver.wait(6_000)
+    assert driver.error("fewer") is None
+
+
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_subscriptions_that_cannot_be_recorded_are_refused_until_the_bound_is_raised_or_a_member_leaves(
+    is_raised: bool,
+) -> None:
+    driver = Driver(max_record_bytes=1_000)
+    first, _ = driver.stable("a", "b", protocols=of_size(300))
+    driver.join("c", protocols=of_size(400))
+    assert driver.error("c") is GroupMaxSizeReached
+    assert driver.group.state.value == "Stable"
+    if is_raised:
+        driver.groups.rebalancing.settings = GroupSettings(max_record_bytes=2_000)
+    else:
+        driver.leave(LeavingMember(first))
+    driver.join("c again", protocols=of_size(400))
+    assert "c again" not in driver.answers and driver.group.state.value == "PreparingRebalance"
+
+
+def test_a_static_member_does_not_return_with_a_subscription_that_cannot_be_recorded() -> None:
+    """Its record would be refused by the log, which drops the shard: any client could end the waits of all its groups."""
+    driver = Driver(max_record_bytes=1_000)
+    (member,) = driver.stable("a", instance=True)
+    records = len(driver.records)
+    driver.join("returned", instance="a", protocols=of_size(1_000))
+    assert driver.error("returned") is GroupMetadataTooLarge
+    assert (list(driver.group.members), len(driver.records)) == ([member], records)
+    assert driver.heartbeat(member, 1, "a") is None
+    driver.join("returned smaller", instance="a", protocols=of_size(100))
+    assert driver.error("returned smaller") is None
+
+
+def test_the_group_id_counts_in_the_size_of_its_record() -> None:
+    driver = Driver(max_record_bytes=40_000)
+    driver.join("a", group="g" * 30_000, protocols=of_size(9_900))
+    group = driver.groups.groups["g" * 30_000]
+    group.protocol = "range"
+    assert driver.groups.rebalancing.too_large(group) is not None
+
+
+def test_of_too_many_ids_that_are_not_used_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebalancing, "PENDING_IDS", 3)
+    driver = Driver()
+    for number in range(5):
+        driver.join(str(number), needs_id=True)
+    ids = [driver.joined(str(number)).member_id for number in range(5)]
+    assert list(driver.group.pending_joins) == ids[2:]
+    driver.join("oldest", ids[0])
+    driver.join("newest", ids[4])
+    driver.wait(20_000)
+    assert driver.error("oldest") is not None and driver.error("newest") is None
+
+
+# --- all groups of a node ---------------------------------------------------------------------------------------------
+def test_members_of_all_shards_share_one_memory_and_give_it_back() -> None:
+    memory = MemberMemory(50_000)
+    first, second = shard(memory), shard(memory)
+    assert join(first, "a", 30_000) == []
+    (refused,) = join(second, "b", 30_000)
+    assert isinstance(refused.error, CoordinatorNotAvailable)
+    used = memory.used_bytes
+    assert 30_000 < used < 33_000
+    member = next(iter(first._groups.groups["a"].members))
+    first.handle(LeaveGroup("a", [LeavingMember(member)]), CALLER, object(), 0)
+    assert memory.used_bytes == 0
+    assert join(second, "b", 30_000) == []
+    assert memory.used_bytes == used
+    del second  # dropped, as when a write of it fails or its partition is lost
+    assert memory.used_bytes == 0
+
+
+def test_what_members_keep_is_given_back_when_their_sessions_end_and_is_counted_after_a_load() -> None:
+    memory = MemberMemory()
+    one = shard(memory)
+    join(one, "a", 1_000)
+    now = 0
+    while (due := one.next_deadline_ms()) is not None and memory.used_bytes:
+        now = max(now, due)
+        one.tick(now)
+    assert not memory.used_bytes and not one._groups.groups["a"].members
+    driver = Driver()
+    driver.stable("a", protocols=of_size(500))
+    for record in driver.records:
+        one.load(record.key, record.value, now)
+    assert memory.used_bytes > 500
+    one.load(driver.records[-1].key, None, now)
+    assert memory.used_bytes == 0
+
+
+# --- one turn of the loop ---------------------------------------------------------------------------------------------
+def test_sessions_that_end_together_end_in_shares() -> None:
+    one, count = shard(), 3 * TIMERS_A_TICK
+    for _ in range(count):
+        join(one, "g")
+    members = one._groups.groups["g"].members
+    due = 10 * 60_000
+    one.tick(due)  # the group's own timer may be among the first share
+    assert count - TIMERS_A_TICK <= len(members) < count
+    assert (one.next_deadline_ms() or due + 1) <= due
+    for _ in range(4):
+        one.tick(due)
+    assert not members
+
+
+async def test_thousands_of_answers_are_given_in_shares_and_a_few_pass_them() -> None:
+    loop = asyncio.get_running_loop()
+    release = Release(loop)
+    waiters = [loop.create_future() for _ in range(3 * ANSWERS_A_TURN)]
+    waiters[1].cancel()
+    release.answers([(waiter, "joined") for waiter in waiters])
+    seen = [sum(each.done() for each in waiters)]
+    heartbeat = loop.create_future()
+    release.answers([(heartbeat, "beat")])
+    assert heartbeat.done()
+    while seen[-1] < len(waiters):
+        await asyncio.sleep(0)
+        seen.append(sum(each.done() for each in waiters))
+    assert max(after - before for before, after in pairwise(seen)) <= ANSWERS_A_TURN
+    assert [each.result() for each in waiters if not each.cancelled()] == ["joined"] * (len(waiters) - 1)
