@@ -32,7 +32,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Java's producer, with and without transactions, its consumer under assign(), and every tool of Kafka's jars, asked in lines of JSON
+ * Java's producer, with and without transactions, its consumer under assign() and as members of a group, and every tool of Kafka's jars, asked in lines of JSON
  * (tests/support/talker.py) in one process: a start of Java takes longer than the work. Bytes travel as base64.
  */
 public final class Driver {
@@ -73,6 +73,8 @@ public final class Driver {
         return open(question);
       case "poll":
         return poll(question);
+      case "share":
+        return share(question);
       case "close":
         CONSUMERS.remove(question.get("name").asText()).close();
         return JSON.nullNode();
@@ -153,11 +155,15 @@ public final class Driver {
     return node == null || node.isNull() ? null : node.binaryValue();
   }
 
-  /** A consumer of the given partitions, each [topic, partition, offset, leader epoch or null]. */
+  /** A consumer of the given partitions, each [topic, partition, offset, leader epoch or null], or one that subscribes to a topic. */
   private static JsonNode open(JsonNode question) {
     KafkaConsumer<byte[], byte[]> consumer =
         new KafkaConsumer<>(configs(question), new ByteArrayDeserializer(), new ByteArrayDeserializer());
     CONSUMERS.put(question.get("name").asText(), consumer);
+    if (question.has("subscribe")) {
+      consumer.subscribe(List.of(question.get("subscribe").asText()));
+      return JSON.nullNode();
+    }
     Map<TopicPartition, JsonNode> places = new HashMap<>();
     for (JsonNode place : question.get("partitions")) {
       places.put(new TopicPartition(place.get(0).asText(), place.get(1).asInt()), place);
@@ -187,6 +193,26 @@ public final class Driver {
       } else if (System.nanoTime() - latest > PATIENCE_NANOS) {
         throw new IllegalStateException("no record for a minute, after " + before + " of " + wanted);
       }
+    }
+    return found;
+  }
+
+  /** Polls the named members until each has as many partitions as asked for; the partitions of each. */
+  private static JsonNode share(JsonNode question) {
+    List<KafkaConsumer<byte[], byte[]>> members = new ArrayList<>();
+    question.get("names").forEach(name -> members.add(CONSUMERS.get(name.asText())));
+    int wanted = question.get("each").asInt();
+    long began = System.nanoTime();
+    while (!members.stream().allMatch(member -> member.assignment().size() == wanted)) {
+      if (System.nanoTime() - began > PATIENCE_NANOS) {
+        throw new IllegalStateException("the members have not shared the partitions within a minute");
+      }
+      members.forEach(member -> member.poll(POLL));
+    }
+    ArrayNode found = JSON.createArrayNode();
+    for (KafkaConsumer<byte[], byte[]> member : members) {
+      ArrayNode own = found.addArray();
+      member.assignment().forEach(partition -> own.add(partition.partition()));
     }
     return found;
   }

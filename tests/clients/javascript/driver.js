@@ -70,6 +70,33 @@ const commands = {
       await consumer.disconnect()
     }
   },
+  // Two members of a group: their partitions once both have some, and those of the first once the second has left.
+  members: async question => {
+    const own = [[], []]
+    const seen = []
+    const until = condition => new Promise(resolve => (condition() ? resolve() : seen.push([condition, resolve])))
+    const start = async number => {
+      const consumer = client(question).consumer({ groupId: question.group, heartbeatInterval: 300 })
+      consumer.on(consumer.events.GROUP_JOIN, event => {
+        own[number] = event.payload.memberAssignment[question.topic] ?? []
+        seen.filter(([condition]) => condition()).forEach(([, resolve]) => resolve())
+      })
+      await consumer.connect()
+      await consumer.subscribe({ topics: [question.topic], fromBeginning: true })
+      await consumer.run({ eachMessage: async () => {} })
+      return consumer
+    }
+    const count = question.partitions
+    const first = await start(0)
+    await until(() => own[0].length === count)
+    const second = await start(1)
+    await until(() => own[0].length + own[1].length === count && own[1].length > 0)
+    const shared = own.map(each => [...each])
+    await second.disconnect()
+    await until(() => own[0].length === count)
+    await first.disconnect()
+    return { shared, left: own[0] }
+  },
   // Any method of its admin client.
   admin: async question => {
     const admin = client(question).admin()
