@@ -11,6 +11,7 @@ from typing import Any
 
 from grpc_api.sdk.values import Header
 from storage_tiers.errors import InvalidConfig, InvalidRecord, InvalidRequest
+from storage_tiers.types import TopicPartition
 
 #: The largest timestamp of a record: an int64.
 MAX_TIMESTAMP_MS = (1 << 63) - 1
@@ -59,6 +60,28 @@ def checked_topic(name: Any) -> str:
     if not isinstance(name, str):
         raise InvalidRequest(f"the name of a topic is {_kind(name)}: it is text")
     return str.__str__(name)
+
+
+def checked_group(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidRequest(f"the name of a group is {_kind(name)}: it is text")
+    return str.__str__(name)
+
+
+def checked_offsets(offsets: Any) -> dict[TopicPartition, Any]:
+    """Offsets by partition, from 0 to 2^63-1, or None."""
+    found = {}
+    for key, offset in offsets.items():
+        try:
+            topic, number = key
+        except (TypeError, ValueError):
+            topic = number = None
+        if not isinstance(topic, str) or type(number) is not int or not 0 <= number < 1 << 31:
+            raise InvalidRequest(f"{key!r} is no partition: that is TopicPartition('orders', 0)")
+        if offset is not None and (type(offset) is not int or not 0 <= offset < 1 << 63):
+            raise InvalidRequest(f"an offset is a number from 0 to 2^63-1, not {offset!r}")
+        found[TopicPartition(topic, number)] = offset
+    return found
 
 
 def checked_address(address: Any) -> str:

@@ -30,7 +30,7 @@ from grpc_api.contract.topics import (
 )
 from grpc_api.preflight import require_grpc
 from grpc_api.remote import RemoteCore
-from grpc_api.sdk.checking import checked_address, checked_configs, checked_topic
+from grpc_api.sdk.checking import checked_address, checked_configs, checked_group, checked_offsets, checked_topic
 from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.group_admin import GroupAdmin
 from grpc_api.sdk.producer import Producer, ThreadedUse
@@ -133,7 +133,9 @@ class Client:
         """A consumer that its caller closes."""
         if isinstance(topics, str) or not topics:
             raise InvalidRequest(f"a consumer subscribes to one topic or several, as ['orders'], not to {topics!r}")
-        return GroupConsumer(self._node, self._core, group, [checked_topic(each) for each in topics], options)
+        return GroupConsumer(
+            self._node, self._core, checked_group(group), [checked_topic(each) for each in topics], options
+        )
 
     async def offsets(self, topic: str, at: str | datetime) -> dict[int, int | None]:
         """Each partition's first offset ("earliest"), end ("latest"), or first offset at or after a moment (a datetime or ISO
@@ -212,19 +214,19 @@ class Client:
         return await self._groups.list()
 
     async def group(self, name: str) -> GroupInfo:
-        return await self._groups.describe(name)
+        return await self._groups.describe(checked_group(name))
 
     async def delete_group(self, name: str) -> None:
         """Deletes a group without members, and its offsets."""
-        await self._groups.delete(name)
+        await self._groups.delete(checked_group(name))
 
     async def group_offsets(self, name: str) -> dict[TopicPartition, int]:
         """The offsets that the group has committed; each is the next one to read."""
-        return await self._groups.offsets(name)
+        return await self._groups.offsets(checked_group(name))
 
     async def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
         """Moves offsets of a group without members; None deletes one. Not all or none: on an error ask `group_offsets`."""
-        await self._groups.alter_offsets(name, offsets)
+        await self._groups.alter_offsets(checked_group(name), checked_offsets(offsets))
 
     # --- the bucket ---------------------------------------------------------------------------------------------------
     async def seal(self, topic: str, *, timeout_s: float = SEAL_TIMEOUT_S) -> Sequence[SealedPartition]:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from grpc_api.channel import NodeChannel
 from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
 from grpc_api.remote import RemoteCore
+from grpc_api.sdk.checking import checked_offsets
 from grpc_api.sdk.handover import Handover
 from grpc_api.sdk.membership import Membership
 from grpc_api.sdk.patience import Patience
@@ -91,6 +92,9 @@ class GroupConsumer:
         if offsets is None:
             self.handover.processed()
             offsets = self.position
+        offsets = checked_offsets(offsets)
+        if None in offsets.values():
+            raise InvalidRequest("a commit has an offset for each partition; None is for Client.alter_group_offsets")
         if offsets:
             await self._membership.commit(offsets)
             self._committed = {**self._committed, **offsets}

@@ -141,6 +141,8 @@ class ReaderOptions:
             raise InvalidConfig("retry_s must not be negative")
 
 
+#: The longest timeout of Kafka's protocol, an int32 of milliseconds.
+MAX_TIMEOUT_S = ((1 << 31) - 1) // 1000
 #: Kafka's assignors that a member of a group may offer.
 ASSIGNORS = ("range", "cooperative-sticky")
 
@@ -177,6 +179,8 @@ class ConsumerOptions:
             raise InvalidConfig(f"assignors are some of {', '.join(ASSIGNORS)}, not {list(self.assignors)}")
         if not 0 < self.heartbeat_s < self.session_s or self.processing_s <= 0:
             raise InvalidConfig("heartbeat_s must be above 0 and below session_s, and processing_s above 0")
+        if max(self.session_s, self.processing_s) > MAX_TIMEOUT_S:
+            raise InvalidConfig(f"session_s and processing_s are at most {MAX_TIMEOUT_S} s")
         if self.auto_commit_s is not None and self.auto_commit_s < 0:
             raise InvalidConfig("auto_commit_s must not be negative; None ends automatic commits")
         self.reader()

@@ -480,6 +480,7 @@ async def test_wrong_subscriptions_are_refused(client: Client) -> None:
     wrong: Sequence[Callable[[], object]] = [
         lambda: client.open_consumer("g", "t", QUICK),
         lambda: client.open_consumer("g", [], QUICK),
+        lambda: client.open_consumer(7, ["t"], QUICK),  # type: ignore[arg-type]
     ]
     for each in wrong:
         with pytest.raises(InvalidRequest):

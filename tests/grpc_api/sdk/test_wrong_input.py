@@ -169,6 +169,7 @@ async def test_a_time_before_all_records_is_the_beginning(client: Client) -> Non
         {"heartbeat_s": 50.0},
         {"heartbeat_s": 0},
         {"processing_s": 0},
+        {"session_s": 3e6},
         {"auto_commit_s": -1},
         {"fetch_bytes": 0},
         {"retry_s": -1},
@@ -177,3 +178,28 @@ async def test_a_time_before_all_records_is_the_beginning(client: Client) -> Non
 def test_wrong_options_of_a_consumer_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         ConsumerOptions(**options)  # type: ignore[arg-type]
+
+
+WRONG_OFFSETS = [
+    {"t": 1},
+    {("t", "0"): 1},
+    {("t", -1): 1},
+    {(b"t", 0): 1},
+    {("t", 0): -1},
+    {("t", 0): "5"},
+    {("t", 0): 1.5},
+    {("t", 0): 1 << 63},
+]
+
+
+@pytest.mark.parametrize("offsets", WRONG_OFFSETS, ids=repr)
+async def test_wrong_offsets_are_refused(client: Client, offsets: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"is no partition|an offset is a number"):
+        await client.alter_group_offsets("g", offsets)
+    async with client.consumer("g", ["t"]) as consumer:
+        with pytest.raises(InvalidRequest, match=r"is no partition|an offset is a number"):
+            await consumer.commit(offsets)
+        with pytest.raises(InvalidRequest, match="has an offset for each partition"):
+            await consumer.commit({("t", 0): None})  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequest, match="it is text"):
+        await client.group(b"g")  # type: ignore[arg-type]
