@@ -86,7 +86,7 @@ test: test-tools  ## every test but differential, terraform and all of faults; u
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "not faults and not differential and not terraform and not packages"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
-	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py tests/clients/test_streams.py -m differential $(ARGS)
+	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py tests/clients/test_streams.py tests/clients/test_compaction.py -m differential $(ARGS)
 
 packages: test-tools  ## dist/: wheels of both distributions, installed and tried
 	@$(BIN)/python -m scripts.packages

@@ -155,6 +155,8 @@ class OffsetMap:
         if packed < 0:
             return _BAD_OFFSET_DELTA
         self.offset_delta = _zigzag(packed)
+        if self.offset_delta < 0:
+            return _BAD_OFFSET_DELTA
         at += packed & 7
         packed = _varint(raw, at, end)
         if packed < 0:

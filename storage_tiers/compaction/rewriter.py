@@ -32,7 +32,7 @@ from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.swap import RewrittenSegment
 from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.records.batch_walk import WHOLE, recover_scan
-from storage_tiers.types import NO_EPOCH, AbortedTransaction
+from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, AbortedTransaction
 
 #: Bytes that are gathered before they are written.
 WRITE_BYTES = 1 << 20
@@ -183,7 +183,9 @@ class _Target:
 
     def add(self, batch: memoryview | bytes) -> None:
         header, segment = read_header(batch), self._segment
-        segment.note(segment.size, header.size, header.next_offset, header.max_timestamp)
+        # An emptied batch keeps its timestamp for its producer's sake, and has no record that a search by time could find.
+        timestamp = header.max_timestamp if header.count > 0 else NO_TIMESTAMP
+        segment.note(segment.size, header.size, header.next_offset, timestamp)
         segment.size += header.size
         self._parts.append(batch)
         self._waiting += header.size

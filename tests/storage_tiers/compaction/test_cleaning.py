@@ -88,6 +88,9 @@ def test_the_last_batch_of_a_segment_stays_though_emptied(log: HotLog) -> None:
     closed(log)
     clean(log, fences=(3,))
     assert batch_headers(log) == [(1, 2, 0), (3, 3, 1)]
+    newest = log.max_timestamp()
+    assert newest is not None
+    assert newest.offset == 3
     log = reopened(log, clean=False)
     assert (log.end_offset, pairs(log)) == (4, [(3, "a", "4")])
 
