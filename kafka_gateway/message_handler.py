@@ -152,6 +152,7 @@ class MessageHandler:
         client = self._options.request_context.client
         turn = self._options.lane.turn(client.is_there, end - start)
         call = Call(self._core, messages, self._options, client_id_of(data, start), client, turn)
+        messages.check(end - body)
         reading = messages.reading(bytes(view[body:end]), turn)
         try:
             next(reading)

@@ -43,8 +43,9 @@ _import_lean()
 #: Largest request that is read into objects: each byte of it may become one. 10,000 topics with the longest names take more
 #: than half of it.
 MESSAGE_BYTES = 4 << 20
-#: Largest SyncGroup: the assignments of thousands of members, which stay bytes. `socket.request.max.bytes` bounds it as well.
-SYNC_GROUP_BYTES = 64 << 20
+#: Largest SyncGroup: the assignments of thousands of members, which stay bytes. A group's record holds 1 MiB of them by
+#: default; larger requests only hold the event loop while they are copied.
+SYNC_GROUP_BYTES = 16 << 20
 
 #: The topic id that stands for none.
 NO_TOPIC_ID = TopicId(bytes(16))
@@ -71,19 +72,20 @@ class Messages:
     def reading(self, body: bytes, turn: Clocked) -> Generator[None, None, tuple[Any, bool]]:
         """Reads the request in steps. Returns it, and whether it exceeds the bound on rows; if so it is cut there. Ignores
         trailing bytes and tagged fields of later versions, as Kafka does. Raises Malformed."""
-        self._check(body)
+        self.check(len(body))
         reading = MessageReading(body, turn)
         request, _ = yield from self._steps(reading, 0)
         return request, reading.is_full
 
     def read(self, body: bytes) -> Any:
         """Reads the request at once. Raises Malformed."""
-        self._check(body)
+        self.check(len(body))
         return at_once(self._steps, body)[0]
 
-    def _check(self, body: bytes) -> None:
-        if len(body) > self._most:
-            raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {self._most} are accepted")
+    def check(self, size: int) -> None:
+        """Raises Malformed if a request has more bytes than are read; before it is copied."""
+        if size > self._most:
+            raise Malformed(f"{self._request_kind.__name__} of {size} bytes; at most {self._most} are accepted")
 
     def make(self, kind: str, /, **values: Any) -> Row:
         """A row of the response; `kind` is its class in Kafka's schema. Error codes and throttle times are numbers."""

@@ -14,6 +14,9 @@ from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
 from service.broker.api.append_queues import MAX_HELD_BYTES
 from service.configs.types import LONGEST_VALUE
+from service.coordination.groups.classic_groups import MAX_PROTOCOLS
+from service.coordination.groups.member_memory import MEMBERS_BYTES
+from service.coordination.groups.rebalancing import PENDING_IDS
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, UNSUPPORTED_APIS, Kind, OnPurpose
@@ -92,6 +95,22 @@ _BEYOND = (
         "bytes of incomplete, waiting or running requests, and of large unread answers",
         f"{GatewaySettings().request_memory_bytes >> 30} GiB of all connections",
         "the largest connection of the address that holds most is closed",
+    ),
+    ("protocols of one member of a group", str(MAX_PROTOCOLS), "INCONSISTENT_GROUP_PROTOCOL"),
+    (
+        "bytes that the members of all groups of a broker keep",
+        f"{MEMBERS_BYTES >> 20} MiB",
+        "COORDINATOR_NOT_AVAILABLE: clients join again",
+    ),
+    (
+        "bytes of the subscriptions of a group's members",
+        "`max.message.bytes` of `__consumer_offsets`",
+        "GROUP_MAX_SIZE_REACHED when one joins; Kafka refuses the assignment",
+    ),
+    (
+        "ids of a group that are given out and not used yet",
+        f"{PENDING_IDS:,}",
+        "the oldest is forgotten; its client joins anew",
     ),
 )
 

@@ -14,6 +14,7 @@ import pytest
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import GroupsListed, LeaveGroup, LeavingMember, ListedGroup, ListGroups
 from grpc_api.contract.transactions import ListedTransaction, ListTransactions, TransactionsListed
+from kafka_gateway.messages import SYNC_GROUP_BYTES, Messages
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
 from service.coordination.deadlines import Timer
@@ -193,3 +194,21 @@ async def test_groups_and_transactions_are_listed_in_slices(kind: str, tmp_path:
             listed = await core.transactions.list(ListTransactions())
             assert isinstance(listed, TransactionsListed) and len(listed.transactions) == MANY
         assert counting.end() >= MANY // 100
+
+
+async def test_a_request_that_is_too_large_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    """A copy of 60 MiB holds the event loop; the record of a group could not hold its assignments."""
+    async with with_groups(tmp_path) as (_, server), connected(server) as client:
+        too_large = request_frame(
+            "sync_group",
+            3,
+            group_id="g",
+            generation_id=1,
+            member_id="m",
+            assignments=[{"member_id": "m", "assignment": bytes(SYNC_GROUP_BYTES)}],
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Messages, "reading", None)
+            client.send(too_large)
+            assert await client.receive() is None
+            assert server.counters.failures == 0

@@ -162,6 +162,7 @@ class ClassicGroup:
         "protocol",
         "protocol_type",
         "record_bytes",
+        "recorded_bytes",
         "state",
         "state_timestamp",
         "static",
@@ -186,6 +187,8 @@ class ClassicGroup:
         self.joining = 0
         #: Bytes that its members keep, and that their record has at least, without assignments.
         self.kept_bytes = self.record_bytes = 0
+        #: Bytes of the value of its newest record.
+        self.recorded_bytes = 0
         #: Members that support each protocol.
         self.supported: Counter[str] = Counter()
         #: When waiting for members ends, and when waiting for SyncGroup does.

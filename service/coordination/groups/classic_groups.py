@@ -285,12 +285,11 @@ class ClassicGroups:
 
     def _too_large_for_return(self, group: ClassicGroup, member: Member, request: JoinGroup) -> LogError | None:
         """Why the group could not be recorded with this static member's new subscription."""
-        if group.state is not GroupState.STABLE or all(each.name != group.protocol for each in request.protocols):
+        given = next((each.metadata for each in request.protocols if each.name == group.protocol), None)
+        if group.state is not GroupState.STABLE or group.protocol is None or given is None:
             return None  # nothing is recorded before the next assignment
-        before, member.protocols = member.protocols, tuple(request.protocols)
-        error = self.rebalancing.too_large(group)
-        member.protocols = before
-        return error
+        more = len(given) - len(member.metadata(group.protocol))
+        return self.rebalancing.too_large(group, group.recorded_bytes + more)
 
     # --- SyncGroup ----------------------------------------------------------------------------------------------------
     def sync(self, request: SyncGroup, waiter: object, now_ms: int, outcome: Outcome) -> None:

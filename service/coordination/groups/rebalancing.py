@@ -168,7 +168,9 @@ class Rebalancing:
 
     def write(self, group: ClassicGroup, outcome: Outcome) -> None:
         """Adds the group's record."""
-        outcome.write(encode_key(GroupKey(group.group_id)), _encoded(group))
+        value = _encoded(group)
+        group.recorded_bytes = len(value)
+        outcome.write(encode_key(GroupKey(group.group_id)), value)
 
     # --- assignment ---------------------------------------------------------------------------------------------------
     def assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> None:
@@ -188,9 +190,11 @@ class Rebalancing:
                 member.sync_waiter = None
                 self.heard(group, member, now_ms)
 
-    def too_large(self, group: ClassicGroup) -> GroupMetadataTooLarge | None:
-        """Why the group's record cannot be written. A record that the log refuses would drop the shard, with all its groups."""
-        size = BATCH_BYTES + len(encode_key(GroupKey(group.group_id))) + len(_encoded(group))
+    def too_large(self, group: ClassicGroup, value_bytes: int | None = None) -> GroupMetadataTooLarge | None:
+        """Why the group's record, of `value_bytes` if that is known, cannot be written. A record that the log refuses would
+        drop the shard, with all its groups."""
+        value_bytes = len(_encoded(group)) if value_bytes is None else value_bytes
+        size = BATCH_BYTES + len(encode_key(GroupKey(group.group_id))) + value_bytes
         if size <= self.settings.max_record_bytes:
             return None
         return GroupMetadataTooLarge(

@@ -233,6 +233,7 @@ class GroupShard:
             else:
                 group = ClassicGroup.loaded(parsed.group, decode_group(value), now_ms)
                 group.state_timestamp = max(group.state_timestamp, written_ms)
+                group.recorded_bytes = len(value)
                 self._groups.put(group)
                 self._memory.used_bytes += group.kept_bytes
         else:

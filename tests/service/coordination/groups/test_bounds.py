@@ -78,6 +78,8 @@ def test_a_static_member_does_not_return_with_a_subscription_that_cannot_be_reco
     assert driver.heartbeat(member, 1, "a") is None
     driver.join("returned smaller", instance="a", protocols=of_size(100))
     assert driver.error("returned smaller") is None
+    driver.join("returned larger", instance="a", protocols=of_size(800))
+    assert driver.error("returned larger") is GroupMetadataTooLarge
 
 
 def test_the_group_id_counts_in_the_size_of_its_record() -> None:
