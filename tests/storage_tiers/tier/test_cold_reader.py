@@ -14,6 +14,7 @@ import pytest
 from storage_tiers.cold.manifest.model import Section
 from storage_tiers.cold.process.operations import Expire, RaiseLogStart
 from storage_tiers.cold.read import reader as cold_reader
+from storage_tiers.cold.read.cache import ChunkKey
 from storage_tiers.cold.read.known_segments import KnownSegments, cost
 from storage_tiers.cold.read.lookup_permits import MAX_HYDRATIONS, LookupPermits
 from storage_tiers.cold.read.reader import ColdMiss
@@ -303,6 +304,26 @@ async def test_an_object_that_was_corrupt_twice_is_not_asked_for_again_at_once(t
         await b.store.put(key, whole)
         b.clock.advance(CORRUPT_S)
         assert taken(await read(b.reader(), manifest, 0)) == content
+
+
+async def test_a_failure_after_a_success_is_the_first_in_a_row(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        manifest = await b.offload(content := batch(0, 10), 0, 10)
+        segment = manifest.segments[0]
+        asked = []
+        for damaged in (True, False, True, True):
+            await b.store.put(segment.key, bytes(len(content)) if damaged else content)
+            b.cache.drop(ChunkKey(segment.key, segment.position, 0))
+            before = b.store.count("get", segment.key) + b.store.count("get_into", segment.key)
+            found = b.reader().read(manifest, 0, 100, log_start=0)
+            assert isinstance(found, ColdMiss)
+            if damaged:
+                with pytest.raises(TierCorrupt):
+                    await found.waiter
+            else:
+                await found.waiter
+            asked.append(b.store.count("get", segment.key) + b.store.count("get_into", segment.key) > before)
+        assert asked == [True, True, True, True]
 
 
 async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:

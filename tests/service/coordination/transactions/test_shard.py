@@ -18,15 +18,9 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.coordination.outcome import CoordinatorRecord, Outcome
-from service.coordination.transaction_records import TransactionStatus, decode_value
+from service.coordination.transaction_records import decode_value
 from service.coordination.transactions.shard import WAIT_MS, TransactionSettings, TransactionShard
-from service.coordination.transactions.transaction import (
-    LAST_EPOCH,
-    TRANSITIONS,
-    Transaction,
-    TransactionEvent,
-    UnexpectedStatus,
-)
+from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
 from storage_tiers.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
@@ -203,6 +197,21 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last(version: int) ->
     assert (x.status, x.shard.describe("x").partitions) == ("Ongoing", [B])
 
 
+def test_a_request_that_waits_again_has_its_whole_time_again() -> None:
+    x = Coordinator()
+    producer = x.producer()
+    x.add(producer, A)
+    added, begun = x.add(x.end(producer).producer, B), x.init()
+    x.wait(WAIT_MS - 1)
+    x.mark()
+    assert x.answers.pop(added).error is None
+    assert x.status == "PrepareAbort", "the second request fences the first one's transaction"
+    x.wait(WAIT_MS - 1)
+    assert begun not in x.answers
+    x.wait(1)
+    assert isinstance(x.answers.pop(begun).error, ConcurrentTransactions)
+
+
 def test_a_request_waits_no_longer_than_its_bound() -> None:
     x = Coordinator()
     producer = x.producer()
@@ -280,7 +289,7 @@ def test_a_late_producer_that_goes_on_does_not_abort_the_transaction_of_a_newer_
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------
-def test_an_end_whose_answer_was_lost_gets_it_again() -> None:
+def test_a_repeated_end_gets_the_same_answer() -> None:
     x = Coordinator()
     producer = x.producer()
     x.add(producer, A)
@@ -345,6 +354,15 @@ def test_with_version_2_the_next_producer_id_begins_with_the_transaction_that_us
     assert x.add(new, B).error is None
 
 
+def test_only_the_last_epoch_of_the_id_before_may_repeat_its_end() -> None:
+    x = Coordinator()
+    producer = at_epoch(x, LAST_EPOCH)
+    assert x.committed(producer, A) == (102, 0)
+    early = ProducerIdAndEpoch(producer.id, LAST_EPOCH - 1)
+    assert isinstance(x.end(early).error, InvalidProducerIdMapping)
+    assert x.end(producer).error is None
+
+
 def test_a_producer_that_begins_after_the_last_epoch_gets_another_id() -> None:
     x = Coordinator()
     at_epoch(x, LAST_EPOCH)
@@ -382,7 +400,7 @@ def test_a_transaction_that_is_open_too_long_is_aborted_and_its_producer_cannot_
     assert x.producer() == (101, 2)
 
 
-def test_the_timeout_runs_on_over_a_restart() -> None:
+def test_the_timeout_continues_after_a_restart() -> None:
     x = Coordinator()
     producer = x.producer(timeout_ms=10_000)
     x.add(producer, A)
@@ -472,24 +490,8 @@ def test_transactions_are_listed_by_state_producer_age_and_name() -> None:
     assert names(states=frozenset({"Ongoing"})) == ["pay-1", "pay-2"]
     assert names(producer_ids=frozenset({102})) == ["pay-2"]
     assert names(duration_ms=1_000) == ["pay-1", "idle"]  # as in Kafka, which counts the age of none from -1
+    assert names(duration_ms=4_999) == ["pay-1", "idle"]
+    assert names(duration_ms=5_000) == ["idle"]  # an age equal to it is not above it
     assert names(pattern="pay-.*") == ["pay-1", "pay-2"]
     with pytest.raises(InvalidRegularExpression, match="cannot be read"):
         names(pattern="(")
-
-
-# --- the table --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("status", TransactionStatus)
-@pytest.mark.parametrize("after", TransactionStatus)
-def test_every_change_of_state_is_in_the_table_or_refused(status: TransactionStatus, after: TransactionStatus) -> None:
-    transaction = Transaction("x", 1, 1, 0)
-    transaction.status = status
-    if after in TRANSITIONS[status]:
-        transaction.enter(after, 7)
-        assert (transaction.status, transaction.update_ms) == (after, 7)
-    else:
-        with pytest.raises(UnexpectedStatus):
-            transaction.enter(after, 7)
-
-
-def test_the_table_has_every_state() -> None:
-    assert set(TRANSITIONS) == set(TransactionStatus)

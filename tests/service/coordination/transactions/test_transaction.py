@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from grpc_api.contract.transactions import NO_PRODUCER, ProducerIdAndEpoch
 from service.coordination.transaction_records import TransactionStatus
-from service.coordination.transactions.transaction import LAST_EPOCH, NO_EPOCH, Transaction
+from service.coordination.transactions.transaction import (
+    LAST_EPOCH,
+    NO_EPOCH,
+    TRANSITIONS,
+    Transaction,
+    UnexpectedStatus,
+)
 from storage_tiers.types import TopicPartition
 
 OLD, NEW = 1, 99
@@ -105,3 +113,21 @@ def test_the_record_names_the_next_producer_from_the_decision_until_the_end() ->
     assert known.status is TransactionStatus.COMPLETE_ABORT
     assert (known.value.next_producer_id, known.value.next_producer_epoch) == (-1, NO_EPOCH)
     assert known.producer == ProducerIdAndEpoch(NEW, 0)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("status", TransactionStatus)
+@pytest.mark.parametrize("after", TransactionStatus)
+def test_every_change_of_state_is_in_the_table_or_refused(status: TransactionStatus, after: TransactionStatus) -> None:
+    transaction = Transaction("x", 1, 1, 0)
+    transaction.status = status
+    if after in TRANSITIONS[status]:
+        transaction.enter(after, 7)
+        assert (transaction.status, transaction.update_ms) == (after, 7)
+    else:
+        with pytest.raises(UnexpectedStatus):
+            transaction.enter(after, 7)
+
+
+def test_the_table_has_every_state() -> None:
+    assert set(TRANSITIONS) == set(TransactionStatus)
