@@ -4,7 +4,7 @@ A large answer is sent in shares, so that its reader delays no other client: eac
 each connection a share of it, and another share as large for bytes in memory. Files are sent by sendfile, which would block
 the whole event loop during a disk read. So the two ends of a share are first probed without blocking; if they are not in
 memory, a thread reads the share into the page cache while the loop continues. A small part of a file does not wait for the
-budget: its reader is no backfill, and hundreds of those would use it up first.
+budget: its reader is not a backfill, and hundreds of backfills would use it up first.
 
 While other clients get small answers, a thread sends large files. An event loop that spent milliseconds on a backfill would
 have used up its time slice when a small request arrives, and the request would wait for the scheduler; this way the thread

@@ -224,7 +224,7 @@ class GroupConsumer:
             )
 
     def _keep_up(self) -> None:
-        """Moves positions past what is no record, as transactions' markers, where all records before are processed."""
+        """Moves positions past transaction markers once all records before them are processed."""
         if self._reading.held or not self.handover.is_idle:
             return
         for partition, offset in self._reading.positions().items():

@@ -254,7 +254,7 @@ class Membership:
         are another member's."""
         if not self.is_member:
             raise IllegalGeneration(
-                f"this consumer is no member of group {self._group} now: its partitions are another's"
+                f"this consumer is no longer a member of group {self._group}: its partitions belong to other members"
             )
         request = OffsetCommit(
             self._group, self._generation, self._member_id, self._options.instance_id, topic_commits(offsets)

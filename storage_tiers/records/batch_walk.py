@@ -210,4 +210,4 @@ def _recovery_stop(
 @cython.cfunc
 def _check_segment(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
     if not 0 <= start <= end <= size:
-        raise ValueError(f"[{start}, {end}) is no part of a buffer of {size} bytes")
+        raise ValueError(f"[{start}, {end}) is not within a buffer of {size} bytes")

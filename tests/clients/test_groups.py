@@ -155,7 +155,7 @@ def test_a_group_outlives_a_killed_node(node: Node, topic: str) -> None:
         one.commit(asynchronous=False)
 
 
-def test_a_member_whose_heartbeat_lies_in_the_socket_outlives_a_pause_of_the_node(node: Node) -> None:
+def test_a_member_survives_a_pause_of_the_node_if_its_heartbeat_was_sent_in_time(node: Node) -> None:
     """The pause is longer than its session. Asked by hand: librdkafka leaves by itself after a session without answers."""
     peer = Peer("node", node.kafka, "paused")
     group, member, generation = stable(peer, session_timeout=2000)

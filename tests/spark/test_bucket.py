@@ -28,7 +28,7 @@ def refusal(bucket: Bucket, topics: str = "a", **more: str) -> str:
     return str(refused.value)
 
 
-def test_plans_list_what_is_read_of_each_partition(memory_bucket: Bucket) -> None:
+def test_a_plan_lists_the_offsets_to_read_of_each_partition(memory_bucket: Bucket) -> None:
     memory_bucket.publish("a", 2)
     memory_bucket.publish("b", 1)
     memory_bucket.extend("a", numbered(0, 20), partition=1)

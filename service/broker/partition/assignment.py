@@ -10,7 +10,7 @@ not wait. Invariants: at most one log per name is being opened, after the direct
 partition deleted while it is opened is removed again.
 
 A disk failure of one partition delays no other: it is logged, and `retry` opens the partition later, since a full disk may have
-space again. What a partition holds of which this node is no replica any more is set aside, never removed.
+space again. What a partition holds of which this node is no longer a replica is set aside, never removed.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Assignment:
         self._start_opening()
 
     def _lose(self, topic: TopicImage) -> None:
-        """Closes the partitions of which this node is no replica, and follows those that another node leads."""
+        """Closes the partitions of which this node is not a replica, and follows those that another node leads."""
         for placed in topic.partitions:
             key = TopicPartition(topic.name, placed.index)
             known = self._partitions.find(key)
@@ -355,7 +355,7 @@ class Assignment:
                 self._remove_held_back(topic.topic_id, key)
 
     def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:
-        """Closes a partition of which this node is no replica, and sends its callers to the other nodes."""
+        """Closes a partition of which this node is not a replica, and sends its callers to the other nodes."""
         place = (topic.topic_id, key.partition)
         self._wanted.pop(place, None)
         self._unopened.pop(place, None)
@@ -364,7 +364,7 @@ class Assignment:
             self._partitions.note_elsewhere(key)
             return
         self._on_close(known)
-        known.resign(NotLeader(f"{key}: this node is no replica any more; refresh metadata"))
+        known.resign(NotLeader(f"{key}: this node is no longer a replica; refresh metadata"))
         self._leaving.append((self._partitions.close_elsewhere(known), self._partitions.set_aside))
         self._has_lost(known)
 

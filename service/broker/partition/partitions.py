@@ -128,7 +128,7 @@ class Partitions:
             if (why := self._held_back.get(partition)) is not None:
                 raise why.with_traceback(None)
             if partition in self._elsewhere:
-                raise NotLeader(f"this node is no replica of {partition}; refresh metadata")
+                raise NotLeader(f"this node is not a replica of {partition}; refresh metadata")
             raise UnknownTopicOrPartition(f"this node holds no partition {partition}")
         return found
 
@@ -283,7 +283,7 @@ class Partitions:
         return partition.log.hot
 
     def close_elsewhere(self, partition: Partition) -> HotLog:
-        """Forgets a partition that has resigned and of which this node is no replica any more; `set_aside` removes its log."""
+        """Forgets a partition that has resigned and of which this node is no longer a replica; `set_aside` removes its log."""
         self.note_elsewhere(partition.partition)
         return self.close_deleted(partition)
 

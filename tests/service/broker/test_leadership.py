@@ -303,7 +303,7 @@ async def test_a_partition_is_closed_when_the_node_is_no_longer_its_replica(node
     assert listener.told == [("lost", "t-0", 0)]
     assert led.deleted
     for refused in (node.append("t", b"b"), node.log.delete_records(T0, 0)):
-        with pytest.raises(NotLeader, match="this node is no replica of t-0"):
+        with pytest.raises(NotLeader, match="this node is not a replica of t-0"):
             await refused
     await until(lambda: len(list((tmp_path / "data").glob("t-0.*-stray"))) == 1)
     await in_sync(node, ME)

@@ -328,7 +328,7 @@ def test_a_start_registers_the_broker_again_and_raises_every_leader_epoch() -> N
     assert planner.name_cluster(image, "cluster") == ()
 
 
-def test_a_broker_leads_only_partitions_of_which_it_is_a_replica() -> None:
+def test_a_broker_leads_only_partitions_it_replicates() -> None:
     assert planner.lead_everything(ONE, 2) == ()
 
 

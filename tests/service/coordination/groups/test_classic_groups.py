@@ -101,7 +101,7 @@ def test_a_static_member_that_returned_and_falls_silent_is_removed() -> None:
     assert list(driver.group.members) == [leader]
 
 
-def test_a_static_leader_that_returns_is_told_to_keep_the_assignment_if_it_can_be_told() -> None:
+def test_a_returning_static_leader_skips_the_assignment_if_its_version_allows() -> None:
     driver = Driver()
     old, _ = driver.stable("a", "b", instance=True)
     driver.join("new client", instance="a", skip=True)
@@ -343,7 +343,7 @@ def test_a_sync_that_cannot_be_is_refused(how: dict[str, object], error: type) -
     assert driver.error("s") is error
 
 
-def test_a_sync_during_a_rebalance_is_told_to_join() -> None:
+def test_a_sync_during_a_rebalance_is_answered_with_rebalance_in_progress() -> None:
     driver = Driver()
     leader, follower = driver.stable("a", "b")
     driver.join("a again", leader)
@@ -402,7 +402,7 @@ def test_the_table_has_every_state_and_the_states_that_rebalance() -> None:
 
 
 # --- a record's bound -------------------------------------------------------------------------------------------------
-def test_a_group_whose_record_does_not_fit_is_told_and_rebalances() -> None:
+def test_members_of_a_group_whose_record_is_too_large_get_an_error_and_rebalance() -> None:
     driver = Driver(max_record_bytes=1_000)
     driver.join("a")
     driver.join("b")

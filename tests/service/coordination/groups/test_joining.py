@@ -123,7 +123,7 @@ def test_a_member_without_an_id_is_given_one_and_joins_with_it() -> None:
     assert (driver.joined("again").member_id, driver.joined("again").error) == (required.member_id, None)
 
 
-def test_an_id_that_nobody_joins_with_is_forgotten_and_holds_no_rebalance_up() -> None:
+def test_an_unused_member_id_expires_and_does_not_delay_a_rebalance() -> None:
     driver = Driver()
     (member,) = driver.stable("a", rebalance=300_000)
     driver.join("pending", needs_id=True, session=10_000)

@@ -381,7 +381,7 @@ def test_values_of_a_process_whose_clock_was_behind_are_as_old_as_their_records(
     assert broker.fetch().offset == -1
 
 
-def test_an_offset_with_a_retention_of_its_own_keeps_it() -> None:
+def test_an_offset_committed_with_a_retention_expires_after_it_though_restarted() -> None:
     broker = Broker()
     broker.commit(5, retention=MINUTE)
     broker.commit(6, partition=1)
