@@ -23,7 +23,7 @@ SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
 SETTINGS: dict[str, str | int | bool] = {"log.cleaner.backoff.ms": 1, "log.retention.check.interval.ms": 200}
 TOPIC, KEYS, A_ROUND = "table", 30, 600
 #: Deaths in `make faults`; a longer run sets the variable.
-ROUNDS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "6"))
+ROUNDS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "4"))
 CONFIGS = {
     "cleanup.policy": "compact",
     "internal.segment.bytes": "6000",

@@ -228,14 +228,15 @@ class Cleaning:
         return not has_asked or (tier is not None and tier.segments > 0)
 
     async def _exchange(self, partition: Partition, hot: HotLog, new: RewrittenSegment, *, drops_markers: bool) -> None:
-        swap = hot.begin_swap(new)
+        # The directory may be another topic's by now: nothing is decided in it. A deletion from here on ends the swap.
+        swap = None if _is_gone(partition, hot) else hot.begin_swap(new)
         if swap is None:
             raise _Abandoned
         try:
             await asyncio.to_thread(swap.prepare)
             # The tier process reads a segment by its name.
             await self._tiering.extensions.ended(partition)
-            if partition.deleted or partition.log.hot is not hot:
+            if _is_gone(partition, hot):
                 raise _Abandoned
             if drops_markers and self._bucket_may_hold(partition):
                 raise _Abandoned  # what was offloaded meanwhile may have values that these tombstones hid
@@ -247,10 +248,14 @@ class Cleaning:
             raise
 
     async def _note(self, partition: Partition, hot: HotLog, reached: int) -> None:
-        if partition.deleted or partition.log.hot is not hot:
+        if _is_gone(partition, hot):
             raise _Abandoned
         point = self._points[hot] = clean_point(hot.durable_segments(), reached)
         await asyncio.to_thread(write_clean_point, self._files, hot.directory, point)
+
+
+def _is_gone(partition: Partition, hot: HotLog) -> bool:
+    return partition.deleted or partition.log.hot is not hot
 
 
 def _rank(plan: CleaningPlan) -> tuple[bool, float]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ from storage_tiers.child_process import Started, start_child
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.compaction.clean_point import FILE_NAME
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.swap import RewrittenSegment, SegmentSwap
 from storage_tiers.records.decoder import Record
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, manifest_of, running, until
@@ -135,6 +138,43 @@ async def test_a_log_is_cleaned_once_enough_of_it_is_dirty_or_a_record_is_too_ol
         found = await cleaning(node)._dirtiest()
         assert found is not None
         assert found[0] is led(node, "old")
+
+
+async def test_a_topic_that_is_made_anew_while_it_is_cleaned_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old topic's segments were rewritten in a directory that is the new topic's by now."""
+    exchange, begin_swap = Cleaning._exchange, HotLog.begin_swap
+    begun: list[HotLog] = []
+    abandoned: list[list[HotLog]] = []
+
+    def noted(self: HotLog, new: RewrittenSegment) -> SegmentSwap | None:
+        begun.append(self)
+        return begin_swap(self, new)
+
+    async def after_a_deletion(self: Cleaning, *arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr(Cleaning, "_exchange", exchange)
+        await node.core.topics.delete(["t"])
+        await node.create("t", configs=LOCAL)
+        await put(node, ("new", "1"))
+        await closed(node)
+        try:
+            await exchange(self, *arguments, **named)
+        finally:
+            abandoned.append(list(begun))
+
+    monkeypatch.setattr(HotLog, "begin_swap", noted)
+    monkeypatch.setattr(Cleaning, "_exchange", after_a_deletion)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"), ("b", "1"))
+        await closed(node)
+        await until(lambda: bool(abandoned))
+        await put(node, ("new", "2"))
+        await closed(node)
+        await until(lambda: cleaned_to(node) == 2)
+        assert table(await node.read_all("t")) == {"new": "2"}
+    assert abandoned == [[]]
 
 
 async def test_a_cleaner_that_dies_is_started_again(
