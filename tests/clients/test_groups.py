@@ -22,7 +22,7 @@ from tests.support.talker import Talker
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
 COUNT, PARTITIONS = 200, 4
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")

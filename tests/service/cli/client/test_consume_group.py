@@ -78,15 +78,22 @@ def until_members(node: Node, group: str, wanted: list[int]) -> None:
         assert time.monotonic() < end
 
 
+def has_only_waited(said: str) -> bool:
+    """Whether it said nothing but that it waits: a member may have to wait for the others, and for a slow machine."""
+    return all(line.startswith("tidelog: no records for ") for line in said.splitlines())
+
+
 def test_the_next_run_goes_on_where_the_last_one_ended(node: Node, group: str) -> None:
     first = tidelog_process("consume", "orders", "--group", group, "--max-messages", "7", "-b", node.kafka)
-    assert (first.code, first.err) == (0, "")
+    assert first.code == 0
+    assert has_only_waited(first.err)
     assert committed(node, group) == len(numbers(first.stdout)) == 7
     second = tidelog_process("consume", "orders", "-g", group, "--exit-at-end", "-b", node.kafka)
     assert sorted(numbers(first.stdout) + numbers(second.stdout)) == list(range(30))
     assert committed(node, group) == 30
     third = tidelog_process("consume", "orders", "-g", group, "-e", "--json", "-b", node.kafka)
-    assert (third.code, third.stdout, third.err) == (0, b"", "")
+    assert (third.code, third.stdout) == (0, b"")
+    assert has_only_waited(third.err)
 
 
 def test_from_is_for_partitions_without_an_offset(node: Node, group: str) -> None:
