@@ -1,4 +1,5 @@
-"""Checks a data directory against the bucket: where both hold an offset, their bytes must be equal (else the tier wins, I9)."""
+"""Checks a data directory against the bucket: where both hold an offset, they must hold the same batch (else the tier wins,
+I9). Compaction may have taken records from it in one of them."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageRef, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
+from storage_tiers.compaction.reduction import is_reduction
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
 from storage_tiers.hot.data_dir import META_PROPERTIES, read_topic_id
@@ -148,10 +150,18 @@ def _compare(store: BlockingObjectStore, path: str, data: bytes, segment: Remote
     for at, header in _batches(data):
         if not segment.base <= header.base_offset < segment.end:
             continue
-        if theirs.get(header.base_offset) != data[at : at + header.size]:
+        their = theirs.get(header.base_offset)
+        if their is None or not _is_same(data[at : at + header.size], their):
             report.add(
                 FindingKind.LOCAL_DISAGREES,
                 path,
                 f"the batch at offset {header.base_offset} differs from {segment.key}; the next start discards the local log",
             )
             return
+
+
+def _is_same(ours: bytes, theirs: bytes) -> bool:
+    try:
+        return is_reduction(ours, theirs)
+    except LogError:
+        return False  # one of them is damaged

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from storage_tiers.compaction.offset_map import OffsetMap
 from storage_tiers.compaction.transactions import CleanedTransactions
 from storage_tiers.records import batch as layout
-from storage_tiers.records.batch import BatchHeader, records_payload
+from storage_tiers.records.batch import BatchHeader, read_header, records_payload
 from storage_tiers.records.builder import ControlKind, assemble
 from storage_tiers.records.codecs import compress
 from storage_tiers.records.decoder import decode_control
@@ -86,6 +86,12 @@ def clean_batch(
     highest_ms = header.max_timestamp if header.log_append_time else header.base_timestamp + highest
     changed = header._replace(count=kept, max_timestamp=highest_ms)
     return _with_horizon(changed, stays, policy) if needs_horizon else _rebuilt(changed, stays)
+
+
+def goes_emptied(batch: memoryview | bytes, policy: Policy) -> bool:
+    """Whether a batch has no record left, and stays only as the last one of a segment."""
+    header = read_header(batch)
+    return header.count <= 0 and not _is_last_of_producer(header, policy)
 
 
 def _clean_marker(

@@ -16,11 +16,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from storage_tiers.compaction.batches import Cleaned, Policy, clean_batch, note_keys
+from storage_tiers.compaction.batches import Cleaned, Policy, clean_batch, goes_emptied, note_keys
 from storage_tiers.compaction.offset_map import SLOT_BYTES, OffsetMap
 from storage_tiers.compaction.transactions import CleanedTransactions
 from storage_tiers.errors import CorruptRecord, StorageError
@@ -109,20 +110,30 @@ class Rewriter:
         """Writes the groups, oldest first, one each time it is asked; None for a segment of which every batch stays as it is.
         StorageError if the disk refuses, CorruptRecord for damage; what was written of a group is removed then."""
         seen = CleanedTransactions(self._cleaning.aborted)
-        for group in groups(self._cleaning, policy.latest + 1):
-            yield self._rewrite(group, seen, policy)
+        rest = deque(segment for segment in self._cleaning.segments if segment.base <= policy.latest)
+        while rest:
+            yield self._rewrite(rest, seen, policy)
 
     def _rewrite(
-        self, group: Sequence[SourceSegment], seen: CleanedTransactions, policy: Policy
+        self, rest: deque[SourceSegment], seen: CleanedTransactions, policy: Policy
     ) -> RewrittenSegment | None:
-        target = _Target(self._files, self._cleaning, group[0].base, self._spend)
+        """Takes the group's segments from `rest`."""
+        target = _Target(self._files, self._cleaning, rest[0].base, self._spend)
+        group: list[SourceSegment] = []
+        is_last = False
         try:
-            for segment in group:
+            while rest and not is_last:
+                segment = rest.popleft()
+                group.append(segment)
                 for batch, header in self._batches(segment):
-                    is_last = header.next_offset >= group[-1].end
+                    ends = header.next_offset >= segment.end
+                    stays = clean_batch(batch, header, self._keys, seen, policy, is_last=ends)
+                    if ends and stays is not None:
+                        is_last = not _joins(self._cleaning, rest, group, target.size + len(stays))
+                        if not is_last and goes_emptied(stays, policy):
+                            stays = None
                     self.counted.records_read += max(header.count, 0)
                     self.counted.bytes_read += header.size
-                    stays = clean_batch(batch, header, self._keys, seen, policy, is_last=is_last)
                     if stays is not batch:
                         target.is_changed = True
                     if stays is not None:
@@ -181,6 +192,11 @@ class _Target:
         self._paths = [self._segment.path + layout.CLEANED]
         self._fd = files.open(self._paths[0], create=True, truncate=True)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the batches added."""
+        return self._segment.size
+
     def add(self, batch: memoryview | bytes) -> None:
         header, segment = read_header(batch), self._segment
         # An emptied batch keeps its timestamp for its producer's sake, and has no record that a search by time could find.
@@ -234,27 +250,16 @@ class _Target:
         self._files.close(self._fd)
 
 
-def groups(cleaning: CleaningJob, end: int) -> list[list[SourceSegment]]:
-    """The segments that begin below `end`, those that fit one segment together (Kafka: groupSegmentsBySize)."""
-    made: list[list[SourceSegment]] = []
-    fences, size = frozenset(cleaning.fences), 0
-    for segment in cleaning.segments:
-        if segment.base >= end:
-            break
-        fits = (
-            made
-            and segment.base not in fences
-            and size + segment.size <= cleaning.segment_bytes
-            and segment.end - made[-1][0].base <= _MOST_OFFSETS
-        )
-        if fits:
-            made[-1].append(segment)
-            size += segment.size
-        else:
-            made.append([segment])
-            size = segment.size
-    return made
+def _joins(cleaning: CleaningJob, rest: Sequence[SourceSegment], group: Sequence[SourceSegment], written: int) -> bool:
+    """Whether the next segment becomes one with the `written` bytes of the group. Unlike Kafka's `groupSegmentsBySize`, the
+    group counts as cleaned: of a log that compaction nearly empties no chain of tiny segments is left."""
+    if not rest or rest[0].base in cleaning.fences or len(group) == MOST_SOURCES:
+        return False
+    fits = written + rest[0].size <= cleaning.segment_bytes
+    return fits and rest[0].end - group[0].base <= _MOST_OFFSETS
 
 
+#: Segments that become one: their files are renamed in one turn of the broker's event loop.
+MOST_SOURCES = 64
 #: Offsets that one segment's index can hold.
 _MOST_OFFSETS = (1 << 31) - 1

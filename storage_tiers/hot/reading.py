@@ -21,6 +21,9 @@ from storage_tiers.hot.snapshots import Snapshots
 from storage_tiers.records.batch import HEADER_BYTES, read_header
 from storage_tiers.types import AbortedTransaction, FileSlice, TimestampOffset, TopicPartition
 
+#: Segments that one answer has bytes of, and so files that it holds open.
+MOST_SEGMENTS = 8
+
 
 class OffloadSource(NamedTuple):
     """Whole batches of one segment: bytes [position, position + length) of `path` hold [base_offset, end_offset)."""
@@ -56,10 +59,11 @@ class LogReader:
         over_gaps: bool = True,
         aborted: list[AbortedTransaction] | None = None,
     ) -> list[FileSlice]:
-        """Bytes of one segment from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`.
+        """Bytes from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`; a slice of each
+        segment, of which there may be MOST_SEGMENTS.
 
         At most `max_bytes`, so the last batch may be partial, but never the first: with `min_one` it may exceed the limit,
-        without it the answer is then empty. Empty at the log end. The caller releases the slice's file. OffsetOutOfRange
+        without it the answer is then empty. Empty at the log end. The caller releases the slices' files. OffsetOutOfRange
         outside [local start, log end]. A closed segment that ends before `offset` is a gap left by compaction, or damage: the
         next segment is read, or without `over_gaps` StorageError is raised. Adds to `aborted` the transactions that overlap the
         answer, for readers of committed records.
@@ -70,32 +74,39 @@ class LogReader:
                 f"{self._partition}: offset {offset} is outside of [{segments[0].base}, {self._end.offset}]; "
                 "ask ListOffsets where the log begins"
             )
-        index = self._segments.index_of(offset)
-        while index < len(segments):
+        first = self._segments.index_of(offset)
+        found: list[FileSlice] = []
+        room, end = max_bytes, offset
+        for index in range(first, len(segments)):
             segment = segments[index]
             span = segment.find(offset)
-            if span is not None:
+            if span is None:
+                if not over_gaps and segment is not segments[-1]:
+                    raise StorageError(f"{segment.path} ends before offset {offset}; put the file back from a copy")
+                continue
+            stop = segment.size
+            if upto_offset < segment.end:
+                bound = segment.find(upto_offset)
+                stop = bound.position if bound is not None else stop
+            length = min(stop - span.position, room)
+            if length < span.size:
+                # Part of a batch is useless.
+                length = min(span.size, stop - span.position) if min_one and not found else 0
+            if length <= 0:
                 break
-            if not over_gaps and segment is not segments[-1]:
-                raise StorageError(f"{segment.path} ends before offset {offset}; put the file back from a copy")
-            index += 1
-        else:
-            return []
-        end = segment.size
-        if upto_offset < segment.end:
-            bound = segment.find(upto_offset)
-            end = bound.position if bound is not None else end
-        length = min(end - span.position, max_bytes)
-        if length < span.size:
-            length = min(span.size, end - span.position) if min_one else 0  # part of a batch is useless
-        if length <= 0:
-            return []
-        if aborted is not None:
-            aborted += self.aborted_transactions(offset, segment.upper_bound(span.position + length))
-        shared = segment.file()
-        if segment is not segments[-1]:
+            found.append(FileSlice(segment.file().acquire(), span.position, length))
+            end = segment.upper_bound(span.position + length) if aborted is not None else end
+            if segment is segments[-1]:
+                break
             self._segments.was_read(segment)
-        return [FileSlice(shared.acquire(), span.position, length)]
+            room -= length
+            # Consumers take an answer without a record for one that their limit cut short, so emptied segments do not stand
+            # alone in it.
+            if span.position + length < segment.size or len(found) == MOST_SEGMENTS:
+                break
+        if aborted is not None and found:
+            aborted += self.aborted_transactions(offset, end)
+        return found
 
     # --- by time ------------------------------------------------------------------------------------------------------
     def offset_for_timestamp(self, timestamp: int, log_start: int) -> TimestampOffset | None:

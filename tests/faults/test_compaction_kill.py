@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.faults.clients import QUICK_RETRIES, until
@@ -90,6 +90,9 @@ class Table:
                 else:
                     table[key] = value
             assert message is not None, "the log was not read to its end"
+            error = message.error()
+            assert error is not None
+            assert error.code() == KafkaError._PARTITION_EOF, error
         finally:
             consumer.close()
         return table

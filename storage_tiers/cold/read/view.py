@@ -109,16 +109,18 @@ class ColdView:
         return self.files(located.segment, located.position, located.position + located.size)
 
     def _locate(self, manifest: Manifest, offset: int, log_start: int) -> Located | None:
-        """The batch that holds `offset`, or the next one; None if the tier has no more."""
+        """The batch that holds `offset`, or the next one; None if the tier has no more. Segments that compaction left without
+        a record are passed over: consumers take an answer without one for one that their limit cut short."""
         log_start = max(log_start, manifest.log_start)
         if offset < log_start:
             raise OffsetOutOfRange(f"{self.ids}: offset {offset} is below log start {log_start}; read from there")
         segment = self.segment_at(manifest, offset)
         while segment is not None:
-            front = self.front(segment)
-            found = self._find_batch(segment, front, offset)
-            if found is not None:
-                return Located(segment, front, *found)
+            if segment.records > 0:
+                front = self.front(segment)
+                found = self._find_batch(segment, front, offset)
+                if found is not None:
+                    return Located(segment, front, *found)
             segment = self.segment_at(manifest, segment.end)
         return None
 

@@ -25,8 +25,8 @@ from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.errors import InvalidConfig
 from storage_tiers.files import OsFiles
-from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES
-from storage_tiers.records.builder import build_batch
+from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, headers
+from storage_tiers.records.builder import assemble, build_batch
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import TopicId
 from tests.service.fsck.test_field_mutations import stored
@@ -405,3 +405,21 @@ def test_an_old_saved_manifest_with_swept_segments(store: BlockingMemoryStore, d
     moved = dataclasses.replace(rest[0], base=first.base)
     store.put(MANIFEST, encode(dataclasses.replace(later, segments=(moved, *rest[1:]))))
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, str(data_dir / "flights-1" / "tiered-manifest.json"))]
+
+
+def test_a_compacted_local_log_is_sound_and_a_changed_one_is_not(store: BlockingMemoryStore, data_dir: Path) -> None:
+    segment = manifest_of(store).segments[0]
+    stored_bytes = store.get(segment.key, segment.position, segment.length).data
+    path = data_dir / "flights-1" / f"{segment.base:020}.log"
+    path.write_bytes(stored_bytes)
+    assert local(store, data_dir) == []
+    at, header = next((at, each) for at, each in headers(stored_bytes) if not each.control)
+    end = at + header.size
+    reduced = assemble(header._replace(attributes=0, base_timestamp=-1, count=0), b"")
+    path.write_bytes(stored_bytes[:at] + reduced + stored_bytes[end:])
+    assert local(store, data_dir) == []
+    foreign = assemble(header._replace(base_sequence=header.base_sequence + 1), stored_bytes[at + HEADER_BYTES : end])
+    path.write_bytes(stored_bytes[:at] + foreign + stored_bytes[end:])
+    assert local(store, data_dir) == [(FindingKind.LOCAL_DISAGREES, str(path))]
+    path.write_bytes(stored_bytes[: end - 1] + bytes([stored_bytes[end - 1] ^ 1]) + stored_bytes[end:])
+    assert local(store, data_dir) == [(FindingKind.LOCAL_DISAGREES, str(path))]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_tiers.compaction.rewriter import MOST_SOURCES
 from storage_tiers.errors import CorruptRecord, StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
@@ -71,6 +72,28 @@ def test_segments_that_fit_one_become_one(log: HotLog) -> None:
     assert [(each.base, each.end) for each in log.segments()] == [(0, 3), (3, 6), (6, 6)]
     assert [offset for offset, _, _ in pairs(log)] == list(range(6))
     assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap", ".deleted"))]
+
+
+def test_segments_become_one_by_what_stays_of_them(log: HotLog) -> None:
+    for number in range(2 * MOST_SOURCES + 2):
+        write(log, batch(("a", f"{number}" + "v" * 60_000)))
+        closed(log)
+    clean(log)
+    # A bound on the files that one exchange renames.
+    assert [each.base for each in log.segments()] == [0, MOST_SOURCES, 2 * MOST_SOURCES, 2 * MOST_SOURCES + 2]
+    assert batch_headers(log)[:2] == [(MOST_SOURCES - 1,) * 2 + (0,), (2 * MOST_SOURCES - 1,) * 2 + (0,)]
+    closed(log)
+    clean(log)
+    assert [each.base for each in log.segments()] == [0, 2 * MOST_SOURCES + 2]
+    assert [offset for offset, _, _ in pairs(log)] == [2 * MOST_SOURCES + 1]
+
+
+def test_a_group_that_stays_large_ends_where_the_next_segment_may_not_fit(log: HotLog) -> None:
+    for number in range(4):
+        write(log, batch((f"k{number}", "v" * 40_000)))
+        closed(log)
+    clean(log)
+    assert [(each.base, each.end) for each in log.segments()] == [(0, 2), (2, 4), (4, 4)]
 
 
 def test_what_stays_as_it_is_is_not_exchanged(log: HotLog) -> None:

@@ -17,6 +17,7 @@ from storage_tiers.errors import (
     StorageError,
 )
 from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.reading import MOST_SEGMENTS
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch
@@ -96,6 +97,30 @@ def test_a_read_stays_within_its_bounds(tmp_path: Path) -> None:
     assert log.reader.read(0, max_bytes=0, upto_offset=16, min_one=False) == []
     assert log.reader.read(6, max_bytes=9999, upto_offset=6) == []
     assert log.reader.read(6, max_bytes=9999, upto_offset=2) == []
+
+
+def test_a_read_goes_on_over_short_segments(tmp_path: Path) -> None:
+    log, content = filled(tmp_path, 40, LogSettings(segment_bytes=100))
+    size, whole = len(content[0]), b"".join(content)
+    assert log.segment_count == 40, "one batch each"
+    bounded = log.reader.read(0, max_bytes=1 << 20, upto_offset=80)
+    assert len(bounded) == MOST_SEGMENTS
+    assert take(bounded) == whole[: sum(len(batch) for batch in content[:MOST_SEGMENTS])]
+    assert take(log.reader.read(0, max_bytes=2 * size + 1, upto_offset=80)) == whole[: 2 * size], "no part of a batch"
+    assert take(log.reader.read(0, max_bytes=1 << 20, upto_offset=4)) == whole[: 2 * size]
+    assert take(log.reader.read(0, max_bytes=1 << 20, upto_offset=5)) == whole[: 2 * size]
+    assert take(log.reader.read(74, max_bytes=1 << 20, upto_offset=80)) == b"".join(content[37:])
+    assert read_all(log) == whole
+
+
+def test_an_answer_over_segments_has_the_aborted_transactions_of_all(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=LogSettings(segment_bytes=200))
+    for producer in (1, 2, 3):
+        append(log, batch_of(producer=(producer, 0, 0), transactional=True), epoch=1)
+        append(log, marker(ControlKind.ABORT, producer), epoch=1)
+    aborted: list[AbortedTransaction] = []
+    take(log.reader.read(0, max_bytes=1 << 20, upto_offset=6, aborted=aborted))
+    assert [(each.producer_id, each.first_offset) for each in aborted] == [(1, 0), (2, 2), (3, 4)]
 
 
 def test_a_batch_larger_than_every_buffer_is_read_whole(tmp_path: Path) -> None:
