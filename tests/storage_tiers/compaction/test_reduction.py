@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from storage_tiers.compaction.reduction import is_reduction
+from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import assign
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
 from tests.storage_tiers.compaction.support import batch, clean, closed, write
-from tests.storage_tiers.hot.support import LogSettings, marker, open_log, read_all
+from tests.storage_tiers.hot.support import marker, open_log, read_all
 
 
 def stored(content: bytes, offset: int = 0, epoch: int = 1) -> bytes:
