@@ -74,39 +74,54 @@ class LogReader:
                 f"{self._partition}: offset {offset} is outside of [{segments[0].base}, {self._end.offset}]; "
                 "ask ListOffsets where the log begins"
             )
-        first = self._segments.index_of(offset)
-        found: list[FileSlice] = []
-        room, end = max_bytes, offset
-        for index in range(first, len(segments)):
-            segment = segments[index]
-            span = segment.find(offset)
-            if span is None:
-                if not over_gaps and segment is not segments[-1]:
-                    raise StorageError(f"{segment.path} ends before offset {offset}; put the file back from a copy")
-                continue
-            stop = segment.size
-            if upto_offset < segment.end:
-                bound = segment.find(upto_offset)
-                stop = bound.position if bound is not None else stop
-            length = min(stop - span.position, room)
-            if length < span.size:
-                # Part of a batch is useless.
-                length = min(span.size, stop - span.position) if min_one and not found else 0
-            if length <= 0:
+        at = self._segments.index_of(offset)
+        piece = None
+        while at < len(segments) and (piece := self._piece(at, offset, max_bytes, upto_offset, min_one)) is None:
+            if not over_gaps and at + 1 < len(segments):
+                raise StorageError(f"{segments[at].path} ends before offset {offset}; put the file back from a copy")
+            at += 1
+        if piece is None or piece.length == 0:
+            return []
+        found, room, last = [piece], max_bytes - piece.length, at
+        # Consumers take an answer without a record for one that their limit cut short, so an emptied segment does not stand
+        # alone in it.
+        while last + 1 < len(segments) and len(found) < MOST_SEGMENTS:
+            segment = segments[last]
+            if found[-1].position + found[-1].length < segment.size:
                 break
-            found.append(FileSlice(segment.file().acquire(), span.position, length))
-            end = segment.upper_bound(span.position + length) if aborted is not None else end
-            if segment is segments[-1]:
+            try:
+                if not over_gaps and segment.find(segment.end - 1) is None:
+                    break
+                piece = self._piece(last + 1, segment.end, room, upto_offset, False)
+            except StorageError:
                 break
-            self._segments.was_read(segment)
-            room -= length
-            # Consumers take an answer without a record for one that their limit cut short, so emptied segments do not stand
-            # alone in it.
-            if span.position + length < segment.size or len(found) == MOST_SEGMENTS:
+            if piece is None or piece.length == 0:
                 break
-        if aborted is not None and found:
+            found.append(piece)
+            room, last = room - piece.length, last + 1
+        if aborted is not None:
+            end = segments[last].upper_bound(found[-1].position + found[-1].length)
             aborted += self.aborted_transactions(offset, end)
+        for piece in found:
+            piece.file.acquire()
+        for segment in segments[at : last + 1]:
+            self._segments.was_read(segment)
         return found
+
+    def _piece(self, at: int, offset: int, max_bytes: int, upto_offset: int, min_one: bool) -> FileSlice | None:
+        """Bytes of the segment at index `at`, in a file that is not acquired yet; None if it has no batch from `offset` on."""
+        segment = self._segments.all[at]
+        span = segment.find(offset)
+        if span is None:
+            return None
+        end = segment.size
+        if upto_offset < segment.end:
+            bound = segment.find(upto_offset)
+            end = bound.position if bound is not None else end
+        length = min(end - span.position, max_bytes)
+        if length < span.size:
+            length = min(span.size, end - span.position) if min_one else 0  # part of a batch is useless
+        return FileSlice(segment.file(), span.position, max(length, 0))
 
     # --- by time ------------------------------------------------------------------------------------------------------
     def offset_for_timestamp(self, timestamp: int, log_start: int) -> TimestampOffset | None:
