@@ -6,7 +6,8 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.api.append_queues import FAST_S_PER_GB, PROBED, SLOW_S_PER_GB, WRITING_THREADS, WriteCost
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.phase import Use
 from service.broker.partition.validating import INFLATED_AT_ONCE
 from storage_tiers.errors import (
     InvalidRecord,
@@ -307,12 +309,26 @@ async def test_a_batch_that_is_sent_twice_is_written_once(node: Running, slow: N
     assert os.path.getsize(hot_of(node).segments()[-1].path) == len(once)
 
 
+def open_when(held: ThreadGate, has_begun: Callable[[], bool]) -> None:
+    ended = time.monotonic() + 30
+    while not has_begun() and time.monotonic() < ended:
+        time.sleep(0.001)
+    held.open.set()
+
+
 @pytest.mark.parametrize("change", ["a seal", "a deleted topic", "a failed disk"])
 async def test_the_partition_changes_while_a_batch_is_queued(node: Running, held: ThreadGate, change: str) -> None:
     waiting, behind = send(node, LARGER, topic="plain"), send(node, b"2", topic="plain")
     partition = node.node.broker.partitions.get(PLAIN)
     await until(lambda: held.waiting == 1)
-    threading.Timer(0.02, held.open.set).start()  # a caller that needs the file waits for the thread
+    # A caller that needs the file waits for the thread, which goes on once the change has begun.
+    has_begun = {
+        "a seal": lambda: True,
+        "a deleted topic": lambda: partition.deleted,
+        "a failed disk": lambda: partition.life.refusal(Use.WRITE) is not None,
+    }[change]
+    opener = threading.Thread(target=open_when, args=(held, has_begun))
+    opener.start()
     if change == "a seal":
         await node.append("t", b"x")
         partition.log.hot.roll()
@@ -327,6 +343,7 @@ async def test_the_partition_changes_while_a_batch_is_queued(node: Running, held
         assert {type((await each)[0]) for each in (waiting, behind)} == {StorageError}
         assert partition.log.hot.end_offset == 0
         assert os.path.getsize(partition.log.hot.segments()[-1].path) == 0
+    opener.join()
 
 
 async def test_a_disk_that_refuses_a_thread_refuses_the_batch_alone(
