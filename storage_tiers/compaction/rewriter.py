@@ -88,7 +88,9 @@ class Rewriter:
         """Fills the map from the dirty segments; returns the offset up to which it knows all keys, where this cleaning ends.
         StorageError if the map cannot hold the keys of the first dirty batch, CorruptRecord for damage."""
         cleaning = self._cleaning
-        seen, reached = CleanedTransactions(cleaning.aborted), cleaning.dirty_start
+        # One that ended below would take its producer's next transaction for aborted: its marker is not shown.
+        overlapping = [each for each in cleaning.aborted if each.last_offset >= cleaning.dirty_start]
+        seen, reached = CleanedTransactions(overlapping), cleaning.dirty_start
         for segment in cleaning.segments:
             if segment.end <= cleaning.dirty_start:
                 continue

@@ -54,6 +54,8 @@ class _Step(Enum):
     ENDED = 3
     #: The disk refused in the middle of the exchange: the next start completes it.
     STUCK = 4
+    #: It goes back, and the disk may have refused a part of that.
+    GIVEN_UP = 5
 
 
 class SegmentSwap:
@@ -112,11 +114,21 @@ class SegmentSwap:
                 return
             if self._step is _Step.STUCK:
                 raise OSError(f"{self._path} stays for the next start, which completes it")
-            if self._step is not _Step.EXCHANGED:
-                for suffix in self._suffixes:
-                    with contextlib.suppress(FileNotFoundError):
-                        self._files.unlink(_path(self._directory, self.bases[0], suffix) + layout.CLEANED)
-            self._forget()
+            if self._step is _Step.EXCHANGED:
+                self._forget()
+            else:
+                self._step = _Step.GIVEN_UP
+                self._go_back()
+
+    def _go_back(self) -> None:
+        # The decision first, durably: a start that found it without the new files would remove the old ones alone.
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self._path)
+        self._files.fsync_dir(self._directory)
+        for suffix in self._suffixes:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(_path(self._directory, self.bases[0], suffix) + layout.CLEANED)
+        self._step = _Step.ENDED
 
     def _forget(self) -> None:
         self._files.fsync_dir(self._directory)

@@ -1,0 +1,108 @@
+"""An exchange of cleaned segments that is given up, and cleanings that begin above transactions: nothing older rises again."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.files import OsFiles
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.settings import LogSettings
+from storage_tiers.records.builder import ControlKind
+from tests.storage_tiers.compaction import support
+from tests.storage_tiers.compaction.support import LATER_MS, batch, clean, closed, pairs, table, write
+from tests.storage_tiers.hot.support import marker, open_log
+
+SETTINGS = LogSettings(segment_bytes=100_000, index_interval_bytes=100)
+
+
+class CountedFiles(OsFiles):
+    """Refuses every change of names, and its sync, after `left` of them; -1 for no end."""
+
+    left = -1
+
+    def _spend(self) -> None:
+        if self.left == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self.left -= 1
+
+    def unlink(self, path: str) -> None:
+        self._spend()
+        super().unlink(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._spend()
+        super().rename(source, target)
+
+    def fsync_dir(self, path: str) -> None:
+        self._spend()
+        super().fsync_dir(path)
+
+
+@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("is_decided", [False, True], ids=["being decided", "decided"])
+def test_an_exchange_that_is_given_up_in_any_step_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, is_decided: bool
+) -> None:
+    files = CountedFiles()
+    log = open_log(tmp_path, settings=SETTINGS, files=files)
+    transaction(log, 7, 0, ControlKind.ABORT, ("a", "aborted"))
+    transaction(log, 7, 1, ControlKind.COMMIT, ("z", "1"))
+    write(log, batch(("a", "1")))
+    closed(log)
+    for value in ("2", "3"):
+        write(log, batch(("a", value), ("b", value)))
+        closed(log)
+    expected = table(log)
+
+    def given_up(log: HotLog, new: object) -> bool:
+        swap = log.begin_swap(new)  # type: ignore[arg-type]
+        assert swap is not None
+        if is_decided:
+            swap.prepare()
+        files.left = steps
+        try:
+            swap.prepare()
+            swap.end()
+        except OSError:
+            pass
+        return True
+
+    monkeypatch.setattr(support, "exchange", given_up)
+    clean(log)
+    recovery_point = log.recovery_point
+    log.close(clean=False)
+    files.left = -1
+    log = open_log(tmp_path, settings=SETTINGS, recovery_point=recovery_point)
+    assert (log.cuts, log.end_offset, table(log)) == ((), 9, expected)
+    assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap"))]
+
+
+def transaction(log: HotLog, producer: int, sequence: int, kind: ControlKind, *pairs: tuple[str, str | None]) -> None:
+    write(log, batch(*pairs, producer=(producer, 0, sequence), transactional=True), marker(kind, producer))
+
+
+def test_a_transaction_that_was_aborted_below_the_dirty_part_hides_no_key_in_it(log: HotLog) -> None:
+    """Its producer's next transaction commits a tombstone; the value under it may not outlive the tombstone."""
+    write(log, batch(("a", "1")))
+    transaction(log, 7, 0, ControlKind.ABORT, ("a", "aborted"))
+    closed(log)
+    cleaned_to = clean(log)
+    transaction(log, 7, 1, ControlKind.COMMIT, ("a", None))
+    closed(log)
+    assert table(log) == {}
+    cleaned_to = clean(log, dirty_start=cleaned_to)
+    assert [pair[0] for pair in pairs(log) if pair[1] == "a"] == [3]
+    for _ in range(2):
+        write(log, batch(("b", "1"), producer=(7, 0, 2)))
+        closed(log)
+        cleaned_to = clean(log, dirty_start=cleaned_to, now_ms=LATER_MS)
+        assert b"a" not in table(log)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> HotLog:
+    return open_log(tmp_path, settings=SETTINGS)
