@@ -466,8 +466,7 @@ class HotLog:
         old = self._segments.exactly(new.replaces, new.end)
         if self._is_swapping or not old or any(segment in self._durability.pending for segment in old):
             return None
-        bases = [segment.base for segment in old]
-        self.swap = SegmentSwap(self._files, self.directory, bases, has_transactions=new.has_transactions)
+        self.swap = SegmentSwap(self._files, self.directory, new)
         return self.swap
 
     def finish_swap(self, swap: SegmentSwap, new: RewrittenSegment) -> bool:

@@ -7,9 +7,10 @@ The new files lie synced beside the old ones, under names that end in `.cleaned`
 2. `exchange`: the old logs are renamed away, their indexes removed, the new files get their names;
 3. `settle`: the directory is synced, the swap file removed, the old logs are freed.
 
-A start completes a decided exchange (`complete_swaps`); its steps can be repeated. A swap file that is left would remove
-segments that began later at the same offsets: its removal is durable before anything in them counts as flushed, because that
-needs a sync of the same directory.
+A start completes a decided exchange (`complete_swaps`); its steps can be repeated. A swap file that is left would
+remove segments that began later at the same offsets: its removal is durable before anything in them counts as flushed, because
+that needs a sync of the same directory. One beside which no log has the new one's size belongs to other segments, as in a
+directory that was copied in the middle of an exchange: it is removed, and nothing else.
 
 Not promised: a choice between old and new after step 1 fails. Whoever asks ends the swap, which goes back before step 2 and
 forward after it.
@@ -19,16 +20,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from storage_tiers import events
 from storage_tiers.errors import StorageError
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot import layout
 from storage_tiers.hot.indexes import TimeEntry
+
+log = logging.getLogger(__name__)
 
 _VERSION = 0
 #: The offset index last: with it a segment is trusted.
@@ -61,17 +66,17 @@ class _Step(Enum):
 class SegmentSwap:
     """One exchange. `prepare` and `settle` are called in any thread, `exchange` and `end` on the event loop."""
 
-    __slots__ = ("_directory", "_files", "_lock", "_path", "_step", "_suffixes", "bases")
+    __slots__ = ("_directory", "_files", "_lock", "_path", "_size", "_step", "_suffixes", "bases")
 
-    def __init__(self, files: Files, directory: str, bases: Sequence[int], *, has_transactions: bool) -> None:
-        """`bases` are the base offsets of the segments to exchange, without a hole between them."""
+    def __init__(self, files: Files, directory: str, new: RewrittenSegment) -> None:
         self._files = files
         self._directory = directory
-        self._path = _path(directory, bases[0], layout.SWAP)
-        self._suffixes = tuple(each for each in _SUFFIXES if has_transactions or each != layout.TRANSACTION_INDEX)
+        self._path = _path(directory, new.base, layout.SWAP)
+        self._size = new.size
+        self._suffixes = tuple(each for each in _SUFFIXES if new.has_transactions or each != layout.TRANSACTION_INDEX)
         self._lock = threading.Lock()
         self._step = _Step.BEGUN
-        self.bases = tuple(bases)
+        self.bases = tuple(base for base, _ in new.replaces)
 
     @property
     def is_ended(self) -> bool:
@@ -83,7 +88,12 @@ class SegmentSwap:
             if self._step is _Step.BEGUN:
                 # The names of the new files first: a decision without them would lose what they replace.
                 self._files.fsync_dir(self._directory)
-                content = {"version": _VERSION, "bases": self.bases, "suffixes": self._suffixes}
+                content = {
+                    "version": _VERSION,
+                    "bases": self.bases,
+                    "size": self._size,
+                    "suffixes": self._suffixes,
+                }
                 replace_file(self._files, self._path, json.dumps(content).encode())
                 self._step = _Step.DECIDED
 
@@ -144,16 +154,30 @@ def complete_swaps(files: Files, directory: str) -> None:
         if not name.endswith(layout.SWAP):
             continue
         path = os.path.join(directory, name)
-        bases, suffixes = _read(path)
-        _exchange(files, directory, bases, suffixes)
-        files.fsync_dir(directory)
+        bases, size, suffixes = _read(path)
+        new = _path(directory, bases[0], layout.LOG)
+        # Once the new log has its name, the old one is gone. A `.cleaned` beside it is a later cleaning's, not whole yet.
+        has_new = _size(new + layout.CLEANED) == size
+        if has_new or _size(new) == size:
+            _exchange(files, directory, bases, suffixes, has_new=has_new)
+            files.fsync_dir(directory)
+        else:
+            events.warning(log, "swap.not_completed", path=path)
         files.unlink(path)
 
 
-def _exchange(files: Files, directory: str, bases: Sequence[int], suffixes: Sequence[str]) -> None:
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return None
+
+
+def _exchange(
+    files: Files, directory: str, bases: Sequence[int], suffixes: Sequence[str], *, has_new: bool = True
+) -> None:
+    """`has_new` unless an earlier attempt gave the new log its name."""
     first = bases[0]
-    # Once the new log has its name, the old one is gone: these steps may be a crash's second attempt.
-    has_new = os.path.exists(_path(directory, first, layout.LOG) + layout.CLEANED)
     for base in bases if has_new else bases[1:]:
         log = _path(directory, base, layout.LOG)
         with contextlib.suppress(FileNotFoundError):
@@ -166,18 +190,21 @@ def _exchange(files: Files, directory: str, bases: Sequence[int], suffixes: Sequ
                     files.unlink(_path(directory, base, suffix))
     for suffix in suffixes:
         new = _path(directory, first, suffix)
+        if suffix == layout.LOG and not has_new:
+            continue
         with contextlib.suppress(FileNotFoundError):
             files.rename(new + layout.CLEANED, new)
 
 
-def _read(path: str) -> tuple[list[int], list[str]]:
+def _read(path: str) -> tuple[list[int], int, list[str]]:
+    """Base offsets, the new log's size in bytes, suffixes."""
     with open(path, "rb") as file:
         content = file.read()
     try:
         found = json.loads(content)
         if found["version"] != _VERSION:
             raise ValueError(f"version {found['version']}")
-        return [int(base) for base in found["bases"]], [str(suffix) for suffix in found["suffixes"]]
+        return [int(base) for base in found["bases"]], int(found["size"]), [str(suffix) for suffix in found["suffixes"]]
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is damaged ({error}); put it back from a copy") from error
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from service.broker.background.tiering import Tiering
 from service.broker.background.turns import LOOKS_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
+from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.compaction.batches import Cleaned
@@ -223,7 +225,8 @@ class Cleaning:
         """Whether the bucket may hold records of the partition, or hold some soon."""
         tiering, tier = self._tiering, partition.log.tier
         if tier is None and not tiering.is_tiered(partition):
-            return False
+            # A start without a store knows no tier, and the next one may have it again.
+            return os.path.exists(os.path.join(partition.log.hot.directory, SAVED_MANIFEST))
         has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
         return not has_asked or (tier is not None and tier.segments > 0)
 

@@ -229,6 +229,24 @@ async def test_tombstones_stay_while_the_bucket_holds_older_values(tmp_path: Pat
         assert await offsets(node, "u") == [0, 2], "the bucket knows nothing of it"
 
 
+async def test_tombstones_stay_in_a_run_without_the_store_that_holds_older_values(tmp_path: Path) -> None:
+    bucket = store()
+    async with running(tmp_path / "data", bucket, broker={"log.cleaner.enable": "false"}) as node:
+        await node.create("t", configs={**COMPACTED, "retention.ms": "-1", "local.retention.ms": "999999999999"})
+        await put(node, ("a", "in the bucket"))
+        await node.seal("t")
+        led(node).log.hot.reconfigure(replace(led(node).log.hot.settings, remote_copy_disable=True))
+        await put(node, ("a", None))
+        await closed(node)
+        assert led(node).log.tiered_end == 1
+    async with running(tmp_path / "data", broker=EAGER, store_url="none") as node:
+        for number in range(2):
+            await put(node, ("b", f"{number}"))
+            await closed(node)
+            await until(lambda end=number + 3: cleaned_to(node) == end)  # type: ignore[misc]
+        assert await offsets(node) == [1, 3], "the bucket's value of a would be the newest"
+
+
 async def test_what_was_cleaned_is_offloaded_and_evicted(tmp_path: Path) -> None:
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs={**COMPACTED, "remote.log.copy.disable": "true"})

@@ -11,6 +11,7 @@ import pytest
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
+from storage_tiers.hot.swap import RewrittenSegment
 from storage_tiers.records.builder import ControlKind
 from tests.storage_tiers.compaction import support
 from tests.storage_tiers.compaction.support import LATER_MS, batch, clean, closed, pairs, table, write
@@ -78,6 +79,60 @@ def test_an_exchange_that_is_given_up_in_any_step_loses_nothing(
     files.left = -1
     log = open_log(tmp_path, settings=SETTINGS, recovery_point=recovery_point)
     assert (log.cuts, log.end_offset, table(log)) == ((), 9, expected)
+    assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap"))]
+
+
+def decided(log: HotLog, monkeypatch: pytest.MonkeyPatch, *, exchanged: bool = False) -> Path:
+    """Cleans the log up to a swap that is decided, or exchanged and not settled; returns the swap file."""
+
+    def kept(log: HotLog, new: RewrittenSegment) -> bool:
+        swap = log.begin_swap(new)
+        assert swap is not None
+        swap.prepare()
+        return log.finish_swap(swap, new) if exchanged else True
+
+    monkeypatch.setattr(support, "exchange", kept)
+    clean(log)
+    return Path(log.directory) / "00000000000000000000.swap"
+
+
+def test_a_decision_without_its_new_files_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a directory that was copied in the middle of an exchange."""
+    log = open_log(tmp_path, settings=SETTINGS)
+    transaction(log, 7, 0, ControlKind.ABORT, ("a", "aborted"))
+    transaction(log, 7, 1, ControlKind.COMMIT, ("z", "1"))
+    for value in ("2", "3"):
+        write(log, batch(("a", value), ("b", value)))
+        closed(log)
+    expected = table(log)
+    swap = decided(log, monkeypatch)
+    for name in os.listdir(log.directory):
+        if name.endswith(".cleaned"):
+            os.unlink(swap.with_name(name))
+    recovery_point = log.recovery_point
+    content = swap.read_bytes()
+    log.swap = None  # the process that made it is another one
+    log.close(clean=False)
+    swap.write_bytes(content)
+    log = open_log(tmp_path, settings=SETTINGS, recovery_point=recovery_point)
+    assert (log.cuts, log.end_offset, table(log)) == ((), 8, expected)
+    assert not swap.exists()
+
+
+def test_a_decision_that_comes_back_takes_no_half_written_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss may bring back the removed swap file while the next cleaning's first bytes lie beside it."""
+    log = open_log(tmp_path, settings=SETTINGS)
+    for value in ("1", "2", "3"):
+        write(log, batch(("a", value), ("b", value)))
+        closed(log)
+    swap = decided(log, monkeypatch, exchanged=True)
+    recovery_point = log.recovery_point
+    log.swap = None
+    log.close(clean=False)
+    assert swap.exists()
+    swap.with_name("00000000000000000000.log.cleaned").write_bytes(b"")
+    log = open_log(tmp_path, settings=SETTINGS, recovery_point=recovery_point)
+    assert (log.cuts, pairs(log)) == ((), [(4, "a", "3"), (5, "b", "3")])
     assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap"))]
 
 
