@@ -28,6 +28,7 @@ KERNELS = (
     "kafka_gateway/connection.py",
     "kafka_gateway/hot_parse.py",
     "kafka_gateway/produce_answer.py",
+    "kafka_gateway/group_messages.py",
 )
 #: The packages of this distribution that have kernels. The server's are in packaging/server.
 PACKAGES = ("storage_tiers", "grpc_api")

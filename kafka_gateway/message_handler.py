@@ -89,7 +89,7 @@ class Call:
 
     @property
     def caller(self) -> Caller:
-        return Caller(ANONYMOUS, self.client_id, f"/{self.client.host}")
+        return caller_of(self.client, self.client_id)
 
     def reachable(self, cluster: ClusterDescription) -> Iterator[tuple[BrokerDescription, Endpoint]]:
         """The brokers that have the client's listener, each with its advertised endpoint for it. As in Kafka, brokers without
@@ -132,6 +132,28 @@ def client_id_of(data: bytearray, start: int) -> str:
     """The client id, empty if there is none. `start` is the position after the correlation id of a valid header."""
     size = int.from_bytes(data[start : start + 2], "big", signed=True)
     return "" if size <= 0 else data[start + 2 : start + 2 + size].decode("utf-8", "replace")
+
+
+def caller_of(client: ConnectedClient, client_id: str) -> Caller:
+    return Caller(ANONYMOUS, client_id, f"/{client.host}")
+
+
+def log_refusal(error: BaseException, api: str, version: int, client: ConnectedClient, client_id: str) -> None:
+    """Logs why a request is refused; `api` is its schema's name."""
+    if not isinstance(error, LogError):
+        events.error(logger, "request.defect", server="kafka", api=api, version=version, defect=error)
+        return
+    events.provoked(
+        logger,
+        "request.refused",
+        by=api,
+        server="kafka",
+        api=api,
+        version=version,
+        client=f"{client.host}:{client.port}",
+        client_id=client_id,
+        error=error,
+    )
 
 
 class MessageHandler:
@@ -276,19 +298,5 @@ class MessageHandler:
         return rest()
 
     def _refused(self, error: BaseException, request: Any, call: Call) -> Fields:
-        api, version = self._schema, call.messages.version
-        if isinstance(error, LogError):
-            events.provoked(
-                logger,
-                "request.refused",
-                by=api,
-                server="kafka",
-                api=api,
-                version=version,
-                client=f"{call.client.host}:{call.client.port}",
-                client_id=call.client_id,
-                error=error,
-            )
-        else:
-            events.error(logger, "request.defect", server="kafka", api=api, version=version, defect=error)
+        log_refusal(error, self._schema, call.messages.version, call.client, call.client_id)
         return self._refuse(request, call, code_of(error), message_of(error))

@@ -66,6 +66,7 @@ from kafka_gateway.handlers.produce import ProduceHandler
 from kafka_gateway.message_handler import MessageHandler, Refuse, Serve
 from kafka_gateway.options import Options
 from kafka_gateway.reply import Handler
+from kafka_gateway.small_requests import NativeCodec, SmallRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,22 @@ class Api:
     build: Callable[[NodeCore, Options], Handler]
 
 
-def _message(key: int, name: str, lowest: int, highest: int, flexible_from: int, serve: Serve, refuse: Refuse) -> Api:
-    """An API with messages by kio's schema, which is `name` in snake case."""
+def _message(
+    key: int,
+    name: str,
+    lowest: int,
+    highest: int,
+    flexible_from: int,
+    serve: Serve,
+    refuse: Refuse,
+    codec: NativeCodec | None = None,
+) -> Api:
+    """An API with messages by kio's schema, which is `name` in snake case. `codec` serves its small ones."""
     schema = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
     def build(core: NodeCore, options: Options) -> Handler:
-        return MessageHandler(core, options, schema, flexible_from=flexible_from, serve=serve, refuse=refuse)
+        by_schema = MessageHandler(core, options, schema, flexible_from=flexible_from, serve=serve, refuse=refuse)
+        return by_schema if codec is None else SmallRequests(core, options, schema, codec, by_schema)
 
     return Api(key, name, lowest, highest, lowest, flexible_from, build)
 
@@ -105,11 +116,11 @@ APIS: tuple[Api, ...] = (
     Api(1, "Fetch", 4, 18, 4, 12, FetchHandler),
     _message(2, "ListOffsets", 1, 11, 6, list_offsets.serve, list_offsets.refuse),
     _message(3, "Metadata", 0, 13, 9, metadata.serve, metadata.refuse),
-    _message(8, "OffsetCommit", 2, 10, 8, offset_commit.serve, offset_commit.refuse),
+    _message(8, "OffsetCommit", 2, 10, 8, offset_commit.serve, offset_commit.refuse, offset_commit.CODEC),
     _message(9, "OffsetFetch", 1, 10, 6, offset_fetch.serve, offset_fetch.refuse),
     _message(10, "FindCoordinator", 0, 6, 3, find_coordinator.serve, find_coordinator.refuse),
     _message(11, "JoinGroup", 0, 9, 6, join_group.serve, join_group.refuse),
-    _message(12, "Heartbeat", 0, 4, 4, heartbeat.serve, heartbeat.refuse),
+    _message(12, "Heartbeat", 0, 4, 4, heartbeat.serve, heartbeat.refuse, heartbeat.CODEC),
     _message(13, "LeaveGroup", 0, 5, 4, leave_group.serve, leave_group.refuse),
     _message(14, "SyncGroup", 0, 5, 4, sync_group.serve, sync_group.refuse),
     _message(15, "DescribeGroups", 0, 6, 5, describe_groups.serve, describe_groups.refuse),

@@ -6,7 +6,9 @@ from typing import Any
 
 from grpc_api.contract.groups import Heartbeat, HeartbeatAnswer
 from kafka_gateway.errors import code_of
+from kafka_gateway.group_messages import heartbeat_answer, read_heartbeat
 from kafka_gateway.message_handler import Call, Delayed, Fields
+from kafka_gateway.small_requests import NativeCodec
 
 
 def serve(request: Any, call: Call) -> Delayed:
@@ -22,3 +24,11 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 def _fields(answer: HeartbeatAnswer) -> Fields:
     return {"error_code": code_of(answer.error)}
+
+
+CODEC = NativeCodec(
+    read_heartbeat,
+    lambda core, beat, caller: core.groups.heartbeat(beat, caller),
+    lambda beat, error: HeartbeatAnswer(error),
+    heartbeat_answer,
+)

@@ -16,12 +16,12 @@ from grpc_api.contract.groups import (
     TopicOutcome,
 )
 from kafka_gateway.errors import code_of
+from kafka_gateway.group_messages import AT_ONCE, offset_commit_answer, read_offset_commit
 from kafka_gateway.message_handler import Call, Delayed, Fields
 from kafka_gateway.messages import NO_TOPIC_ID, from_uuid, milliseconds, to_uuid
+from kafka_gateway.small_requests import NativeCodec
+from storage_tiers.errors import LogError
 from storage_tiers.types import NO_EPOCH
-
-#: Partitions that are committed in one turn of the event loop.
-AT_ONCE = 100
 
 
 def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
@@ -101,3 +101,22 @@ def _fields(done: OffsetsCommitted, call: Call) -> Fields:
 
 def _partition(call: Call, partition: int, code: int) -> Any:
     return call.make("OffsetCommitResponsePartition", partition_index=partition, error_code=code)
+
+
+def _refusal(commit: OffsetCommit, error: LogError) -> OffsetsCommitted:
+    return OffsetsCommitted(
+        [
+            TopicOutcome(
+                topic.topic, [PartitionOutcome(each.partition, error) for each in topic.partitions], topic.topic_id
+            )
+            for topic in commit.topics
+        ]
+    )
+
+
+CODEC = NativeCodec(
+    read_offset_commit,
+    lambda core, commit, caller: core.groups.commit_offsets(commit, caller),
+    _refusal,
+    offset_commit_answer,
+)

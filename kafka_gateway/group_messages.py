@@ -1,0 +1,180 @@
+# cython: annotation_typing=False
+"""Reads small Heartbeat and OffsetCommit requests and writes their answers: what busy consumer groups send most.
+
+Plain Python; `group_messages.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
+same values (the readers and writers by schema are the oracle in the tests). A request that is malformed, large or odd is not
+judged here: the readers return None, and the reader by schema reads or refuses it.
+
+Layouts: https://kafka.apache.org/protocol.html#The_Messages_Heartbeat, #The_Messages_OffsetCommit
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from grpc_api.contract.groups import (
+    Heartbeat,
+    HeartbeatAnswer,
+    OffsetCommit,
+    OffsetsCommitted,
+    PartitionCommit,
+    TopicCommit,
+)
+from kafka_gateway.errors import code_of
+from kafka_gateway.hot_parse import FrameCursor, Malformed
+from kafka_gateway.produce_answer import AnswerWriter
+from storage_tiers.errors import LogError
+from storage_tiers.types import NO_EPOCH, TopicId
+
+#: Largest request that is read here.
+SMALL_BYTES = 64 << 10
+#: Most topics, and most partitions, of an OffsetCommit that is read here. All of it is one turn of the event loop.
+AT_ONCE = 100
+#: Longest retention that is read here. Beyond it lie those that no duration holds.
+LONGEST_RETENTION_MS = 1 << 50
+
+NO_TOPIC_ID = TopicId(bytes(16))
+
+_new_tuple = tuple.__new__
+
+
+def read_heartbeat(data: bytearray, start: int, end: int, version: int) -> Heartbeat | None:
+    """Reads a Heartbeat 0 to 4 from after its correlation id."""
+    if end - start > SMALL_BYTES:
+        return None
+    try:
+        return heartbeat(FrameCursor(data, start, end, version >= 4), version)
+    except (Malformed, UnicodeDecodeError):
+        return None
+
+
+def heartbeat(cursor: FrameCursor, version: int) -> Heartbeat:
+    cursor.header()
+    group = text(cursor)
+    generation = cursor.int32()
+    member_id = text(cursor)
+    instance_id = nullable_text(cursor) if version >= 3 else None
+    cursor.tags()
+    return _new_tuple(Heartbeat, (group, generation, member_id, instance_id))
+
+
+def read_offset_commit(data: bytearray, start: int, end: int, version: int) -> OffsetCommit | None:
+    """Reads an OffsetCommit 2 to 10 from after its correlation id."""
+    if end - start > SMALL_BYTES:
+        return None
+    try:
+        return offset_commit(FrameCursor(data, start, end, version >= 8), version)
+    except (Malformed, UnicodeDecodeError):
+        return None
+
+
+def offset_commit(cursor: FrameCursor, version: int) -> OffsetCommit | None:
+    cursor.header()
+    group = text(cursor)
+    generation = cursor.int32()
+    member_id = text(cursor)
+    instance_id = nullable_text(cursor) if version >= 7 else None
+    retention_ms = cursor.int64() if version <= 4 else -1
+    if retention_ms < -1 or retention_ms > LONGEST_RETENTION_MS:
+        return None
+    topics = cursor.count()
+    left = AT_ONCE
+    if topics > left:
+        return None
+    commits = []
+    for _ in range(topics):
+        topic_id = TopicId(cursor.raw(16)) if version >= 10 else None
+        name = "" if version >= 10 else text(cursor)
+        count = cursor.count()
+        left -= count
+        if left < 0:
+            return None
+        partitions = []
+        for _ in range(count):
+            index = cursor.int32()
+            offset = cursor.int64()
+            epoch = cursor.int32() if version >= 6 else NO_EPOCH
+            metadata = nullable_text(cursor)
+            cursor.tags()
+            partitions.append(_new_tuple(PartitionCommit, (index, offset, epoch, metadata)))
+        cursor.tags()
+        commits.append(_new_tuple(TopicCommit, (name, partitions, topic_id)))
+    cursor.tags()
+    return _new_tuple(OffsetCommit, (group, generation, member_id, instance_id, commits, retention_ms))
+
+
+def text(cursor: FrameCursor) -> str:
+    size = cursor.text_size()
+    if size < 0:
+        raise Malformed("a null where none is allowed")
+    return cursor.raw(size).decode()
+
+
+def nullable_text(cursor: FrameCursor) -> str | None:
+    size = cursor.text_size()
+    if size < 0:
+        return None
+    return cursor.raw(size).decode()
+
+
+def heartbeat_answer(answer: HeartbeatAnswer, version: int, correlation: int, codes: Counter[int]) -> bytes:
+    """The framed answer. Adds its error code to `codes`."""
+    writer = AnswerWriter(16)
+    write_head(writer, correlation, version >= 4, version >= 1)
+    write_code(writer, answer.error, codes)
+    return framed(writer, version >= 4)
+
+
+def offset_commit_answer(done: OffsetsCommitted, version: int, correlation: int, codes: Counter[int]) -> bytes:
+    """The framed answer. Adds its error codes to `codes`."""
+    flexible = version >= 8
+    by_id = version >= 10
+    keys = [bytes(topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic.encode() for topic in done.topics]
+    size = 24
+    for place, topic in enumerate(done.topics):
+        # Lengths and counts have five bytes at most, a partition seven.
+        size += 11 + len(keys[place]) + 7 * len(topic.partitions)
+    writer = AnswerWriter(size)
+    write_head(writer, correlation, flexible, version >= 3)
+    writer.count(len(keys), flexible)
+    for place, topic in enumerate(done.topics):
+        key = keys[place]
+        if flexible and not by_id:
+            writer.varint(len(key) + 1)
+        elif not by_id:
+            writer.int16(len(key))
+        writer.raw(key)
+        writer.count(len(topic.partitions), flexible)
+        for outcome in topic.partitions:
+            writer.int32(outcome.partition)
+            write_code(writer, outcome.error, codes)
+            if flexible:
+                writer.int8(0)
+        if flexible:
+            writer.int8(0)
+    return framed(writer, flexible)
+
+
+def write_head(writer: AnswerWriter, correlation: int, flexible: bool, has_throttle_time: bool) -> None:
+    writer.int32(0)  # the frame's size, known at its end
+    writer.int32(correlation)
+    if flexible:
+        writer.int8(0)
+    if has_throttle_time:
+        writer.int32(0)
+
+
+def write_code(writer: AnswerWriter, error: LogError | None, codes: Counter[int]) -> None:
+    code = 0 if error is None else code_of(error)
+    if code:
+        codes[code] += 1
+    writer.int16(code)
+
+
+def framed(writer: AnswerWriter, flexible: bool) -> bytes:
+    if flexible:
+        writer.int8(0)
+    end = writer.at
+    writer.at = 0
+    writer.int32(end - 4)
+    return bytes(writer.out[:end])

@@ -1,0 +1,67 @@
+"""Serves the small requests of an API by a native codec, and leaves all others to the API's handler by schema.
+
+For APIs whose requests are mostly small and many. The reader gives None for what it does not read; the handler by schema then
+reads or refuses it, so there is one judge of what is malformed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.node import NodeCore
+from kafka_gateway.errors import message_of
+from kafka_gateway.message_handler import MessageHandler, caller_of, client_id_of, log_refusal
+from kafka_gateway.options import Options
+from kafka_gateway.reply import DelayedReply, Made, Reply
+from storage_tiers.errors import LogError
+
+
+class NativeCodec(NamedTuple):
+    """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` is the answer that an
+    exception makes. `write` takes the answer, the version, the correlation id and the counter of error codes."""
+
+    read: Callable[[bytearray, int, int, int], Any]
+    ask: Callable[[NodeCore, Any, Caller], asyncio.Future[Any]]
+    refusal: Callable[[Any, LogError], Any]
+    write: Callable[[Any, int, int, Counter[int]], bytes]
+
+
+class SmallRequests:
+    """A Handler."""
+
+    def __init__(
+        self, core: NodeCore, options: Options, api: str, codec: NativeCodec, by_schema: MessageHandler
+    ) -> None:
+        self._core = core
+        self._options = options
+        self._api = api
+        self._codec = codec
+        self._by_schema = by_schema
+        self.errors: Counter[int] = by_schema.errors
+
+    def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
+        codec = self._codec
+        request = codec.read(data, start, end, version)
+        if request is None:
+            return self._by_schema.handle(data, view, start, end, version, correlation)
+        client, client_id = self._options.request_context.client, client_id_of(data, start)
+
+        def refuse(error: BaseException) -> Made:
+            log_refusal(error, self._api, version, client, client_id)
+            reason = error if isinstance(error, LogError) else LogError(message_of(error))
+            return (codec.write(codec.refusal(request, reason), version, correlation, self.errors),)
+
+        def finish(answer: Any) -> Made:
+            return (codec.write(answer, version, correlation, self.errors),)
+
+        try:
+            future = codec.ask(self._core, request, caller_of(client, client_id))
+            if future.done() and not future.cancelled():
+                return finish(future.result())
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return refuse(error)
+        return DelayedReply(future, finish, refuse)

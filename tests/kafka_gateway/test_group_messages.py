@@ -1,0 +1,264 @@
+"""Native codecs of group requests against the schemas: the same request reaches the core, the same bytes leave, the same frames
+are refused; compiled and as plain Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kafka_gateway.group_messages
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.groups import (
+    Heartbeat,
+    HeartbeatAnswer,
+    OffsetCommit,
+    OffsetsCommitted,
+    PartitionOutcome,
+    TopicOutcome,
+)
+from grpc_api.contract.node import NodeCore
+from kafka_gateway.group_messages import AT_ONCE, SMALL_BYTES
+from kafka_gateway.handlers import heartbeat, offset_commit
+from kafka_gateway.hot_parse import TAGS, Malformed
+from kafka_gateway.message_handler import MessageHandler
+from kafka_gateway.options import Options
+from kafka_gateway.reply import DelayedReply
+from kafka_gateway.small_requests import NativeCodec, SmallRequests
+from storage_tiers.errors import (
+    IllegalGeneration,
+    LogError,
+    NotCoordinator,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.turns import Lane
+from tests.kafka_gateway.kio_frames import milliseconds, request_frame
+from tests.kafka_gateway.test_hot_parse import ANSWERS, PLAIN
+
+BODY, CORRELATION = 12, 4711
+HANDLERS: dict[str, tuple[Any, int]] = {"heartbeat": (heartbeat, 4), "offset_commit": (offset_commit, 8)}
+VERSIONS = [("heartbeat", each) for each in range(5)] + [("offset_commit", each) for each in range(2, 11)]
+ERRORS: list[LogError | None] = [
+    None,
+    RebalanceInProgress("rejoin"),
+    IllegalGeneration("2 is not 3"),
+    OffsetMetadataTooLarge("4097 bytes"),
+    UnknownTopicOrPartition("t-0"),
+    LogError("a kind of its own"),
+]
+
+
+def plain_module() -> ModuleType:
+    """The source without compilation, over the plain forms of what it imports."""
+    source = Path(kafka_gateway.group_messages.__file__).with_name("group_messages.py")
+    spec = importlib.util.spec_from_file_location("plain_group_messages", source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    others = {"kafka_gateway.hot_parse": PLAIN, "kafka_gateway.produce_answer": ANSWERS[PLAIN]}
+    with mock.patch.dict(sys.modules, others):
+        spec.loader.exec_module(module)
+    return module
+
+
+MODULES = {"built": kafka_gateway.group_messages, "plain": plain_module()}
+LOOP = asyncio.new_event_loop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loop() -> Iterator[None]:
+    yield
+    LOOP.close()
+
+
+class RecordingGroups:
+    """Keeps what it is asked. `how` is what becomes of an answer: done, pending, failed or raised."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.asked: list[tuple[Any, Caller]] = []
+        self.settle: Callable[[], None] = lambda: None
+
+    def heartbeat(self, beat: Heartbeat, caller: Caller) -> asyncio.Future[Any]:
+        return self._answer(beat, caller, HeartbeatAnswer(ERRORS[beat.generation % len(ERRORS)]))
+
+    def commit_offsets(self, commit: OffsetCommit, caller: Caller) -> asyncio.Future[Any]:
+        rows = [
+            TopicOutcome(
+                topic.topic,
+                [PartitionOutcome(each.partition, ERRORS[each.partition % len(ERRORS)]) for each in topic.partitions],
+                topic.topic_id,
+            )
+            for topic in commit.topics
+        ]
+        return self._answer(commit, caller, OffsetsCommitted(rows))
+
+    def _answer(self, request: Any, caller: Caller, answer: Any) -> asyncio.Future[Any]:
+        self.asked.append((request, caller))
+        if self.how == "raised":
+            raise RuntimeError("a defect")
+        future: asyncio.Future[Any] = LOOP.create_future()
+        if self.how == "failed":
+            future.set_exception(NotCoordinator("find it again"))
+        elif self.how == "done":
+            future.set_result(answer)
+        else:
+            self.settle = lambda: future.set_result(answer)
+        return future
+
+
+def codec_of(api: str, form: str) -> NativeCodec:
+    module: Any = MODULES[form]
+    codec: NativeCodec = HANDLERS[api][0].CODEC
+    read = module.read_heartbeat if api == "heartbeat" else module.read_offset_commit
+    write = module.heartbeat_answer if api == "heartbeat" else module.offset_commit_answer
+    return codec._replace(read=read, write=write)
+
+
+def outcome(api: str, version: int, frame: bytes, how: str, form: str | None) -> tuple[Any, ...]:
+    """What reached the groups, the answer or the reason of the refused frame, and the counted codes. `form` None: by schema."""
+    groups = RecordingGroups(how)
+    core, options = (
+        cast(NodeCore, SimpleNamespace(groups=groups)),
+        Options(lane=Lane(lambda: 0.0)),
+    )  # no turn is ever over
+    module, flexible_from = HANDLERS[api]
+    by_schema = MessageHandler(
+        core, options, api, flexible_from=flexible_from, serve=module.serve, refuse=module.refuse
+    )
+    handler = by_schema if form is None else SmallRequests(core, options, api, codec_of(api, form), by_schema)
+    data = bytearray(frame)
+    try:
+        reply = handler.handle(data, memoryview(data), BODY, len(data), version, CORRELATION)
+    except Malformed as error:
+        return groups.asked, str(error), {}
+    if isinstance(reply, DelayedReply):
+        groups.settle()
+        reply = reply.finish(reply.future.result())
+    return groups.asked, b"".join(bytes(piece) for piece in cast(Any, reply)), dict(handler.errors)
+
+
+def is_read(api: str, version: int, frame: bytes, form: str) -> bool:
+    return codec_of(api, form).read(bytearray(frame), BODY, len(frame), version) is not None
+
+
+words = st.text(st.characters(codec="utf-8"), max_size=40) | st.just("x" * 300)
+partitions = st.fixed_dictionaries(
+    {
+        "partition_index": st.integers(-(2**31), 2**31 - 1),
+        "committed_offset": st.integers(-(2**63), 2**63 - 1),
+        "committed_leader_epoch": st.integers(-(2**31), 2**31 - 1),
+        "committed_metadata": st.none() | words,
+    }
+)
+topics = st.fixed_dictionaries(
+    {"name": words, "topic_id": st.none() | st.uuids(), "partitions": st.lists(partitions, max_size=6)}
+)
+messages = st.fixed_dictionaries(
+    {
+        "group_id": words,
+        "generation_id": st.integers(-(2**31), 2**31 - 1),
+        "generation_id_or_member_epoch": st.integers(-(2**31), 2**31 - 1),
+        "member_id": words,
+        "group_instance_id": st.none() | words,
+        "retention_time": st.integers(-1, 2**40).map(milliseconds),
+        "topics": st.lists(topics, max_size=6),
+    }
+)
+hows = st.sampled_from(["done", "pending", "failed", "raised"])
+forms = st.sampled_from(sorted(MODULES))
+
+
+@settings(max_examples=400, deadline=None)
+@given(of=st.sampled_from(VERSIONS), message=messages, how=hows, form=forms)
+def test_any_request_is_served_as_by_its_schema(
+    of: tuple[str, int], message: dict[str, Any], how: str, form: str
+) -> None:
+    frame = request_frame(*of, **message)
+    assert is_read(*of, frame, form)
+    assert outcome(*of, frame, how, form) == outcome(*of, frame, how, None)
+
+
+def example(api: str, version: int) -> bytes:
+    rows = [{"partition_index": number, "committed_offset": 7, "committed_metadata": "m"} for number in range(3)]
+    names = [{"name": name, "topic_id": uuid.UUID(int=5), "partitions": rows} for name in ("a", "b")]
+    return request_frame(
+        api, version, group_id="group", member_id="member-1", group_instance_id="one", topics=names, generation_id=1
+    )
+
+
+@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize(("api", "version"), VERSIONS)
+def test_every_truncation_is_left_to_the_schema_and_refused(api: str, version: int, form: str) -> None:
+    frame = example(api, version)
+    for end in range(BODY, len(frame)):
+        assert not is_read(api, version, frame[:end], form)
+        asked, reason, _ = outcome(api, version, frame[:end], "done", form)
+        assert not asked and isinstance(reason, str)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    of=st.sampled_from(VERSIONS),
+    flips=st.lists(st.tuples(st.integers(BODY, 160), st.integers(0, 255)), min_size=1, max_size=4),
+    form=forms,
+)
+def test_a_damaged_request_is_served_or_refused_as_by_its_schema(
+    of: tuple[str, int], flips: list[tuple[int, int]], form: str
+) -> None:
+    frame = bytearray(example(*of))
+    for at, value in flips:
+        if at < len(frame):
+            frame[at] = value
+    assert outcome(*of, bytes(frame), "done", form) == outcome(*of, bytes(frame), "done", None)
+
+
+@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize("version", [2, 8, 10])
+def test_large_requests_are_left_to_the_schema(version: int, form: str) -> None:
+    def commits(topics: int, partitions: int, metadata: str = "") -> bytes:
+        rows = [{"partition_index": number, "committed_metadata": metadata} for number in range(partitions)]
+        return request_frame("offset_commit", version, topics=[{"name": "t", "partitions": rows}] * topics)
+
+    for topics, partitions, metadata, taken in [
+        (1, AT_ONCE, "", True),
+        (1, AT_ONCE + 1, "", False),
+        (2, AT_ONCE // 2 + 1, "", False),
+        (AT_ONCE, 0, "", True),
+        (AT_ONCE + 1, 0, "", False),
+        (1, 4, "x" * (SMALL_BYTES // 4), False),
+    ]:
+        assert is_read("offset_commit", version, commits(topics, partitions, metadata), form) is taken
+
+
+@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize(("count", "taken"), [(TAGS, True), (TAGS + 1, False)])
+def test_unknown_tagged_fields_are_passed_over_up_to_their_bound(form: str, count: int, taken: bool) -> None:
+    frame = request_frame("heartbeat", 4, group_id="g", member_id="m")
+    assert frame[-1] == 0  # no tagged fields
+    tagged = frame[:-1] + bytes((count,)) + b"\x05\x01x" * count
+    assert is_read("heartbeat", 4, tagged, form) is taken
+    assert outcome("heartbeat", 4, tagged, "done", form) == outcome("heartbeat", 4, tagged, "done", None)
+
+
+@pytest.mark.parametrize("form", MODULES)
+def test_a_retention_that_no_duration_holds_is_left_to_the_schema(form: str) -> None:
+    frame = bytearray(request_frame("offset_commit", 2, group_id="g", member_id="m", retention_time=milliseconds(-1)))
+    at = len(frame) - 12
+    assert frame[at : at + 8] == b"\xff" * 8
+    frame[at : at + 8] = b"\x7f" + b"\xff" * 7
+    assert not is_read("offset_commit", 2, bytes(frame), form)
+    asked, reason, _ = outcome("offset_commit", 2, bytes(frame), "done", form)
+    assert not asked and "number" in reason
