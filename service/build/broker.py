@@ -16,9 +16,11 @@ from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
 from service.broker.background.cleaner_process import CleanerProcess
 from service.broker.background.cleaning import CleanerSettings, Cleaning, CleaningPolicy, TopicCleaning
+from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.maintenance import Maintenance
 from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.retention import Retention
+from service.broker.background.store_access import StoreAccess
 from service.broker.background.sweeping import Sweeping
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.opening import led_again, opened
@@ -74,12 +76,14 @@ def build_broker(
         maintenance=Maintenance(partitions, work.tiering, work.flusher, clock=clock),
         sweeping=Sweeping(partitions, work.tiering, access, cluster_id=cluster_id, grace_ms=work.grace_ms, clock=clock),
         retention=Retention(partitions, work.tiering, access, now=work.expiry.now),
-        cleaning=_cleaning(ground, configs, work, partitions),
+        cleaning=_cleaning(ground, configs, work, partitions, access),
         coordinators=coordinators,
     )
 
 
-def _cleaning(ground: Ground, configs: NodeConfigs, work: Work, partitions: Partitions) -> Cleaning:
+def _cleaning(
+    ground: Ground, configs: NodeConfigs, work: Work, partitions: Partitions, access: StoreAccess | None
+) -> Cleaning:
     broker, host = configs.broker, ground.host
 
     def settings() -> CleanerSettings:
@@ -104,6 +108,7 @@ def _cleaning(ground: Ground, configs: NodeConfigs, work: Work, partitions: Part
         CleaningPolicy(settings, topic, work.expiry.now),
         CleanerProcess(ground.settings.log_format),
         work.flusher,
+        None if access is None else ColdCleaning(work.tiering, access, files=work.freeing_files, clock=host.clock),
         files=work.freeing_files,
         clock=host.clock,
         rng=host.rng,

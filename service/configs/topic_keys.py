@@ -135,7 +135,7 @@ _RETENTION = (
         _LIST,
         ("delete",),
         "Policy for old segments: delete by age and size, compact by key, both, or (empty) neither. "
-        "With compact, records without a key are refused, and segments in the bucket stay as they were offloaded.",
+        "With compact, records without a key are refused.",
         CLEANUP_POLICIES,
         "log.cleanup.policy",
     ),

@@ -14,6 +14,7 @@ from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageRef, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
+from storage_tiers.compaction import clean_point
 from storage_tiers.compaction.reduction import is_reduction
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
@@ -94,6 +95,9 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
     if not local:
         return
     segments = list(live_segments(manifest, bucket.pages(manifest.ids), local[0][0]))
+    was_compacted = any(
+        clean_point.read_clean_point(directory, name) for name in (clean_point.FILE_NAME, clean_point.BUCKET_FILE_NAME)
+    )
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
         data = _read(path)
         if data is None:
@@ -102,7 +106,7 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
             _check_reaches(base, path, data, following, report)
         for segment in segments:
             if segment.end > base and (following is None or segment.base < following):
-                _compare(bucket.store, path, data, segment, report)
+                _compare(bucket.store, path, data, segment, report, was_compacted=was_compacted)
 
 
 def _check_reaches(base: int, path: str, data: bytes, following: int, report: Report) -> None:
@@ -139,8 +143,17 @@ def _log_files(directory: str) -> Iterator[tuple[int, str]]:
             yield parsed.offset, os.path.join(directory, name)
 
 
-def _compare(store: BlockingObjectStore, path: str, data: bytes, segment: RemoteSegment, report: Report) -> None:
-    """Compares the batches of a local segment with those of a remote segment, by offset. Reports the first difference."""
+def _compare(
+    store: BlockingObjectStore,
+    path: str,
+    data: bytes,
+    segment: RemoteSegment,
+    report: Report,
+    *,
+    was_compacted: bool,
+) -> None:
+    """Compares the batches of a local segment with those of a remote segment, by offset. Reports the first difference that
+    compaction of either does not explain."""
     try:
         remote = store.get(segment.key, segment.position, segment.length).data
     except TierObjectMissing:
@@ -151,7 +164,7 @@ def _compare(store: BlockingObjectStore, path: str, data: bytes, segment: Remote
         if not segment.base <= header.base_offset < segment.end:
             continue
         their = theirs.get(header.base_offset)
-        if their is None or not _is_same(data[at : at + header.size], their):
+        if not was_compacted if their is None else not _is_same(data[at : at + header.size], their):
             report.add(
                 FindingKind.LOCAL_DISAGREES,
                 path,
@@ -162,6 +175,6 @@ def _compare(store: BlockingObjectStore, path: str, data: bytes, segment: Remote
 
 def _is_same(ours: bytes, theirs: bytes) -> bool:
     try:
-        return is_reduction(ours, theirs)
+        return is_reduction(ours, theirs) or is_reduction(theirs, ours)
     except LogError:
         return False  # one of them is damaged

@@ -4,8 +4,9 @@ A cleaned batch keeps its base and last offset, producer, epoch, sequence and le
 no difference; a batch that keeps all its records keeps its bytes. A batch that holds a tombstone, or a marker of a transaction
 without data, gets a delete horizon at its first cleaning (KIP-534): it goes at the first cleaning after that.
 
-Invariants: offsets, keys, values, headers and timestamps of the records that stay do not change; `Policy.drops_markers` is set
-only where every older record was cleaned against them, in both tiers, or an older value would rise again.
+Invariants: offsets, keys, values, headers and timestamps of the records that stay do not change; tombstones
+and markers go only below `Policy.drops_below`, where every older record was cleaned against them in both tiers, or an older
+value would rise again.
 Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2.
 """
 
@@ -34,12 +35,13 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What holds for one cleaning. Times in ms since 1970. The map reaches to offset `latest`."""
+    """What holds for one cleaning. Times in ms since 1970. The map reaches to offset `latest`; tombstones and markers at or
+    above offset `drops_below` stay."""
 
     now_ms: int
     delete_retention_ms: int
     latest: int
-    drops_markers: bool
+    drops_below: int
     producers: Mapping[int, LastRecord]
 
 
@@ -72,7 +74,7 @@ def clean_batch(
         return _clean_marker(batch, header, seen, policy, is_last)
     if seen.is_aborted(header) or header.count <= 0:
         return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
-    keeps_tombstones = not (policy.drops_markers and _is_due(header, policy))
+    keeps_tombstones = not _is_due(header, policy)
     payload = records_payload(batch, header)
     kept, tombstones, highest, rest = keys.keep(
         payload, header.count, header.base_offset, policy.latest, keeps_tombstones
@@ -97,12 +99,12 @@ def goes_emptied(batch: memoryview | bytes, policy: Policy) -> bool:
 def _clean_marker(
     batch: memoryview, header: BatchHeader, seen: CleanedTransactions, policy: Policy, is_last: bool
 ) -> memoryview | bytes | None:
-    is_spent = seen.is_spent(header, _kind(batch, header), keep=not policy.drops_markers)
+    is_spent = seen.is_spent(header, _kind(batch, header), keep=header.next_offset > policy.drops_below)
     if not is_spent:
         return batch
     if header.count <= 0:
         return batch if is_last or _is_last_of_producer(header, policy) else None
-    if policy.drops_markers and _is_due(header, policy):
+    if _is_due(header, policy):
         return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
     return batch if header.delete_horizon else _with_horizon(header, records_payload(batch, header), policy)
 
@@ -115,8 +117,8 @@ def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
 
 
 def _is_due(header: BatchHeader, policy: Policy) -> bool:
-    """Whether its delete horizon has passed; the base timestamp is the horizon then."""
-    return header.delete_horizon and header.base_timestamp <= policy.now_ms
+    """Whether its tombstones and markers may go: its delete horizon, which is its base timestamp then, has passed."""
+    return header.delete_horizon and header.base_timestamp <= policy.now_ms and header.next_offset <= policy.drops_below
 
 
 def _is_last_of_producer(header: BatchHeader, policy: Policy) -> bool:

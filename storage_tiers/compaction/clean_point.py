@@ -19,6 +19,8 @@ from storage_tiers.files import Files, replace_file
 from storage_tiers.policy.segments import SegmentView
 
 FILE_NAME = "cleaner-checkpoint"
+#: Of the segments that the bucket holds.
+BUCKET_FILE_NAME = "bucket-cleaner-checkpoint"
 _VERSION = 0
 
 
@@ -41,16 +43,16 @@ def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView]) -> int
     return point.offset if found and found == point.segments[-len(found) :] else 0
 
 
-def write_clean_point(files: Files, directory: str, point: CleanPoint) -> None:
+def write_clean_point(files: Files, directory: str, point: CleanPoint, name: str = FILE_NAME) -> None:
     """OSError if the disk refuses."""
     content = {"version": _VERSION, "offset": point.offset, "segments": point.segments}
-    replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(content).encode())
+    replace_file(files, os.path.join(directory, name), json.dumps(content).encode())
 
 
-def read_clean_point(directory: str) -> CleanPoint | None:
+def read_clean_point(directory: str, name: str = FILE_NAME) -> CleanPoint | None:
     """None if there is none or it cannot be read: the log is cleaned from its start then."""
     try:
-        with open(os.path.join(directory, FILE_NAME), "rb") as file:
+        with open(os.path.join(directory, name), "rb") as file:
             found = json.loads(file.read())
         if found["version"] != _VERSION:
             return None

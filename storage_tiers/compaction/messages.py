@@ -1,8 +1,9 @@
 """What a broker and its cleaner process say to each other: a JSON object per line.
 
 The broker sends an order. The cleaner answers with the offset that it reached, then with each group of segments that it has
-written; it waits after each of these until the broker says that it may go on, because the broker alone exchanges files. It ends
-with its counts, or with an error.
+written; it waits after each of these until the broker says that it may go on, because the broker alone exchanges files.
+Segments of the bucket are asked for one by one, since the broker alone has them fetched. It ends with its counts, or with an
+error.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CleanOrder:
     producers: Mapping[int, LastRecord]
     now_ms: int
     delete_retention_ms: int
-    drops_markers: bool
+    drops_below: int
     map_bytes: int
     map_load: float
     bytes_per_second: float
@@ -45,7 +46,13 @@ class Reached(NamedTuple):
     offset: int
 
 
-CleanerAnswer = Reached | RewrittenSegment | Cleaned | LogError
+class Wanted(NamedTuple):
+    """The segment that begins at `base` is read next; the broker's word to go on names its file."""
+
+    base: int
+
+
+CleanerAnswer = Reached | Wanted | RewrittenSegment | Cleaned | LogError
 
 _ERRORS: dict[str, type[LogError]] = {"corrupt": CorruptRecord, "storage": StorageError}
 
@@ -64,10 +71,11 @@ def encode_order(order: CleanOrder) -> bytes:
             ],
             "segment_bytes": cleaning.segment_bytes,
             "index_interval": cleaning.index_interval,
+            "is_remote": cleaning.is_remote,
             "producers": [(producer, *last) for producer, last in order.producers.items()],
             "now_ms": order.now_ms,
             "delete_retention_ms": order.delete_retention_ms,
-            "drops_markers": order.drops_markers,
+            "drops_below": order.drops_below,
             "map_bytes": order.map_bytes,
             "map_load": order.map_load,
             "bytes_per_second": order.bytes_per_second,
@@ -87,11 +95,12 @@ def decode_order(line: bytes) -> CleanOrder:
             [AbortedTransaction(*each) for each in said["aborted"]],
             said["segment_bytes"],
             said["index_interval"],
+            said["is_remote"],
         ),
         {producer: LastRecord(offset, epoch) for producer, offset, epoch in said["producers"]},
         said["now_ms"],
         said["delete_retention_ms"],
-        said["drops_markers"],
+        said["drops_below"],
         said["map_bytes"],
         said["map_load"],
         said["bytes_per_second"],
@@ -102,6 +111,8 @@ def decode_order(line: bytes) -> CleanOrder:
 def encode_answer(answer: CleanerAnswer) -> bytes:
     if isinstance(answer, Reached):
         return _line({"reached": answer.offset})
+    if isinstance(answer, Wanted):
+        return _line({"wanted": answer.base})
     if isinstance(answer, RewrittenSegment):
         return _line({"rewritten": answer})
     if isinstance(answer, Cleaned):
@@ -114,6 +125,8 @@ def decode_answer(line: bytes) -> CleanerAnswer:
     said = json.loads(line)
     if "reached" in said:
         return Reached(said["reached"])
+    if "wanted" in said:
+        return Wanted(said["wanted"])
     if "rewritten" in said:
         base, end, size, newest, has_transactions, replaces = said["rewritten"]
         pairs = tuple((first, length) for first, length in replaces)
@@ -125,6 +138,16 @@ def decode_answer(line: bytes) -> CleanerAnswer:
 
 #: The broker's word to go on.
 GO_ON = b"{}\n"
+
+
+def encode_path(path: str) -> bytes:
+    """The broker's word to go on with the file that was wanted."""
+    return _line({"path": path})
+
+
+def decode_path(line: bytes) -> str:
+    path: str = json.loads(line)["path"]
+    return path
 
 
 def _line(value: Any) -> bytes:

@@ -9,6 +9,7 @@ the broker too.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import queue
@@ -22,8 +23,16 @@ from typing import BinaryIO
 from storage_tiers import events
 from storage_tiers.clock import Clock, SystemClock
 from storage_tiers.compaction.batches import Policy
-from storage_tiers.compaction.messages import CleanerAnswer, CleanOrder, Reached, decode_order, encode_answer
-from storage_tiers.compaction.rewriter import Rewriter, offset_map
+from storage_tiers.compaction.messages import (
+    CleanerAnswer,
+    CleanOrder,
+    Reached,
+    Wanted,
+    decode_order,
+    decode_path,
+    encode_answer,
+)
+from storage_tiers.compaction.rewriter import Rewriter, SourceSegment, offset_map
 from storage_tiers.errors import LogError
 from storage_tiers.files import OsFiles
 
@@ -48,18 +57,23 @@ class Throttle:
             self._wait(ahead_s)
 
 
-def run(order: CleanOrder, answer: Callable[[CleanerAnswer], None], go_on: Callable[[], object], clock: Clock) -> None:
+def run(order: CleanOrder, answer: Callable[[CleanerAnswer], None], go_on: Callable[[], bytes], clock: Clock) -> None:
     """Carries out one order. `go_on` waits for the broker's word after each answer but the last."""
     cleaning = order.cleaning
     records = cleaning.segments[-1].end - cleaning.dirty_start
     keys = offset_map(records, order.map_bytes, order.map_load, order.key)
     throttle = Throttle(order.bytes_per_second, clock, threading.Event().wait)
-    rewriter = Rewriter(OsFiles(), cleaning, keys, throttle.spend)
+
+    def bring(source: SourceSegment) -> str:
+        answer(Wanted(source.base))
+        return decode_path(go_on())
+
+    rewriter = Rewriter(OsFiles(), cleaning, keys, throttle.spend, bring if cleaning.is_remote else None)
     try:
         reached = rewriter.read_keys()
         answer(Reached(reached))
         go_on()
-        policy = Policy(order.now_ms, order.delete_retention_ms, reached - 1, order.drops_markers, order.producers)
+        policy = Policy(order.now_ms, order.delete_retention_ms, reached - 1, order.drops_below, order.producers)
         for new in rewriter.rewrite(policy):
             if new is not None:
                 answer(new)
@@ -76,8 +90,11 @@ def serve(sock: socket.socket, clock: Clock) -> None:
     threading.Thread(target=_read, args=(reader, lines), daemon=True).start()
 
     def answer(said: CleanerAnswer) -> None:
-        writer.write(encode_answer(said))
-        writer.flush()
+        with contextlib.suppress(
+            ConnectionError
+        ):  # the broker has closed the socket: the reading thread ends the process
+            writer.write(encode_answer(said))
+            writer.flush()
 
     while True:
         run(decode_order(lines.get()), answer, lines.get, clock)

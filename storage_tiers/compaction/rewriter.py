@@ -53,7 +53,9 @@ class SourceSegment(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
     """What to clean. `segments` are all from the oldest on, without a hole; those from offset `dirty_start` on are read for
-    keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the segments."""
+    keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the segments.
+    `is_remote`: the segments are the bucket's, brought one by one when they are read, and their files are removed afterwards;
+    `directory` takes the rewritten ones."""
 
     directory: str
     segments: Sequence[SourceSegment]
@@ -62,6 +64,7 @@ class CleaningJob:
     aborted: Sequence[AbortedTransaction]
     segment_bytes: int
     index_interval: int
+    is_remote: bool = False
 
 
 def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) -> OffsetMap:
@@ -73,16 +76,23 @@ def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) 
 
 
 class Rewriter:
-    """`counted` grows as it goes. `spend` is called with every number of bytes read or written, and may wait."""
+    """`counted` grows as it goes. `spend` is called with every number of bytes read or written, and may wait. `bring` returns
+    the path of a remote segment's bytes."""
 
     def __init__(
-        self, files: Files, cleaning: CleaningJob, keys: OffsetMap, spend: Callable[[int], None] = lambda _: None
+        self,
+        files: Files,
+        cleaning: CleaningJob,
+        keys: OffsetMap,
+        spend: Callable[[int], None] = lambda _: None,
+        bring: Callable[[SourceSegment], str] | None = None,
     ) -> None:
         self.counted = Cleaned()
         self._files = files
         self._cleaning = cleaning
         self._keys = keys
         self._spend = spend
+        self._bring = bring
 
     def read_keys(self) -> int:
         """Fills the map from the dirty segments; returns the offset up to which it knows all keys, where this cleaning ends.
@@ -156,13 +166,19 @@ class Rewriter:
             target.close()
 
     def _batches(self, source: SourceSegment) -> Iterator[tuple[memoryview, BatchHeader]]:
-        path = os.path.join(self._cleaning.directory, layout.file_name(source.base, layout.LOG))
+        if self._bring is None:
+            path = os.path.join(self._cleaning.directory, layout.file_name(source.base, layout.LOG))
+        else:
+            path = self._bring(source)
         expected = source.base
 
         def scan(data: bytes) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
             return recover_scan(data, 0, expected, NO_EPOCH)
 
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"cannot read {path} ({error}); put it back from a copy") from error
         try:
             for chunk in read_batches(fd, 0, source.size, scan):
                 if chunk.stop != WHOLE:
@@ -177,6 +193,9 @@ class Rewriter:
                     yield view[at : at + size], read_header(view, at)
         finally:
             os.close(fd)
+            if self._bring is not None:
+                with contextlib.suppress(OSError):
+                    self._files.unlink(path)
 
 
 class _Target:

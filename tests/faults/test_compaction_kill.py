@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -129,3 +131,8 @@ def test_a_table_survives_kills_while_it_is_compacted(tmp_path: Path, tiers: str
         table.run(ROUNDS)
         until(lambda: "log.cleaned" in node.output_path.read_text(), "the topic is compacted")
         table.judge()
+        store, data_dir = node.store, str(node.data_dir)
+    if tiers != "local":
+        command = (sys.executable, "-m", "service.cli.main", "fsck", "--data-dir", data_dir, "--store", store)
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr

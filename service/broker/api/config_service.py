@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 
 from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource, ResourceKind
-from service.broker.api.compaction_notice import say_not_compacted
 from service.configs import client_metrics
 from service.configs.broker_keys import BROKER_KEYS
 from service.configs.loggers import Loggers
@@ -62,12 +61,6 @@ class ConfigService:
             raise
         for alteration in () if validate_only else alterations:
             _say_changed(resource, alteration, replace=replace)
-        if not validate_only and resource.kind is ResourceKind.TOPIC and _names(alterations, "cleanup.policy"):
-            say_not_compacted(self._configs, self._metadata.image, resource.name)
-
-
-def _names(alterations: Sequence[ConfigAlteration], key: str) -> bool:
-    return any(alteration.name == key for alteration in alterations)
 
 
 def _say_changed(resource: Resource, alteration: ConfigAlteration, *, replace: bool) -> None:

@@ -15,7 +15,6 @@ from grpc_api.contract.topics import (
     PartitionDescription,
     TopicDescription,
 )
-from service.broker.api.compaction_notice import say_not_compacted
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.partitions import Partitions
 from service.configs.resolve import Resolver
@@ -118,7 +117,6 @@ class TopicService:
                 partitions=made.partitions,
                 replication_factor=made.replication_factor,
             )
-            say_not_compacted(self._configs, self._metadata.image, topic.name)
             failures = [
                 self._partitions.why_held_back(TopicPartition(topic.name, number)) for number in range(made.partitions)
             ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from storage_tiers.child_process import ChildProcess, start_child
 from storage_tiers.compaction.batches import Cleaned
@@ -12,8 +12,10 @@ from storage_tiers.compaction.messages import (
     MAX_LINE_BYTES,
     CleanerAnswer,
     CleanOrder,
+    Wanted,
     decode_answer,
     encode_order,
+    encode_path,
 )
 from storage_tiers.errors import LogError, StorageError
 
@@ -30,9 +32,12 @@ class CleanerProcess:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
-    async def carry_out(self, order: CleanOrder) -> AsyncGenerator[CleanerAnswer, None]:
-        """The cleaner's answers. It goes on when the next one is asked for. StorageError if it cannot be started or ended, and
-        what it raises itself; call `end` after any error, and after leaving before the last answer."""
+    async def carry_out(
+        self, order: CleanOrder, bring: Callable[[int], Awaitable[str]] | None = None
+    ) -> AsyncGenerator[CleanerAnswer, None]:
+        """The cleaner's answers. It goes on when the next one is asked for. `bring` fetches the remote segment that begins at
+        an offset, and returns its file, which the cleaner removes. StorageError if it cannot be started or ended, and what it
+        raises itself; call `end` after any error, and after leaving before the last answer."""
         if self._process is None:
             await self._start()
         self._writer.write(encode_order(order))
@@ -47,6 +52,10 @@ class CleanerProcess:
             answer = decode_answer(line)
             if isinstance(answer, LogError):
                 raise answer
+            if isinstance(answer, Wanted):
+                assert bring is not None
+                self._writer.write(encode_path(await bring(answer.base)))
+                continue
             yield answer
             if isinstance(answer, Cleaned):
                 return

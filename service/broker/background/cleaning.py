@@ -1,10 +1,12 @@
 """Compacts logs: has the dirtiest one that is due cleaned by the cleaner process, exchanges its segments, looks for the next.
 
-Only local segments are cleaned. Those that the bucket holds stay as they were offloaded, and with them every tombstone and
-transaction marker: once a tombstone is gone here, the bucket's older value of its key would be the newest.
+A partition's local segments and those that the bucket holds are cleaned apart from each other, each from its own clean point
+(`cold_cleaning.py` has the bucket's). A reader takes the bucket's segments up to where the local ones begin, wherever that is.
+So a tombstone or marker in a local segment hides values in the bucket too, and goes only below the offset that the bucket was
+cleaned to, or while the bucket holds nothing of the partition.
 
-Invariants: one log is cleaned at a time; segments are exchanged oldest first and not while they are uploaded; tombstones and
-markers go only while the bucket holds nothing of the partition. Not promised: that a log is cleaned while others are dirtier.
+Invariants: one log is cleaned at a time; segments are exchanged oldest first and not while they are uploaded. Not promised:
+that a log is cleaned while others are dirtier.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from service.broker.background.cleaner_process import CleanerProcess
+from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.flusher import Flusher
 from service.broker.background.tiering import Tiering
 from service.broker.background.turns import LOOKS_A_TURN, slices
@@ -34,8 +37,9 @@ from storage_tiers.compaction.clean_point import (
     write_clean_point,
 )
 from storage_tiers.compaction.messages import CleanOrder, Reached
+from storage_tiers.compaction.rewriter import CleaningJob
 from storage_tiers.compaction.source import cleaning_of, last_records
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LogError, StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.segment import SegmentInfo
@@ -73,6 +77,14 @@ class CleaningPolicy(NamedTuple):
     now: Callable[[], Now]
 
 
+class _Due(NamedTuple):
+    """Segments to clean: the bucket's, or the local ones."""
+
+    partition: Partition
+    plan: CleaningPlan
+    is_remote: bool
+
+
 class _Abandoned(Exception):
     """The log was changed otherwise while it was cleaned."""
 
@@ -85,6 +97,7 @@ class Cleaning:
         policy: CleaningPolicy,
         process: CleanerProcess,
         flusher: Flusher,
+        cold: ColdCleaning | None,
         *,
         files: Files,
         clock: Clock,
@@ -95,13 +108,14 @@ class Cleaning:
         self._policy = policy
         self._process = process
         self._flusher = flusher
+        self._cold = cold
         self._files = files
         self._clock = clock
         self._rng = rng
         #: By log: how far it was cleaned. A log that is opened anew is another one.
         self._points: dict[HotLog, CleanPoint | None] = {}
-        #: By log whose cleaning failed: the steady time in ms of the next attempt.
-        self._retries: dict[HotLog, int] = {}
+        #: By log, and whether it is the bucket's part, whose cleaning failed: the steady time in ms of the next attempt.
+        self._retries: dict[tuple[HotLog, bool], int] = {}
         self._due_ms = 0
 
     async def tick(self) -> None:
@@ -111,26 +125,28 @@ class Cleaning:
             return
         try:
             while (found := await self._dirtiest()) is not None:
-                await self._try(*found, settings)
+                await self._try(found, settings)
         finally:
             await self._process.end()
         self._due_ms = self._clock.steady_ms() + settings.backoff_ms
 
     # --- which --------------------------------------------------------------------------------------------------------
-    async def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
-        found: tuple[Partition, CleaningPlan] | None = None
+    async def _dirtiest(self) -> _Due | None:
+        found: _Due | None = None
         known: set[HotLog] = set()
         async for some in slices(self._partitions, LOOKS_A_TURN):
             for partition in some:
                 if not self._may_clean(partition):
                     continue
                 known.add(partition.log.hot)
-                plan = self._plan(partition)
-                if plan is not None and (found is None or _rank(plan) > _rank(found[1])):
-                    found = partition, plan
+                for due in (self._local(partition), await self._remote(partition)):
+                    if due is not None and (found is None or _rank(due.plan) > _rank(found.plan)):
+                        found = due
         for hot in self._points.keys() - known:
             self._points.pop(hot)
-            self._retries.pop(hot, None)
+        self._retries = {key: ms for key, ms in self._retries.items() if key[0] in known}
+        if self._cold is not None:
+            self._cold.forget_others(known)
         return found
 
     def _may_clean(self, partition: Partition) -> bool:
@@ -143,83 +159,149 @@ class Cleaning:
             and partition not in self._tiering.lineage
         )
 
+    def _local(self, partition: Partition) -> _Due | None:
+        try:
+            plan = self._plan(partition)
+        except (LogError, OSError) as error:
+            self._failed(partition, is_remote=False, error=error)
+            return None
+        return None if plan is None else _Due(partition, plan, is_remote=False)
+
+    async def _remote(self, partition: Partition) -> _Due | None:
+        if self._cold is None or self._rests(partition, is_remote=True):
+            return None
+        limits = self._policy.topic(partition.partition.topic).limits
+        try:
+            plan = await self._cold.plan(partition, self._policy.now().expiry_ms, limits)
+        except (LogError, OSError) as error:
+            self._failed(partition, is_remote=True, error=error)
+            return None
+        return None if plan is None else _Due(partition, plan, is_remote=True)
+
+    def _rests(self, partition: Partition, *, is_remote: bool) -> bool:
+        return self._clock.steady_ms() < self._retries.get((partition.log.hot, is_remote), 0)
+
     def _plan(self, partition: Partition) -> CleaningPlan | None:
         hot = partition.log.hot
-        if hot.segment_count == 1 or self._clock.steady_ms() < self._retries.get(hot, 0):
+        if hot.segment_count == 1 or self._rests(partition, is_remote=False):
             return None
         if hot not in self._points:
             self._points[hot] = read_clean_point(hot.directory)
-        try:
-            segments = hot.durable_segments()
-            if len(segments) < hot.segment_count - 1:
-                self._flusher.request(partition)  # the files of a segment that was closed are not complete
-            return plan_cleaning(
-                segments,
-                cleaned_to=cleaned_to(self._points[hot], segments),
-                bound=partition.state.last_stable_offset,
-                now_ms=self._policy.now().expiry_ms,
-                limits=self._policy.topic(partition.partition.topic).limits,
-                first_timestamp=_first_timestamp,
-            )
-        except (LogError, OSError) as error:
-            self._failed(partition, error)
-            return None
+        segments = hot.durable_segments()
+        if len(segments) < hot.segment_count - 1:
+            self._flusher.request(partition)  # the files of a segment that was closed are not complete
+        return plan_cleaning(
+            segments,
+            cleaned_to=cleaned_to(self._points[hot], segments),
+            bound=partition.state.last_stable_offset,
+            now_ms=self._policy.now().expiry_ms,
+            limits=self._policy.topic(partition.partition.topic).limits,
+            first_timestamp=_first_timestamp,
+        )
 
     # --- how ----------------------------------------------------------------------------------------------------------
-    async def _try(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
+    async def _try(self, due: _Due, settings: CleanerSettings) -> None:
         try:
-            await self._clean(partition, plan, settings)
+            await (self._clean_remote if due.is_remote else self._clean)(due.partition, due.plan, settings)
         except _Abandoned:
             await self._process.end()
         except (LogError, OSError) as error:
             await self._process.end()
-            self._failed(partition, error)
+            self._failed(due.partition, is_remote=due.is_remote, error=error)
 
-    def _failed(self, partition: Partition, error: Exception) -> None:
+    def _failed(self, partition: Partition, *, is_remote: bool, error: Exception) -> None:
         if partition.deleted:
             return
-        self._retries[partition.log.hot] = self._clock.steady_ms() + RETRY_MS
-        events.warning(log, "log.not_cleaned", partition=partition.partition, error=error)
+        self._retries[partition.log.hot, is_remote] = self._clock.steady_ms() + RETRY_MS
+        events.warning(log, "log.not_cleaned", partition=partition.partition, tier=_tier(is_remote), error=error)
 
     async def _clean(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
-        hot, topic = partition.log.hot, self._policy.topic(partition.partition.topic)
+        hot = partition.log.hot
         if hot.swap is not None:
             await asyncio.to_thread(hot.swap.end)  # an earlier one that the disk refused to settle
-        drops_markers = not self._bucket_may_hold(partition)
+        drops_below = self._hidden_below(partition)
         cleaning = cleaning_of(hot, dirty_start=plan.dirty_start, end=plan.end, fences=(partition.log.tiered_end,))
         if cleaning is None:
             raise _Abandoned
-        order = CleanOrder(
+        order = self._order(partition, cleaning, plan, settings, drops_below)
+        reached, counted = plan.dirty_start, Cleaned()
+        try:
+            async with aclosing(self._process.carry_out(order)) as answers:
+                async for answer in answers:
+                    if isinstance(answer, Reached):
+                        reached = answer.offset
+                    elif isinstance(answer, RewrittenSegment):
+                        await self._exchange(partition, hot, answer, drops_below)
+                    elif isinstance(answer, Cleaned):
+                        counted = answer
+        except StorageError:
+            if hot.local_start_offset > cleaning.segments[0].base:
+                raise _Abandoned from None  # evicted before it was read
+            raise
+        await self._note(partition, hot, reached)
+        self._cleaned(partition, reached, counted, is_remote=False)
+
+    async def _clean_remote(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
+        assert self._cold is not None
+        hot = partition.log.hot
+        rewrite = await self._cold.begin(partition, plan)
+        # All that is older lies in the bucket, too, and was cleaned or will be before the segment with the tombstone.
+        order = self._order(partition, rewrite.job, plan, settings, plan.end)
+        reached, counted = plan.dirty_start, Cleaned()
+        try:
+            async with aclosing(self._process.carry_out(order, rewrite.bring)) as answers:
+                async for answer in answers:
+                    if _is_gone(partition, hot) or not self._may_clean(partition):
+                        raise _Abandoned
+                    if isinstance(answer, Reached):
+                        reached = answer.offset
+                    elif isinstance(answer, RewrittenSegment):
+                        await rewrite.exchange(answer)
+                    elif isinstance(answer, Cleaned):
+                        counted = answer
+            await rewrite.note(reached)
+        finally:
+            await asyncio.to_thread(rewrite.clear)
+        self._cleaned(partition, reached, counted, is_remote=True)
+
+    def _order(
+        self,
+        partition: Partition,
+        cleaning: CleaningJob,
+        plan: CleaningPlan,
+        settings: CleanerSettings,
+        drops_below: int,
+    ) -> CleanOrder:
+        return CleanOrder(
             cleaning,
-            last_records(hot, plan.end),
+            last_records(partition.log.hot, plan.end),
             self._policy.now().expiry_ms,
-            topic.delete_retention_ms,
-            drops_markers,
+            self._policy.topic(partition.partition.topic).delete_retention_ms,
+            drops_below,
             settings.map_bytes,
             settings.map_load,
             settings.bytes_per_second,
             self._rng.token(16),
         )
-        reached, counted = plan.dirty_start, Cleaned()
-        async with aclosing(self._process.carry_out(order)) as answers:
-            async for answer in answers:
-                if isinstance(answer, Reached):
-                    reached = answer.offset
-                elif isinstance(answer, RewrittenSegment):
-                    await self._exchange(partition, hot, answer, drops_markers=drops_markers)
-                elif isinstance(answer, Cleaned):
-                    counted = answer
-        await self._note(partition, hot, reached)
+
+    def _cleaned(self, partition: Partition, reached: int, counted: Cleaned, *, is_remote: bool) -> None:
         events.info(
             log,
             "log.cleaned",
             partition=partition.partition,
+            tier=_tier(is_remote),
             offset=reached,
             records=counted.records_kept,
             of_records=counted.records_read,
             bytes=counted.bytes_written,
             of_bytes=counted.bytes_read,
         )
+
+    def _hidden_below(self, partition: Partition) -> int:
+        """The offset below which local tombstones and markers hide nothing in the bucket."""
+        if not self._bucket_may_hold(partition):
+            return _ALL
+        return 0 if self._cold is None else self._cold.cleaned_to(partition)
 
     def _bucket_may_hold(self, partition: Partition) -> bool:
         """Whether the bucket may hold records of the partition, or hold some soon."""
@@ -230,7 +312,7 @@ class Cleaning:
         has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
         return not has_asked or (tier is not None and tier.segments > 0)
 
-    async def _exchange(self, partition: Partition, hot: HotLog, new: RewrittenSegment, *, drops_markers: bool) -> None:
+    async def _exchange(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
         # The directory may be another topic's by now: nothing is decided in it. A deletion from here on ends the swap.
         swap = None if _is_gone(partition, hot) else hot.begin_swap(new)
         if swap is None:
@@ -241,7 +323,7 @@ class Cleaning:
             await self._tiering.extensions.ended(partition)
             if _is_gone(partition, hot):
                 raise _Abandoned
-            if drops_markers and self._bucket_may_hold(partition):
+            if drops_below == _ALL and self._bucket_may_hold(partition):
                 raise _Abandoned  # what was offloaded meanwhile may have values that these tombstones hid
             if not hot.finish_swap(swap, new):
                 raise _Abandoned
@@ -255,6 +337,14 @@ class Cleaning:
             raise _Abandoned
         point = self._points[hot] = clean_point(hot.durable_segments(), reached)
         await asyncio.to_thread(write_clean_point, self._files, hot.directory, point)
+
+
+#: Every offset lies below.
+_ALL = (1 << 63) - 1
+
+
+def _tier(is_remote: bool) -> str:
+    return "bucket" if is_remote else "local"
 
 
 def _is_gone(partition: Partition, hot: HotLog) -> bool:

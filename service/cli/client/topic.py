@@ -93,8 +93,6 @@ def create(
         print_json({"topic": name, "created": created})
     else:
         typer.echo(f"created {name}" if created else f"{name} exists already")
-    if created:
-        _say_not_compacted(configs)
 
 
 @topic.command("list")
@@ -196,7 +194,6 @@ def alter(
         print_json({"topic": name, "set": new, "deleted": list(delete_config or ()), "partitions": partitions})
     else:
         typer.echo(f"changed {name}")
-    _say_not_compacted(new)
 
 
 @topic.command()
@@ -370,16 +367,6 @@ def _config_changes(name: str, new: Mapping[str, str], deleted: Sequence[str]) -
     entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in new.items()]
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in deleted]
     return ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-
-
-def _say_not_compacted(configs: Mapping[str, str]) -> None:
-    policies = {policy.strip() for policy in configs.get("cleanup.policy", "").split(",")}
-    if "compact" in policies:
-        kept = "until retention removes it" if "delete" in policies else "for ever"
-        report(
-            f"cleanup.policy={configs['cleanup.policy']}: segments on the node's disk are compacted, those in a bucket are "
-            f"not: each is kept {kept}"
-        )
 
 
 # --- sealing -----------------------------------------------------------------------------------------------------------

@@ -350,6 +350,20 @@ class Extend(Question[Manifest]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceSegments(Question[Manifest]):
+    """Offloads a rewritten segment in place of the live neighbours `old`. InvalidRequest if they are not all live any more."""
+
+    ids: Ids
+    writer: ManifestWriter
+    job: ExtendJob
+    old: tuple[RemoteSegment, ...]
+    seen: SeenManifest | None = None
+
+    def extra_s(self, settings: TierSettings) -> float:
+        return self.job.length / MIB * settings.offload_s_per_mib
+
+
+@dataclass(frozen=True, slots=True)
 class Claim(Question[Manifest]):
     """Commits the leader epoch and the writer's incarnation. Ask it before anything else of that epoch."""
 

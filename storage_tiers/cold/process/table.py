@@ -125,6 +125,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     # --- one partition's manifest
     ask.LoadManifest.by(READ, _tier(_load_manifest), "manifest of {q.ids}"),
     ask.Extend.by(OFFLOAD, _tier(lambda tier, q: tier.extend(q.job)), "extending {q.ids}"),
+    ask.ReplaceSegments.by(OFFLOAD, _tier(lambda tier, q: tier.replace(q.job, q.old)), "replacing segments of {q.ids}"),
     ask.Claim.by(COMMIT, _tier(lambda tier, q: tier.claim(q.leader_epoch)), "claiming {q.ids}"),
     ask.RaiseLogStart.by(COMMIT, _tier(lambda tier, q: tier.raise_log_start(q.offset)), "raising log start of {q.ids}"),
     ask.Expire.by(COMMIT, _tier(lambda tier, q: tier.expire(q.log_start)), "expiring segments of {q.ids}"),
@@ -157,7 +158,7 @@ async def perform(context: TierContext, question: Question[Answer]) -> Answer:
         case Deadline.COMMIT:
             return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
         case Deadline.OFFLOAD:
-            assert isinstance(question, ask.Extend)
+            assert isinstance(question, ask.Extend | ask.ReplaceSegments)
             async with context.offloads.hold(context.offloads.ticket(min(question.job.length, OFFLOAD_BYTES))):
                 return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
         case _:

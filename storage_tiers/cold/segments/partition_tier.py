@@ -1,4 +1,4 @@
-"""One partition's remote tier, as its broker uses it: extend it, raise its log start, pin it, delete it.
+"""One partition's remote tier, as its broker uses it: extend it, replace compacted segments, raise its log start, pin, delete.
 
 Commit order: store objects -> verify -> compare-and-swap; the caller then informs replicas and evicts. A writer whose swap
 failed reads the manifest and verifies its objects again before it commits on that manifest. A sweeper deletes an object only
@@ -25,8 +25,9 @@ from storage_tiers.cold.manifest.commit import (
     Step,
 )
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, SeenManifest
-from storage_tiers.cold.manifest.model import Author, Ids, Manifest, ManifestWriter, State
+from storage_tiers.cold.manifest.model import Author, Ids, Manifest, ManifestWriter, RemoteSegment, State
 from storage_tiers.cold.manifest.pages import ManifestChange
+from storage_tiers.cold.manifest.replacement import replace_segments
 from storage_tiers.cold.manifest.transitions import check_epoch, check_writer, may_begin
 from storage_tiers.cold.segments.offloader import ExtendJob, Offloaded, Offloader, RunBlocking, in_thread
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
@@ -85,12 +86,50 @@ class PartitionTier:
             manifest = loaded.manifest if loaded is not None else transitions.first_manifest(self.ids)
             if not self._continues(manifest, job):
                 return manifest
+        return await self._commit_offload(
+            job,
+            manifest,
+            continues=lambda manifest: self._continues(manifest, job),
+            transition=lambda manifest, segment, by: transitions.extend(
+                manifest,
+                segment,
+                by,
+                leader_epoch=job.leader_epoch,
+                last_record_epoch=job.last_record_epoch,
+                log_start=job.log_start,
+            ),
+        )
+
+    async def replace(self, job: ExtendJob, old: Sequence[RemoteSegment]) -> Manifest:
+        """Offloads a rewritten segment, which takes the place of the live neighbours `old`. InvalidRequest if they are not all
+        live any more."""
+
+        def may_write(manifest: Manifest) -> bool:
+            check_writer(manifest, self.writer)
+            return True
+
+        return await self._commit_offload(
+            job,
+            await self._loop.current(),
+            continues=may_write,
+            transition=lambda manifest, segment, by: replace_segments(manifest, old, segment, by),
+        )
+
+    async def _commit_offload(
+        self,
+        job: ExtendJob,
+        manifest: Manifest,
+        *,
+        continues: Callable[[Manifest], bool],
+        transition: Callable[[Manifest, RemoteSegment, Author], ManifestChange | Manifest | None],
+    ) -> Manifest:
+        """Stores the objects of `job`, then commits `transition` with their segment on the newest manifest that `continues`."""
         built = await self._offloader.build(job)
         offloaded = await self._offloader.offload(job, built, manifest)
 
         async def prepare(manifest: Manifest) -> None:
             nonlocal offloaded
-            if not self._continues(manifest, job) or manifest.commit == offloaded.seen_commit:
+            if not continues(manifest) or manifest.commit == offloaded.seen_commit:
                 return
             named = offloaded.segment.key, offloaded.segment.sidecar_key
             if set(manifest.keys()).isdisjoint(named) and await self._offloader.still_there(offloaded):
@@ -100,17 +139,8 @@ class PartitionTier:
             else:
                 offloaded = await self._offloader.offload(job, built, manifest)
 
-        def step(manifest: Manifest, by: Author) -> Manifest | None:
-            if not self._continues(manifest, job):
-                return None
-            return transitions.extend(
-                manifest,
-                offloaded.segment,
-                by,
-                leader_epoch=job.leader_epoch,
-                last_record_epoch=job.last_record_epoch,
-                log_start=job.log_start,
-            )
+        def step(manifest: Manifest, by: Author) -> ManifestChange | Manifest | None:
+            return transition(manifest, offloaded.segment, by) if continues(manifest) else None
 
         try:
             return await self._loop.commit(step, prepare)

@@ -289,6 +289,43 @@ async def test_segments_are_exchanged_between_uploads_and_never_during_one(tmp_p
         assert table(await node.read_all("t")) == expected
 
 
+async def test_the_buckets_segments_are_compacted_and_become_few(tmp_path: Path) -> None:
+    bucket = store()
+    async with running(tmp_path / "data", bucket, broker=EAGER) as node:
+        await node.create("t", configs={**COMPACTED, "local.retention.bytes": "1"})
+        for number in range(300):
+            await put(node, (f"k{number % 7}", f"{number}"), ("gone", f"{number}"))
+            if number % 30 == 0:
+                await node.seal("t")
+        await put(node, ("gone", None))
+        await node.seal("t")
+        await node.evicted("t")
+        for number in range(2):  # the newest segment of the bucket stays as it is
+            await put(node, ("last", f"{number}"))
+            await node.seal("t")
+        await node.evicted("t")
+        await until(lambda: bucket_cleaned_to(node) == 602)
+        expected = {f"k{number % 7}": f"{number}" for number in range(293, 300)} | {"last": "1"}
+        assert table(await node.read_all("t")) == expected
+        manifest = await manifest_of(led(node))
+        assert (manifest.log_start, manifest.end) == (0, 603)
+        assert not manifest.pages
+        assert len(manifest.segments) <= 6
+        assert sum(segment.records for segment in manifest.segments) <= 12
+        assert len(manifest.removed) >= 15, "their objects are swept after the grace"
+    async with running(tmp_path / "data", bucket, broker=EAGER) as node:
+        assert table(await node.read_all("t")) == expected
+    async with running(tmp_path / "new", bucket, take_over=node.node.cluster_id) as node:
+        await until(lambda: not led(node).is_recovering)
+        assert table(await node.read_all("t")) == expected
+
+
+def bucket_cleaned_to(node: Running, topic: str = "t") -> int:
+    cold = cleaning(node)._cold
+    assert cold is not None
+    return cold.cleaned_to(led(node, topic))
+
+
 def cleaned_to(node: Running, topic: str = "t") -> int:
     point = cleaning(node)._points.get(led(node, topic).log.hot)
     return 0 if point is None else point.offset

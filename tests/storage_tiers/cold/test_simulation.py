@@ -15,6 +15,7 @@ writers' wall clocks step; an operator deletes every object that an error messag
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import random
 import re
@@ -28,7 +29,7 @@ import pytest
 
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.lineage import SeenManifest, seen_of
+from storage_tiers.cold.manifest.lineage import LoadPage, SeenManifest, seen_of
 from storage_tiers.cold.manifest.model import Manifest, RemoteSegment, State
 from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.cold.segments.partition_tier import PartitionTier
@@ -44,7 +45,7 @@ from storage_tiers.errors import (
     TierUnavailable,
 )
 from storage_tiers.records.checksum import crc32c
-from tests.storage_tiers.cold.support import HOUR, IDS, Local, tier_of
+from tests.storage_tiers.cold.support import HOUR, IDS, Local, batches, tier_of
 from tests.support.clock import ManualClock
 
 T = TypeVar("T")
@@ -236,7 +237,7 @@ class Simulation:
         self.local = Local(directory)
         self.seeds = itertools.count(seed * 1000)
         self.acknowledged: dict[tuple[int, int], int] = {}
-        self.fenced = 0
+        self.fenced = self.replaced = 0
         self.done = False
 
     def tier(self, incarnation: int | None = 1) -> PartitionTier:
@@ -271,7 +272,9 @@ class Simulation:
             self.saved = manifest
 
     async def run(self, *, delete: bool) -> None:
-        helpers = [asyncio.create_task(act) for act in (self._time(), self._sweeper(), self._retention())]
+        helpers = [
+            asyncio.create_task(act) for act in (self._time(), self._sweeper(), self._retention(), self._compaction())
+        ]
         world = asyncio.create_task(self._world())
         leaders = [asyncio.create_task(self._leader(epoch)) for epoch in range(1, 5)]
         await asyncio.gather(*leaders)
@@ -326,6 +329,41 @@ class Simulation:
                 await self.ask(tier, self.chance.choice(acts))
             except (TierUnavailable, FencedWriter, InvalidRequest, StoreBehind):
                 pass
+
+    async def _compaction(self) -> None:
+        """Replaces neighbours by one segment of their last records."""
+        tier = self.tier(incarnation=None)
+        while not self.done:
+            await self.clock.sleep(self.chance.uniform(1, GRACE / 1000))
+            try:
+                await self.ask(tier, partial(self._replace_some, tier))
+            except (TierUnavailable, FencedWriter, InvalidRequest, StoreBehind):
+                pass
+
+    async def _replace_some(self, tier: PartitionTier) -> None:
+        loaded = await tier.load()
+        if loaded is None:
+            return
+        manifest = loaded.manifest
+        live = await tier.look(lambda load_page: list(lookup._all_live(manifest, load_page)))
+        if len(live) < 2:
+            return
+        at = self.chance.randrange(len(live) - 1)
+        old = tuple(live[at : min(at + self.chance.randrange(1, 5), len(live) - 1)])
+        epoch = int(old[-1].key.split("/")[-1].split("-")[1])
+        data = b"".join(batches(each.end - 1, 1, epoch=epoch, text="compacted") for each in old)
+        base, end = old[0].base, old[-1].end
+        job = self.local.job(base, end - base, epoch=epoch, data=data)
+        replaced = await tier.replace(dataclasses.replace(job, leader_epoch=manifest.leader_epoch), old)
+        await tier.look(lambda load_page: self._check_replaced(replaced, load_page, old))
+
+    def _check_replaced(self, manifest: Manifest, load_page: LoadPage, old: Sequence[RemoteSegment]) -> None:
+        live = list(lookup._all_live(manifest, load_page))
+        assert {segment.key for segment in old}.isdisjoint(segment.key for segment in live)
+        assert [each.end for each in live if each.base == old[0].base] == [old[-1].end] or (
+            manifest.log_start >= old[-1].end or manifest.state is State.DELETED  # since
+        )
+        self.replaced += 1
 
     async def _world(self) -> None:
         """External faults: for a while the store shows an earlier manifest or none, and wall clocks step."""
@@ -408,7 +446,7 @@ async def simulate(seed: int, directory: Path) -> Simulation:
 
 
 async def test_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
-    fenced = acknowledged = commits = strayed = blocked = 0
+    fenced = acknowledged = commits = strayed = blocked = replaced = 0
     for seed in range(16):
         ran = await simulate(seed, tmp_path)
         fenced += ran.fenced
@@ -416,7 +454,9 @@ async def test_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
         commits += ran.monitor.manifest.commit
         strayed += ran.strayed
         blocked += ran.blocked
+        replaced += ran.replaced
     assert fenced >= 20 and acknowledged >= 100 and commits >= 400, "the schedules must cause faults"
+    assert replaced >= 15, "neighbours must be replaced"
     assert strayed >= 16 and blocked >= 50, "the store must go backwards"
 
 

@@ -64,7 +64,7 @@ def clean(
     dirty_start: int = 0,
     now_ms: int = START_MS,
     delete_retention_ms: int = 0,
-    drops_markers: bool = True,
+    drops_below: int = 1 << 62,
     fences: Sequence[int] = (),
     most_keys: int = 1000,
     files: Files | None = None,
@@ -75,7 +75,7 @@ def clean(
     keys = offset_map(most_keys, 1 << 20, 0.5, KEY)
     rewriter = Rewriter(files or OsFiles(), cleaning, keys)
     reached = rewriter.read_keys()
-    policy = Policy(now_ms, delete_retention_ms, reached - 1, drops_markers, last_records(log, reached))
+    policy = Policy(now_ms, delete_retention_ms, reached - 1, drops_below, last_records(log, reached))
     for new in rewriter.rewrite(policy):
         if new is not None:
             assert exchange(log, new)

@@ -173,7 +173,7 @@ def test_a_tombstone_stays_while_older_records_are_elsewhere(log: HotLog) -> Non
     write(log, batch(("a", None)), batch(("b", "1")))
     closed(log)
     for _ in range(3):
-        clean(log, now_ms=LATER_MS, drops_markers=False)
+        clean(log, now_ms=LATER_MS, drops_below=0)
     assert pairs(log) == [(0, "a", None), (1, "b", "1")]
 
 
@@ -233,7 +233,7 @@ def test_markers_and_their_entries_stay_while_older_records_are_elsewhere(log: H
     write(log, batch(("a", "2")))
     closed(log)
     for _ in range(3):
-        clean(log, now_ms=LATER_MS, drops_markers=False)
+        clean(log, now_ms=LATER_MS, drops_below=0)
     assert [(base, count) for base, _, count in batch_headers(log)] == [(1, 1), (2, 0), (3, 1), (4, 1)]
     assert [each.first_offset for each in log.reader.aborted_transactions(0, 10)] == [0]
 

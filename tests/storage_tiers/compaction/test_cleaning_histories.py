@@ -76,7 +76,7 @@ class Life:
             dirty_start=self.random.choice((base, self.cleaned)),
             now_ms=self.now_ms,
             delete_retention_ms=1000,
-            drops_markers=self.random.random() < 0.8,
+            drops_below=self.random.choice((0, 1 << 62, 1 << 62, 1 << 62, 1 << 62)),
             fences=[self.random.randint(0, self.log.end_offset)],
             most_keys=self.random.choice((4, 6, 100)),
         )
