@@ -15,7 +15,13 @@ from service.broker.api.node_service import NodeService
 from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
 from service.broker.background.cleaner_process import CleanerProcess
-from service.broker.background.cleaning import CleanerSettings, Cleaning, CleaningPolicy, TopicCleaning
+from service.broker.background.cleaning import (
+    CleanerSettings,
+    Cleaning,
+    CleaningParts,
+    CleaningPolicy,
+    TopicCleaning,
+)
 from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.maintenance import Maintenance
 from service.broker.background.metadata_publisher import publish_to
@@ -102,13 +108,12 @@ def _cleaning(
         )
         return TopicCleaning(limits, found.delete_retention_ms)
 
+    cold = None if access is None else ColdCleaning(work.tiering, access, files=work.freeing_files)
     return Cleaning(
         partitions,
         work.tiering,
         CleaningPolicy(settings, topic, work.expiry.now),
-        CleanerProcess(ground.settings.log_format),
-        work.flusher,
-        None if access is None else ColdCleaning(work.tiering, access, files=work.freeing_files, clock=host.clock),
+        CleaningParts(CleanerProcess(ground.settings.log_format), work.flusher, cold),
         files=work.freeing_files,
         clock=host.clock,
         rng=host.rng,

@@ -178,7 +178,7 @@ class Rewriter:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise StorageError(f"cannot read {path} ({error}); put it back from a copy") from error
+            raise StorageError(f"{path} cannot be read ({error}); repair or replace the disk") from error
         try:
             for chunk in read_batches(fd, 0, source.size, scan):
                 if chunk.stop != WHOLE:

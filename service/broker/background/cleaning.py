@@ -77,6 +77,14 @@ class CleaningPolicy(NamedTuple):
     now: Callable[[], Now]
 
 
+class CleaningParts(NamedTuple):
+    """What cleans: `cold` is None on a node without a store."""
+
+    process: CleanerProcess
+    flusher: Flusher
+    cold: ColdCleaning | None
+
+
 class _Due(NamedTuple):
     """Segments to clean: the bucket's, or the local ones."""
 
@@ -95,9 +103,7 @@ class Cleaning:
         partitions: Partitions,
         tiering: Tiering,
         policy: CleaningPolicy,
-        process: CleanerProcess,
-        flusher: Flusher,
-        cold: ColdCleaning | None,
+        parts: CleaningParts,
         *,
         files: Files,
         clock: Clock,
@@ -106,9 +112,7 @@ class Cleaning:
         self._partitions = partitions
         self._tiering = tiering
         self._policy = policy
-        self._process = process
-        self._flusher = flusher
-        self._cold = cold
+        self._process, self._flusher, self._cold = parts
         self._files = files
         self._clock = clock
         self._rng = rng

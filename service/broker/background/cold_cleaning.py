@@ -24,7 +24,6 @@ from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
 from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import say_committed
-from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Manifest, RemoteSegment, Section
 from storage_tiers.cold.process.operations import FetchObject, PageSegments, ReplaceSegments
 from storage_tiers.cold.process.settings import CHUNK_BYTES
@@ -80,7 +79,7 @@ class _View(NamedTuple):
         return -1
 
 
-class _Known(NamedTuple):
+class _BucketLog(NamedTuple):
     """What the manifest of `commit` says. `cleaned_to` is 0 if it is not known."""
 
     line: str
@@ -90,13 +89,12 @@ class _Known(NamedTuple):
 
 
 class ColdCleaning:
-    def __init__(self, tiering: Tiering, access: StoreAccess, *, files: Files, clock: Clock) -> None:
+    def __init__(self, tiering: Tiering, access: StoreAccess, *, files: Files) -> None:
         self._tiering = tiering
         self._access = access
         self._client = access.client
         self._files = files
-        self._clock = clock
-        self._known: dict[HotLog, _Known] = {}
+        self._known: dict[HotLog, _BucketLog] = {}
 
     # --- which --------------------------------------------------------------------------------------------------------
     async def plan(self, partition: Partition, now_ms: int, limits: CleaningLimits) -> CleaningPlan | None:
@@ -123,7 +121,7 @@ class ColdCleaning:
         for hot in self._known.keys() - logs:
             del self._known[hot]
 
-    async def _look(self, partition: Partition) -> _Known | None:
+    async def _look(self, partition: Partition) -> _BucketLog | None:
         """What the current manifest says; None while it must not be changed."""
         hot, tier = partition.log.hot, partition.log.tier
         may_write = (
@@ -142,14 +140,14 @@ class ColdCleaning:
                 self._known[hot] = known
         return known if known is not None and len(known.views) >= _LEAST_SEGMENTS else None
 
-    async def _read(self, partition: Partition, point: CleanPoint | None) -> _Known | None:
+    async def _read(self, partition: Partition, point: CleanPoint | None) -> _BucketLog | None:
         assert partition.log.cold is not None
         manifest = await partition.log.cold.manifest()
         segments = await self._live(partition, manifest)
         if segments is None:
             return None
         views = tuple(_View(segment, segment is segments[-1]) for segment in segments)
-        return _Known(manifest.line, manifest.commit, views, cleaned_to(point, views))
+        return _BucketLog(manifest.line, manifest.commit, views, cleaned_to(point, views))
 
     async def _live(self, partition: Partition, manifest: Manifest) -> list[RemoteSegment] | None:
         """The live segments from log start on; None if some are in pages of level 1."""
