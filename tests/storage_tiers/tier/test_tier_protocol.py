@@ -65,6 +65,7 @@ BROKER_CODE = [
     ROOT / "storage_tiers/cold/process/client.py",
 ]
 WRITER = ManifestWriter(1, None, "maintainer")
+SEGMENT = RemoteSegment(0, 9, "k", 0, 5, "s", (Section("index", 0, 1, 2),), 1, 2, 3, 4, 5, 6, Stamp(1, 2), None)
 JOB = ExtendJob(
     "/data/0.log",
     0,
@@ -112,6 +113,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.MarkTopicDeleted(TOPIC),
     questions.LoadManifest(IDS, WRITER),
     questions.Extend(IDS, WRITER, JOB),
+    questions.ReplaceSegments(IDS, WRITER, JOB, (SEGMENT,), None),
     questions.Claim(IDS, WRITER, 3),
     questions.RaiseLogStart(IDS, WRITER, 3),
     questions.Expire(IDS, WRITER, 3),
@@ -216,12 +218,11 @@ def test_other_frames_cross_unchanged(frame: Frame) -> None:
 
 
 def test_answers_cross_as_their_questions_say() -> None:
-    segment = RemoteSegment(0, 9, "k", 0, 5, "s", (Section("index", 0, 1, 2),), 1, 2, 3, 4, 5, 6, Stamp(1, 2), None)
     manifest = transitions.claim_epoch(
         transitions.first_manifest(IDS), 5, model.Author(WRITER, "c" * 32, 7, lambda: "0" * 32)
     )
     for name, answer in (
-        ("PageSegments", (segment,)),
+        ("PageSegments", (SEGMENT,)),
         ("Stats", COUNTERS),
         ("ReadTopic", None),
         ("ReadTopic", TOPIC),
