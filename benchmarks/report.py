@@ -36,6 +36,7 @@ PARTS = (
     "stalls",
     "callers",
     "sdk",
+    "groups",
     "history",
 )
 _PLACE = re.compile(r"(<!-- benchmarks: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -8,8 +8,9 @@ Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
 largest request, and others' waits), `callers` (excessive gRPC callers), `sdk` (the SDK's producers beside
-confluent-kafka's), `history` (what segments and partitions cost). The machine changes from minute to minute, so only ratios
-within one run count; `--write` saves the figures, each part with its own date, and updates the docs' tables and the plot.
+confluent-kafka's), `groups` (members of consumer groups), `history` (what segments and partitions cost). The machine changes
+from minute to minute, so only ratios within one run count; `--write` saves the figures, each part with its own date, and
+updates the docs' tables and the plot.
 
 A part that fails or exceeds its limit keeps its rows, and other parts go on; the exit code is then 1.
 """
@@ -34,6 +35,7 @@ from benchmarks import (
     cold,
     decoder,
     fleet,
+    groups,
     grpc_callers,
     history,
     history_node,
@@ -65,12 +67,15 @@ LIMITS = {
     "stalls": 20,
     "callers": 4,
     "sdk": 5,
+    "groups": 15,
 }
 
 
 #: Parts that take each figure once, for any number of rounds.
 ONCE = frozenset({"stalls", "callers"})
 
+#: Broker configs.
+Settings = Mapping[str, str | int | bool]
 #: (row, unit, value) of one broker; no value where it cannot be known of that broker.
 Figures = Iterator[tuple[str, str, float | None]]
 
@@ -89,8 +94,8 @@ class Bench:
         self._table = table
         self._tag = str(os.getpid())
 
-    def brokers(self, *, floor: bool) -> dict[str, Broker]:
-        """Fresh ones, not started; all are stopped at the end of the part."""
+    def brokers(self, *, floor: bool, settings: Settings | None = None) -> dict[str, Broker]:
+        """Fresh ones, not started, with these broker configs but for a rival's; all are stopped at the end of the part."""
         made: dict[str, Broker] = {}
         if floor:
             made["floor"] = of_brokers.Floor(self._directory / "floor")
@@ -98,8 +103,8 @@ class Bench:
             name, _, address = rival.rpartition("=")
             made[name or "rival"] = of_brokers.Rival(address)
         if self._arguments.kafka:
-            made["kafka"] = of_brokers.Kafka(self._directory / "kafka")
-        made["tidelog"] = of_brokers.Tidelog(self._directory / "tidelog")
+            made["kafka"] = of_brokers.Kafka(self._directory / "kafka", settings)
+        made["tidelog"] = of_brokers.Tidelog(self._directory / "tidelog", settings)
         for broker in made.values():
             self._stack.callback(broker.stop)
         return made
@@ -109,19 +114,20 @@ class Bench:
         made = self.brokers(floor=False)
         return {name: broker for name, broker in made.items() if not isinstance(broker, of_brokers.Rival)}
 
-    def running(self, *, floor: bool) -> dict[str, Broker]:
-        made = self.brokers(floor=floor)
+    def running(self, *, floor: bool, settings: Settings | None = None) -> dict[str, Broker]:
+        made = self.brokers(floor=floor, settings=settings)
         for broker in made.values():
             broker.spawn()
             of_brokers.wait_for_port(broker.address)
         return made
 
-    def warm(self, made: Mapping[str, Broker]) -> None:
-        """Unmeasured load on each until a JVM has compiled its hot code."""
+    def warm(self, made: Mapping[str, Broker], one: Callable[[str, str], Figures] | None = None) -> None:
+        """Unmeasured load on each until a JVM has compiled its hot code; `one` makes a round of it."""
         for name, broker in made.items():
             began, n = time.monotonic(), 0
             while time.monotonic() < began + self._arguments.warm_up:
-                for _ in load.one_round(broker.address, f"{self._tag}-warm-{name}-{n}", 0.5, ""):
+                tag = f"{self._tag}-warm-{name}-{n}"
+                for _ in load.one_round(broker.address, tag, 0.5, "") if one is None else one(broker.address, tag):
                     pass
                 n += 1
 
@@ -210,6 +216,12 @@ class Bench:
 
     def sdk(self) -> None:
         sdk_producers.measure(self._table, self._directory, rounds=self._arguments.rounds)
+
+    def groups(self) -> None:
+        made = self.running(floor=False, settings=groups.SETTINGS)
+        self.warm(made, lambda address, tag: groups.one_round(address, tag, 0.5, ""))
+        arguments = self._arguments
+        self._rounds(made, lambda broker, tag: groups.one_round(broker.address, tag, arguments.seconds, arguments.only))
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)

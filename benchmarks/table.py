@@ -50,6 +50,9 @@ _KAFKA = {
     "Java producer, 1 M x 1 KiB, acks=1": 1.0,
     "Java producer, 3 M x 100 B, acks=all": 1.0,
     "Java consumer with assign(), the same": 0.9,
+    "offset commits, one connection, one after another": 1.2,
+    "offset commits, 50 connections of 50 groups": 0.8,
+    "heartbeats, 50 connections": 0.8,
 }
 _KAFKA_AT_MOST = {
     "latency at 1,000/s while 20 MiB/s roll segments, p99": 1.0,
@@ -60,6 +63,9 @@ _KAFKA_AT_MOST = {
     "start to first answer": 0.5,
     "10,000 partitions: restart after kill -9 until ten accept": 0.5,
     "10,000 partitions: resident memory then": 0.5,
+    "join to stable, 3 members": 1.0,
+    "join to stable, 100 members": 1.0,
+    "join to stable, 500 members": 1.0,
 }
 _HISTORIES = "24", "8,192", "100,000", "1,000,000", "10,000,000"
 #: tidelog's own targets, by row.
