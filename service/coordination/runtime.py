@@ -157,9 +157,10 @@ class ShardHost(Generic[State]):
             self._check()
             self._log.check_transaction(*producer)
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.add(waiter)
-        waiter.add_done_callback(self._waiting.discard)
         self._take(self._shard.handle(event, caller, waiter, self._clock.steady_ms()))
+        if not waiter.done():  # a heartbeat is answered by now, and its callback would cost a call of the loop
+            self._waiting.add(waiter)
+            waiter.add_done_callback(self._waiting.discard)
         if producer is not None:
             self._write(producer)
         return waiter
