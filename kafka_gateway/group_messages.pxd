@@ -25,3 +25,10 @@ cdef int write_head(AnswerWriter writer, Py_ssize_t correlation, bint flexible, 
 cdef int write_code(AnswerWriter writer, object error, object codes) except -1
 @cython.locals(end=Py_ssize_t)
 cdef bytes framed(AnswerWriter writer, bint flexible)
+cpdef object read_sync_group(bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
+@cython.locals(generation=Py_ssize_t, count=Py_ssize_t, assignments=list)
+cdef object sync_group(FrameCursor cursor, int version)
+@cython.locals(flexible=bint, writer=AnswerWriter)
+cpdef bytes sync_group_answer(object synced, int version, Py_ssize_t correlation, object codes)
+cdef object encoded(object value)
+cdef int write_compact(AnswerWriter writer, object value) except -1

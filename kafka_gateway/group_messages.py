@@ -1,11 +1,12 @@
 # cython: annotation_typing=False
-"""Reads small Heartbeat and OffsetCommit requests and writes their answers: what busy consumer groups send most.
+"""Reads small Heartbeat, OffsetCommit and SyncGroup requests and writes their answers: what busy consumer groups send most.
 
 Plain Python; `group_messages.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
 same values (the readers and writers by schema are the oracle in the tests). A request that is malformed, large or odd is not
 judged here: the readers return None, and the reader by schema reads or refuses it.
 
-Layouts: https://kafka.apache.org/protocol.html#The_Messages_Heartbeat, #The_Messages_OffsetCommit
+Layouts: https://kafka.apache.org/protocol.html#The_Messages_Heartbeat, #The_Messages_OffsetCommit,
+#The_Messages_SyncGroup
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from grpc_api.contract.groups import (
     OffsetCommit,
     OffsetsCommitted,
     PartitionCommit,
+    Synced,
+    SyncGroup,
     TopicCommit,
 )
 from kafka_gateway.errors import code_of
@@ -30,6 +33,8 @@ from storage_tiers.types import NO_EPOCH, TopicId
 SMALL_BYTES = 64 << 10
 #: Most topics, and most partitions, of an OffsetCommit that is read here. All of it is one turn of the event loop.
 AT_ONCE = 100
+#: Most assignments of a SyncGroup that is read here.
+ASSIGNMENTS_AT_ONCE = 1_000
 #: Longest retention that is read here. Beyond it lie those that no duration holds.
 LONGEST_RETENTION_MS = 1 << 50
 
@@ -103,6 +108,38 @@ def offset_commit(cursor: FrameCursor, version: int) -> OffsetCommit | None:
     return _new_tuple(OffsetCommit, (group, generation, member_id, instance_id, commits, retention_ms))
 
 
+def read_sync_group(data: bytearray, start: int, end: int, version: int) -> SyncGroup | None:
+    """Reads a SyncGroup 0 to 5 from after its correlation id. A version 5 without the protocol is left to the schema, too."""
+    if end - start > SMALL_BYTES:
+        return None
+    try:
+        return sync_group(FrameCursor(data, start, end, version >= 4), version)
+    except (Malformed, UnicodeDecodeError):
+        return None
+
+
+def sync_group(cursor: FrameCursor, version: int) -> SyncGroup | None:
+    cursor.header()
+    group = text(cursor)
+    generation = cursor.int32()
+    member_id = text(cursor)
+    instance_id = nullable_text(cursor) if version >= 3 else None
+    protocol_type = nullable_text(cursor) if version >= 5 else None
+    protocol = nullable_text(cursor) if version >= 5 else None
+    if version >= 5 and (protocol_type is None or protocol is None):
+        return None
+    count = cursor.count()
+    if count > ASSIGNMENTS_AT_ONCE:
+        return None
+    assignments = []
+    for _ in range(count):
+        name = text(cursor)
+        assignments.append((name, cursor.raw(cursor.bytes_size())))
+        cursor.tags()
+    cursor.tags()
+    return SyncGroup(group, generation, member_id, instance_id, assignments, protocol_type, protocol)
+
+
 def text(cursor: FrameCursor) -> str:
     size = cursor.text_size()
     if size < 0:
@@ -153,6 +190,33 @@ def offset_commit_answer(done: OffsetsCommitted, version: int, correlation: int,
         if flexible:
             writer.int8(0)
     return framed(writer, flexible)
+
+
+def sync_group_answer(synced: Synced, version: int, correlation: int, codes: Counter[int]) -> bytes:
+    """The framed answer. Adds its error code to `codes`."""
+    flexible = version >= 4
+    protocol_type = encoded(synced.protocol_type)
+    protocol = encoded(synced.protocol)
+    writer = AnswerWriter(40 + len(protocol_type or b"") + len(protocol or b"") + len(synced.assignment))
+    write_head(writer, correlation, flexible, version >= 1)
+    write_code(writer, synced.error, codes)
+    if version >= 5:
+        write_compact(writer, protocol_type)
+        write_compact(writer, protocol)
+    writer.count(len(synced.assignment), flexible)
+    writer.raw(synced.assignment)
+    return framed(writer, flexible)
+
+
+def encoded(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def write_compact(writer: AnswerWriter, value: bytes | None) -> None:
+    """A compact string; None for null."""
+    writer.varint(0 if value is None else len(value) + 1)
+    if value is not None:
+        writer.raw(value)
 
 
 def write_head(writer: AnswerWriter, correlation: int, flexible: bool, has_throttle_time: bool) -> None:

@@ -122,7 +122,7 @@ APIS: tuple[Api, ...] = (
     _message(11, "JoinGroup", 0, 9, 6, join_group.serve, join_group.refuse),
     _message(12, "Heartbeat", 0, 4, 4, heartbeat.serve, heartbeat.refuse, heartbeat.CODEC),
     _message(13, "LeaveGroup", 0, 5, 4, leave_group.serve, leave_group.refuse),
-    _message(14, "SyncGroup", 0, 5, 4, sync_group.serve, sync_group.refuse),
+    _message(14, "SyncGroup", 0, 5, 4, sync_group.serve, sync_group.refuse, sync_group.CODEC),
     _message(15, "DescribeGroups", 0, 6, 5, describe_groups.serve, describe_groups.refuse),
     _message(16, "ListGroups", 0, 5, 3, list_groups.serve, list_groups.refuse),
     Api(18, "ApiVersions", 0, 4, 0, 3, _api_versions),

@@ -56,7 +56,10 @@ class SmallRequests:
             return (codec.write(codec.refusal(request, reason), version, correlation, self.errors),)
 
         def finish(answer: Any) -> Made:
-            return (codec.write(answer, version, correlation, self.errors),)
+            try:
+                return (codec.write(answer, version, correlation, self.errors),)
+            except Exception as error:  # noqa: BLE001 - every request gets an answer
+                return refuse(error)
 
         try:
             future = codec.ask(self._core, request, caller_of(client, client_id))

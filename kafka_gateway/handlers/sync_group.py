@@ -9,7 +9,9 @@ from typing import Any
 
 from grpc_api.contract.groups import Synced, SyncGroup
 from kafka_gateway.errors import code_of
+from kafka_gateway.group_messages import read_sync_group, sync_group_answer
 from kafka_gateway.message_handler import Call, Delayed, Fields
+from kafka_gateway.small_requests import NativeCodec
 from storage_tiers.errors import InconsistentGroupProtocol
 
 
@@ -40,3 +42,11 @@ def _fields(synced: Synced) -> Fields:
         "protocol_name": synced.protocol,
         "assignment": synced.assignment,
     }
+
+
+CODEC = NativeCodec(
+    read_sync_group,
+    lambda core, sync, caller: core.groups.sync(sync, caller),
+    lambda sync, error: Synced(error),
+    sync_group_answer,
+)

@@ -26,11 +26,13 @@ from grpc_api.contract.groups import (
     OffsetCommit,
     OffsetsCommitted,
     PartitionOutcome,
+    Synced,
+    SyncGroup,
     TopicOutcome,
 )
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.group_messages import AT_ONCE, SMALL_BYTES
-from kafka_gateway.handlers import heartbeat, offset_commit
+from kafka_gateway.handlers import heartbeat, offset_commit, sync_group
 from kafka_gateway.hot_parse import TAGS, Malformed
 from kafka_gateway.message_handler import MessageHandler
 from kafka_gateway.options import Options
@@ -45,12 +47,18 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
 )
 from storage_tiers.turns import Lane
-from tests.kafka_gateway.kio_frames import milliseconds, request_frame
+from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.kafka_gateway.test_hot_parse import ANSWERS, PLAIN
 
 BODY, CORRELATION = 12, 4711
-HANDLERS: dict[str, tuple[Any, int]] = {"heartbeat": (heartbeat, 4), "offset_commit": (offset_commit, 8)}
-VERSIONS = [("heartbeat", each) for each in range(5)] + [("offset_commit", each) for each in range(2, 11)]
+#: The handler and its first flexible version.
+HANDLERS: dict[str, tuple[Any, int]] = {
+    "heartbeat": (heartbeat, 4),
+    "offset_commit": (offset_commit, 8),
+    "sync_group": (sync_group, 4),
+}
+SERVED = {"heartbeat": range(5), "offset_commit": range(2, 11), "sync_group": range(6)}
+VERSIONS = [(api, version) for api, versions in SERVED.items() for version in versions]
 ERRORS: list[LogError | None] = [
     None,
     RebalanceInProgress("rejoin"),
@@ -105,6 +113,11 @@ class RecordingGroups:
         ]
         return self._answer(commit, caller, OffsetsCommitted(rows))
 
+    def sync(self, sync: SyncGroup, caller: Caller) -> asyncio.Future[Any]:
+        error = ERRORS[sync.generation % len(ERRORS)]
+        assignment = sync.assignments[0][1] if sync.assignments and error is None else b""
+        return self._answer(sync, caller, Synced(error, sync.protocol_type, sync.protocol, assignment))
+
     def _answer(self, request: Any, caller: Caller, answer: Any) -> asyncio.Future[Any]:
         self.asked.append((request, caller))
         if self.how == "raised":
@@ -122,18 +135,14 @@ class RecordingGroups:
 def codec_of(api: str, form: str) -> NativeCodec:
     module: Any = MODULES[form]
     codec: NativeCodec = HANDLERS[api][0].CODEC
-    read = module.read_heartbeat if api == "heartbeat" else module.read_offset_commit
-    write = module.heartbeat_answer if api == "heartbeat" else module.offset_commit_answer
-    return codec._replace(read=read, write=write)
+    return codec._replace(read=getattr(module, f"read_{api}"), write=getattr(module, f"{api}_answer"))
 
 
 def outcome(api: str, version: int, frame: bytes, how: str, form: str | None) -> tuple[Any, ...]:
     """What reached the groups, the answer or the reason of the refused frame, and the counted codes. `form` None: by schema."""
     groups = RecordingGroups(how)
-    core, options = (
-        cast(NodeCore, SimpleNamespace(groups=groups)),
-        Options(lane=Lane(lambda: 0.0)),
-    )  # no turn is ever over
+    core = cast(NodeCore, SimpleNamespace(groups=groups))
+    options = Options(lane=Lane(lambda: 0.0))  # no turn is ever over
     module, flexible_from = HANDLERS[api]
     by_schema = MessageHandler(
         core, options, api, flexible_from=flexible_from, serve=module.serve, refuse=module.refuse
@@ -175,6 +184,11 @@ messages = st.fixed_dictionaries(
         "group_instance_id": st.none() | words,
         "retention_time": st.integers(-1, 2**40).map(milliseconds),
         "topics": st.lists(topics, max_size=6),
+        "protocol_type": words,
+        "protocol_name": words,
+        "assignments": st.lists(
+            st.fixed_dictionaries({"member_id": words, "assignment": st.binary(max_size=300)}), max_size=6
+        ),
     }
 )
 hows = st.sampled_from(["done", "pending", "failed", "raised"])
@@ -195,7 +209,16 @@ def example(api: str, version: int) -> bytes:
     rows = [{"partition_index": number, "committed_offset": 7, "committed_metadata": "m"} for number in range(3)]
     names = [{"name": name, "topic_id": uuid.UUID(int=5), "partitions": rows} for name in ("a", "b")]
     return request_frame(
-        api, version, group_id="group", member_id="member-1", group_instance_id="one", topics=names, generation_id=1
+        api,
+        version,
+        group_id="group",
+        member_id="member-1",
+        group_instance_id="one",
+        topics=names,
+        generation_id=0,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[{"member_id": "member-1", "assignment": b"123"}],
     )
 
 
@@ -251,6 +274,24 @@ def test_unknown_tagged_fields_are_passed_over_up_to_their_bound(form: str, coun
     tagged = frame[:-1] + bytes((count,)) + b"\x05\x01x" * count
     assert is_read("heartbeat", 4, tagged, form) is taken
     assert outcome("heartbeat", 4, tagged, "done", form) == outcome("heartbeat", 4, tagged, "done", None)
+
+
+@pytest.mark.parametrize("form", MODULES)
+def test_a_sync_without_its_protocol_is_left_to_the_schema(form: str) -> None:
+    frame = request_frame("sync_group", 5, group_id="g", member_id="m", protocol_type=None, protocol_name="range")
+    assert not is_read("sync_group", 5, frame, form)
+    assert outcome("sync_group", 5, frame, "done", form) == outcome("sync_group", 5, frame, "done", None)
+
+
+@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize("how", ["done", "pending"])
+def test_an_answer_that_cannot_be_written_is_an_error_to_the_client(how: str, form: str) -> None:
+    frame = request_frame("sync_group", 5, group_id="g", member_id="m", protocol_type="t", protocol_name="p")
+    wrong = Synced(None, "t", "p", assignment=cast(bytes, None))
+    with mock.patch.object(RecordingGroups, "sync", lambda self, sync, caller: self._answer(sync, caller, wrong)):
+        _, answer, codes = outcome("sync_group", 5, frame, how, form)
+    assert int(response("sync_group", 5, answer[4:]).error_code) == -1
+    assert codes == {-1: 1}
 
 
 @pytest.mark.parametrize("form", MODULES)
