@@ -206,6 +206,8 @@ class Cleaning:
     # --- how ----------------------------------------------------------------------------------------------------------
     async def _try(self, due: _Due, settings: CleanerSettings) -> None:
         try:
+            if (swap := due.partition.log.hot.swap) is not None:
+                await asyncio.to_thread(swap.end)  # an earlier one that the disk refused to settle
             await (self._clean_remote if due.is_remote else self._clean)(due.partition, due.plan, settings)
         except _Abandoned:
             await self._process.end()
@@ -221,8 +223,6 @@ class Cleaning:
 
     async def _clean(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
         hot = partition.log.hot
-        if hot.swap is not None:
-            await asyncio.to_thread(hot.swap.end)  # an earlier one that the disk refused to settle
         drops_below = self._hidden_below(partition)
         cleaning = cleaning_of(hot, dirty_start=plan.dirty_start, end=plan.end, fences=(partition.log.tiered_end,))
         if cleaning is None:
