@@ -1,44 +1,57 @@
 """Random histories of a compacted log beside a dictionary: a key's newest committed value is never lost and never rises again,
-whatever is cleaned, rolled, aborted, reopened or truncated in between."""
+whatever is cleaned, given up half-way, aborted, left open or reopened in between."""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
+from collections.abc import Callable
 
 import pytest
 
+from storage_tiers.compaction.batches import Policy
+from storage_tiers.compaction.clean_point import CleanPoint, clean_point, cleaned_to
+from storage_tiers.compaction.rewriter import Rewriter, offset_map
+from storage_tiers.compaction.source import cleaning_of, last_records
+from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.codecs import Codec
-from tests.storage_tiers.compaction.support import batch, clean, closed, records, table, write
+from storage_tiers.records.decoder import decode
+from tests.storage_tiers.compaction.support import KEY, batch, closed, exchange, write
 from tests.storage_tiers.hot.support import START_MS, marker, open_log, read_all
 
 SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=200)
 KEYS = "abcdefgh"
 
 
+PRODUCERS = (7, 8, 9)
+Row = tuple[str, str | None]
+
+
 class Life:
-    """`told` is every committed record by offset, None for a tombstone."""
+    """`told` is every committed record by offset, None for a tombstone; `open` the records of each producer's transaction."""
 
     def __init__(self, seed: int, directory: str) -> None:
         self.random = random.Random(seed)
         self.directory = directory
         self.log = self._open(clean=True, recovery_point=0)
-        self.told: dict[int, tuple[str, str | None]] = {}
-        self.open: dict[int, list[tuple[int, tuple[str, str | None]]]] = {}
-        self.sequences = {7: 0, 8: 0}
+        self.told: dict[int, Row] = {}
+        self.open: dict[int, list[tuple[int, Row]]] = {}
+        self.sequences = dict.fromkeys(PRODUCERS, 0)
         self.now_ms = START_MS
-        self.cleaned = 0
+        self.point: CleanPoint | None = None
         self.count = 0
 
     def _open(self, *, clean: bool, recovery_point: int) -> HotLog:
         return open_log(self.directory, settings=SETTINGS, clean=clean, recovery_point=recovery_point)
 
-    def rows(self) -> list[tuple[str, str | None]]:
+    # --- steps --------------------------------------------------------------------------------------------------------
+    def rows(self) -> list[Row]:
         made = []
         for _ in range(self.random.randint(1, 4)):
             self.count += 1
@@ -46,62 +59,101 @@ class Life:
         return made
 
     def plain(self) -> None:
-        rows, base = self.rows(), self.log.end_offset
-        write(self.log, batch(*rows, codec=self.random.choice(list(Codec))))
+        rows, base, producer = self.rows(), self.log.end_offset, self.random.choice(PRODUCERS)
+        if producer in self.open:
+            write(self.log, batch(*rows, codec=self.random.choice(list(Codec))))
+        else:
+            write(self.log, batch(*rows, producer=(producer, 0, self.sequences[producer])))
+            self.sequences[producer] += len(rows)
         self.told.update((base + index, row) for index, row in enumerate(rows))
 
     def transactional(self) -> None:
-        producer, rows, base = self.random.choice((7, 8)), self.rows(), self.log.end_offset
+        producer, rows, base = self.random.choice(PRODUCERS), self.rows(), self.log.end_offset
         write(self.log, batch(*rows, producer=(producer, 0, self.sequences[producer]), transactional=True))
         self.sequences[producer] += len(rows)
         self.open.setdefault(producer, []).extend((base + index, row) for index, row in enumerate(rows))
 
     def end(self) -> None:
-        for producer in list(self.open):
-            kind = self.random.choice(list(ControlKind))
-            write(self.log, marker(kind, producer))
-            if kind is ControlKind.COMMIT:
-                self.told.update(self.open[producer])
-            del self.open[producer]
+        if not self.open:
+            return
+        producer, kind = self.random.choice(list(self.open)), self.random.choice(list(ControlKind))
+        write(self.log, marker(kind, producer))
+        if kind is ControlKind.COMMIT:
+            self.told.update(self.open[producer])
+        del self.open[producer]
 
     def clean(self) -> None:
-        self.end()
+        """As the broker does it: from the clean point on, below the last stable offset. One in five is given up half-way."""
         closed(self.log)
-        if self.log.segment_count == 1:
-            return
         self.now_ms += self.random.choice((1, 500, 5000))
-        base = self.log.local_start_offset
-        self.cleaned = clean(
-            self.log,
-            dirty_start=self.random.choice((base, self.cleaned)),
-            now_ms=self.now_ms,
-            delete_retention_ms=1000,
-            drops_below=self.random.choice((0, 1 << 62, 1 << 62, 1 << 62, 1 << 62)),
-            fences=[self.random.randint(0, self.log.end_offset)],
-            most_keys=self.random.choice((4, 6, 100)),
-        )
+        segments = self.log.durable_segments()
+        end = max((each.end for each in segments if each.end <= self.last_stable), default=0)
+        start = self.random.choice((0, *[cleaned_to(self.point, segments)] * 9))
+        job = cleaning_of(self.log, dirty_start=start, end=end, fences=[self.random.randint(0, self.log.end_offset)])
+        if job is None or job.dirty_start >= end:
+            return
+        rewriter = Rewriter(OsFiles(), job, offset_map(self.random.choice((4, 6, 100)), 1 << 20, 0.5, KEY))
+        reached = rewriter.read_keys()
+        drops_below, gives_up = self.random.choice((0, *[1 << 62] * 5)), self.random.random() < 0.2
+        policy = Policy(self.now_ms, 1000, reached - 1, drops_below, last_records(self.log, end))
+        for new in rewriter.rewrite(policy):
+            if new is not None:
+                if gives_up and self.random.random() < 0.5:
+                    return
+                assert exchange(self.log, new)
+        self.point = clean_point(self.log.durable_segments(), reached)
 
     def reopen(self) -> None:
-        is_clean = self.random.random() < 0.5
+        """After a clean stop, or after a crash: with an older recovery point, and perhaps without some indexes."""
+        is_clean, before = self.random.random() < 0.4, self.state()
+        if not is_clean:
+            self.log.flush()
+        recovery_point = self.log.recovery_point
         self.log.close(clean=is_clean)
-        self.log = self._open(clean=is_clean, recovery_point=self.log.recovery_point)
+        if not is_clean:
+            recovery_point = self.random.choice((recovery_point, self.random.randint(0, recovery_point)))
+            for name in sorted(os.listdir(self.log.directory)):
+                if name.endswith(".index") and self.random.random() < 0.1:
+                    os.unlink(os.path.join(self.log.directory, name))
+        self.log = self._open(clean=is_clean, recovery_point=recovery_point)
+        assert self.log.cuts == ()
+        assert self.state() == before
 
-    def newest(self) -> dict[bytes, bytes]:
-        found: dict[str, str | None] = {}
-        for offset in sorted(self.told):
-            found.update([self.told[offset]])
-        return {key.encode(): value.encode() for key, value in found.items() if value is not None}
+    # --- what holds after each step -----------------------------------------------------------------------------------
+    def state(self) -> tuple[int, int | None, dict[int, int]]:
+        """Where the log ends, its first undecided offset, and the last sequence number of each producer."""
+        state = self.log.end.producers
+        sequences = {each: entry.batches[-1].last_sequence for each, entry in state.producers.items() if entry.batches}
+        return self.log.end_offset, state.first_undecided_offset, sequences
+
+    @property
+    def last_stable(self) -> int:
+        return min([self.log.end_offset, *(rows[0][0] for rows in self.open.values())])
 
     def check(self) -> None:
-        self.end()
-        assert table(self.log) == self.newest()
-        aborted = self.log.reader.aborted_transactions(0, self.log.end_offset)
-        for record in records(self.log, aborted=aborted):
-            assert record.key is not None
-            value = None if record.value is None else record.value.decode()
-            assert self.told[record.offset] == (record.key.decode(), value)
-        ends = [header.last_offset for _, header in headers(memoryview(read_all(self.log)))]
+        last_stable = self.last_stable
+        assert self.log.end.producers.first_undecided_offset == (last_stable if self.open else None)
+        expected: dict[str, str] = {}
+        for offset in sorted(self.told):
+            if offset < last_stable:
+                put(expected, *self.told[offset])
+        content, found = read_all(self.log), dict[str, str]()
+        for record in decode(content, aborted=tuple(self.log.reader.aborted_transactions(0, last_stable))):
+            if record.offset < last_stable:
+                assert record.key is not None
+                row = (record.key.decode(), None if record.value is None else record.value.decode())
+                assert self.told.get(record.offset) == row
+                put(found, *row)
+        assert found == expected
+        ends = [header.last_offset for _, header in headers(memoryview(content))]
         assert ends == sorted(set(ends))
+
+
+def put(table: dict[str, str], key: str, value: str | None) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -109,8 +161,9 @@ def test_a_log_says_what_a_dictionary_says(seed: int) -> None:
     directory = tempfile.mkdtemp()
     try:
         life = Life(seed, directory)
-        steps = [life.plain] * 6 + [life.transactional] * 4 + [life.end] * 2 + [life.clean] * 3 + [life.reopen]
-        for _ in range(60):
+        steps: list[Callable[[], None]] = [*[life.plain] * 6, *[life.transactional] * 5, *[life.end] * 3]
+        steps += [life.clean, life.clean, life.clean, life.reopen]
+        for _ in range(80):
             life.random.choice(steps)()
             life.check()
     finally:
