@@ -57,7 +57,7 @@ def read_clean_point(directory: str, name: str = FILE_NAME) -> CleanPoint | None
         if found["version"] != _VERSION:
             return None
         return CleanPoint(int(found["offset"]), tuple((int(base), int(size)) for base, size in found["segments"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

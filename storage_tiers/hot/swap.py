@@ -204,8 +204,10 @@ def _read(path: str) -> tuple[list[int], int, list[str]]:
         found = json.loads(content)
         if found["version"] != _VERSION:
             raise ValueError(f"version {found['version']}")
+        if not found["bases"]:
+            raise ValueError("no segments")
         return [int(base) for base in found["bases"]], int(found["size"]), [str(suffix) for suffix in found["suffixes"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise StorageError(f"{path} is damaged ({error}); put it back from a copy") from error
 
 

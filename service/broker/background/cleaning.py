@@ -325,7 +325,8 @@ class Cleaning:
             await asyncio.to_thread(swap.prepare)
             # The tier process reads a segment by its name.
             await self._tiering.extensions.ended(partition)
-            if _is_gone(partition, hot):
+            # It may be led elsewhere by now, wait for the store, or not be compacted any more.
+            if _is_gone(partition, hot) or not self._may_clean(partition):
                 raise _Abandoned
             if drops_below == _ALL and self._bucket_may_hold(partition):
                 raise _Abandoned  # what was offloaded meanwhile may have values that these tombstones hid

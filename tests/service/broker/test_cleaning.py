@@ -177,6 +177,30 @@ async def test_a_topic_that_is_made_anew_while_it_is_cleaned_is_left_alone(
     assert abandoned == [[]]
 
 
+async def test_a_topic_that_is_compacted_no_more_keeps_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = Cleaning._exchange
+    ended: list[HotLog] = []
+
+    async def after_a_change(self: Cleaning, *arguments: Any, **named: Any) -> None:
+        hot = led(node).log.hot
+        hot.reconfigure(replace(hot.settings, cleanup_compact=False, cleanup_delete=True))
+        try:
+            await exchange(self, *arguments, **named)
+        finally:
+            ended.append(hot)
+
+    monkeypatch.setattr(Cleaning, "_exchange", after_a_change)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"), ("b", "1"))
+        await closed(node)
+        await until(lambda: bool(ended))
+        assert await offsets(node) == [0, 1, 2]
+        assert not [name for name in os.listdir(led(node).log.hot.directory) if name.endswith(".swap")]
+
+
 async def test_a_cleaner_that_dies_is_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

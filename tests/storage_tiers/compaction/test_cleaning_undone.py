@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_tiers.compaction.clean_point import FILE_NAME, read_clean_point
+from storage_tiers.errors import StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
@@ -156,6 +158,29 @@ def test_a_transaction_that_was_aborted_below_the_dirty_part_hides_no_key_in_it(
         closed(log)
         cleaned_to = clean(log, dirty_start=cleaned_to, now_ms=LATER_MS)
         assert b"a" not in table(log)
+
+
+DAMAGED = [
+    b"",
+    b"[]",
+    b"0",
+    b'{"version":0}',
+    b'{"version":0,"bases":[],"size":1,"offset":1e999,"segments":[],"suffixes":[]}',
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_clean_point_is_none_and_a_damaged_decision_is_named(tmp_path: Path, content: bytes) -> None:
+    log = open_log(tmp_path, settings=SETTINGS)
+    write(log, batch(("a", "1")))
+    closed(log)
+    log.close(clean=True)
+    directory = Path(log.directory)
+    (directory / FILE_NAME).write_bytes(content)
+    assert read_clean_point(log.directory) is None
+    (directory / "00000000000000000000.swap").write_bytes(content)
+    with pytest.raises(StorageError, match=r"\.swap is damaged"):
+        open_log(tmp_path, settings=SETTINGS, clean=True)
 
 
 @pytest.fixture
