@@ -52,7 +52,14 @@ class Wanted(NamedTuple):
     base: int
 
 
-CleanerAnswer = Reached | Wanted | RewrittenSegment | Cleaned | LogError
+class Working(NamedTuple):
+    """The cleaner is alive, and goes on without a word. It says so every BEAT_S."""
+
+
+#: Seconds between two answers of a cleaner at most, while the disk answers.
+BEAT_S = 5.0
+
+CleanerAnswer = Reached | Wanted | Working | RewrittenSegment | Cleaned | LogError
 
 _ERRORS: dict[str, type[LogError]] = {"corrupt": CorruptRecord, "storage": StorageError}
 
@@ -111,6 +118,8 @@ def decode_order(line: bytes) -> CleanOrder:
 def encode_answer(answer: CleanerAnswer) -> bytes:
     if isinstance(answer, Reached):
         return _line({"reached": answer.offset})
+    if isinstance(answer, Working):
+        return _line({"working": True})
     if isinstance(answer, Wanted):
         return _line({"wanted": answer.base})
     if isinstance(answer, RewrittenSegment):
@@ -125,6 +134,8 @@ def decode_answer(line: bytes) -> CleanerAnswer:
     said = json.loads(line)
     if "reached" in said:
         return Reached(said["reached"])
+    if "working" in said:
+        return Working()
     if "wanted" in said:
         return Wanted(said["wanted"])
     if "rewritten" in said:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
@@ -24,10 +25,12 @@ from storage_tiers import events
 from storage_tiers.clock import Clock, SystemClock
 from storage_tiers.compaction.batches import Policy
 from storage_tiers.compaction.messages import (
+    BEAT_S,
     CleanerAnswer,
     CleanOrder,
     Reached,
     Wanted,
+    Working,
     decode_order,
     decode_path,
     encode_answer,
@@ -57,18 +60,48 @@ class Throttle:
             self._wait(ahead_s)
 
 
+class Pulse:
+    """Calls `say` every BEAT_S, as long as there is work or a wait."""
+
+    def __init__(self, say: Callable[[], None], clock: Clock, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._say = say
+        self._clock = clock
+        self._sleep = sleep
+        self._due_ms = clock.steady_ms() + _BEAT_MS
+
+    def beat(self) -> None:
+        now = self._clock.steady_ms()
+        if now >= self._due_ms:
+            self._due_ms = now + _BEAT_MS
+            self._say()
+
+    def wait(self, seconds: float) -> None:
+        while seconds > 0:
+            self._sleep(min(seconds, BEAT_S))
+            self.beat()
+            seconds -= BEAT_S
+
+
+_BEAT_MS = int(BEAT_S * 1000)
+
+
 def run(order: CleanOrder, answer: Callable[[CleanerAnswer], None], go_on: Callable[[], bytes], clock: Clock) -> None:
     """Carries out one order. `go_on` waits for the broker's word after each answer but the last."""
     cleaning = order.cleaning
     records = cleaning.segments[-1].end - cleaning.dirty_start
     keys = offset_map(records, order.map_bytes, order.map_load, order.key)
-    throttle = Throttle(order.bytes_per_second, clock, threading.Event().wait)
+    pulse = Pulse(lambda: answer(Working()), clock)
+    throttle = Throttle(order.bytes_per_second, clock, pulse.wait)
+
+    def spend(size: int) -> None:
+        pulse.beat()
+        throttle.spend(size)
 
     def bring(source: SourceSegment) -> str:
         answer(Wanted(source.base))
         return decode_path(go_on())
 
-    rewriter = Rewriter(OsFiles(), cleaning, keys, throttle.spend, bring if cleaning.is_remote else None)
+    rewriter = Rewriter(OsFiles(), cleaning, keys, spend, bring if cleaning.is_remote else None)
     try:
         reached = rewriter.read_keys()
         answer(Reached(reached))

@@ -13,6 +13,7 @@ from storage_tiers.compaction.messages import (
     CleanerAnswer,
     CleanOrder,
     Wanted,
+    Working,
     decode_answer,
     encode_order,
     encode_path,
@@ -21,6 +22,9 @@ from storage_tiers.errors import LogError, StorageError
 
 #: Seconds that the process has to end once its socket is closed.
 GRACE_S = 5.0
+#: Seconds without an answer after which it counts as hung: it says every BEAT_S that it works, but a sync of a large file may
+#: take long.
+SILENCE_S = 120.0
 
 
 class CleanerProcess:
@@ -44,7 +48,12 @@ class CleanerProcess:
         while True:
             try:
                 await self._writer.drain()
-                line = await self._reader.readline()
+                async with asyncio.timeout(SILENCE_S):
+                    line = await self._reader.readline()
+            except TimeoutError:
+                raise StorageError(
+                    f"the cleaner process has not answered for {SILENCE_S:.0f} s; the node ends it and starts it again"
+                ) from None
             except ConnectionError:
                 line = b""
             if not line.endswith(b"\n"):
@@ -52,6 +61,8 @@ class CleanerProcess:
             answer = decode_answer(line)
             if isinstance(answer, LogError):
                 raise answer
+            if isinstance(answer, Working):
+                continue
             if isinstance(answer, Wanted):
                 assert bring is not None
                 self._writer.write(encode_path(await bring(answer.base)))

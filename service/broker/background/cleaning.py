@@ -43,7 +43,7 @@ from storage_tiers.errors import LogError, StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.segment import SegmentInfo
-from storage_tiers.hot.swap import RewrittenSegment
+from storage_tiers.hot.swap import RewrittenSegment, SegmentSwap
 from storage_tiers.policy.compaction import CleaningLimits, CleaningPlan, plan_cleaning
 from storage_tiers.policy.segments import Now
 from storage_tiers.records.batch import HEADER_BYTES, read_header
@@ -328,13 +328,20 @@ class Cleaning:
             # It may be led elsewhere by now, wait for the store, or not be compacted any more.
             if _is_gone(partition, hot) or not self._may_clean(partition):
                 raise _Abandoned
-            if drops_below == _ALL and self._bucket_may_hold(partition):
-                raise _Abandoned  # what was offloaded meanwhile may have values that these tombstones hid
-            if not hot.finish_swap(swap, new):
+            if self._hidden_below(partition) < drops_below:
+                raise _Abandoned  # the bucket may have values by now that these tombstones hid
+            if not self._finished(partition, swap, new):
                 raise _Abandoned
             await asyncio.to_thread(swap.settle)
         except _Abandoned:
             await asyncio.to_thread(swap.end)
+            raise
+
+    def _finished(self, partition: Partition, swap: SegmentSwap, new: RewrittenSegment) -> bool:
+        try:
+            return partition.log.hot.finish_swap(swap, new)
+        except StorageError as error:
+            partition.fail(error)  # some files have their new names: only a start puts that right
             raise
 
     async def _note(self, partition: Partition, hot: HotLog, reached: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,13 @@ import pytest
 from grpc_api.contract.groups import OffsetFetch
 from service.broker.background.cleaning import Cleaning
 from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Use
 from storage_tiers.child_process import Started, start_child
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.compaction.clean_point import FILE_NAME
+from storage_tiers.errors import StorageError
+from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.swap import RewrittenSegment, SegmentSwap
 from storage_tiers.records.decoder import Record
@@ -223,6 +228,57 @@ async def test_a_cleaner_that_dies_is_started_again(
         assert await offsets(node) == [1]
     assert len(started) >= 2
     assert "the cleaner process ended" in caplog.text
+
+
+async def test_a_cleaner_that_hangs_is_ended_and_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.broker.background.cleaning.RETRY_MS", 1)
+    monkeypatch.setattr("service.broker.background.cleaner_process.SILENCE_S", 2.0)
+    started: list[int] = []
+
+    async def paused_at_first(module: str, arguments: Sequence[str]) -> Started:
+        made = await start_child(module, arguments)
+        assert made.process.process_id is not None
+        started.append(made.process.process_id)
+        if len(started) == 1:
+            os.kill(started[0], signal.SIGSTOP)
+        return made
+
+    monkeypatch.setattr("service.broker.background.cleaner_process.start_child", paused_at_first)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"))
+        await closed(node)
+        await until(lambda: cleaned_to(node) == 2)
+        assert await offsets(node) == [1]
+    assert len(started) >= 2
+    assert "the cleaner process has not answered for 2 s" in caplog.text
+
+
+async def test_an_exchange_that_the_disk_refuses_half_way_ends_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of the files have their new names; the next start completes it."""
+    rename = OsFiles.rename
+
+    def refuses(self: OsFiles, source: str, target: str) -> None:
+        if source.endswith(".index.cleaned"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(self, source, target)
+
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        monkeypatch.setattr(OsFiles, "rename", refuses)
+        await put(node, ("a", "1"), ("a", "2"), ("b", "1"))
+        await closed(node)
+        await until(lambda: led(node).life.refusal(Use.WRITE) is not None)
+        with pytest.raises(StorageError, match="restart the node"):
+            await put(node, ("c", "1"))
+        monkeypatch.setattr(OsFiles, "rename", rename)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        assert table(await node.read_all("t")) == {"a": "2", "b": "1"}
+        await put(node, ("c", "1"))
 
 
 # --- beside the bucket ------------------------------------------------------------------------------------------------

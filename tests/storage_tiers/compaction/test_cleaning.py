@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_tiers.compaction.process import Pulse, Throttle
 from storage_tiers.compaction.rewriter import MOST_SOURCES
 from storage_tiers.errors import CorruptRecord, StorageError
 from storage_tiers.files import OsFiles
@@ -29,6 +30,7 @@ from tests.storage_tiers.compaction.support import (
     write,
 )
 from tests.storage_tiers.hot.support import START_MS, marker, open_log, read_all
+from tests.support.clock import ManualClock
 
 SETTINGS = LogSettings(segment_bytes=100_000, index_interval_bytes=100)
 
@@ -362,3 +364,15 @@ def test_a_damaged_decision_is_named_and_put_back_from_a_copy(tmp_path: Path) ->
         open_log(tmp_path, settings=SETTINGS)
     decision.write_bytes(content)
     assert pairs(open_log(tmp_path, settings=SETTINGS)) == [(1, "b", "1"), (2, "a", "2")]
+
+
+def test_a_throttled_cleaner_says_that_it_works() -> None:
+    clock, said = ManualClock(START_MS), list[int]()
+    began = clock.steady_ms()
+    pulse = Pulse(lambda: said.append(clock.steady_ms() - began), clock, lambda seconds: clock.advance(seconds))
+    throttle = Throttle(100, clock, pulse.wait)
+    throttle.spend(1_200)  # 12 s worth
+    assert said == [5_000, 10_000]
+    assert clock.steady_ms() - began == 12_000
+    pulse.beat()
+    assert len(said) == 2
