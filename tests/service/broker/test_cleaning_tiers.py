@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.sdk.cold import ColdBucket
+from service.fsck.bucket import FsckScope
+from service.fsck.bucket import check_bucket as fsck
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.stores.memory import MemoryStore
 from tests.service.broker.support import Running, running, until
-from tests.service.broker.test_cleaning import COMPACTED, EAGER, closed, led, put, store, table
+from tests.service.broker.test_cleaning import COMPACTED, EAGER, closed, led, put, table
+from tests.support.faulty_store import FaultyStore
 
 KEYS = [f"k{number}" for number in range(8)]
 
@@ -52,15 +58,28 @@ class Life:
         assert table(await self.node.read_all("t")) == self.newest
 
 
-async def check_bucket(path: Path, bucket: object, cluster_id: str, newest: Mapping[str, str]) -> None:
-    async with running(path, bucket, take_over=cluster_id, broker={"log.cleaner.enable": "false"}) as node:  # type: ignore[arg-type]
+def in_bucket(memory: MemoryStore, cluster_id: str) -> dict[str, str]:
+    """The table as the SDK reads it without a broker."""
+    found: dict[str, str] = {}
+    for message in ColdBucket(memory.blocking(), cluster_id).read("t"):
+        assert message.key is not None
+        if message.value is None:
+            found.pop(message.key.decode(), None)
+        else:
+            found[message.key.decode()] = message.value.decode()
+    return found
+
+
+async def check_bucket(path: Path, bucket: FaultyStore, cluster_id: str, newest: Mapping[str, str]) -> None:
+    async with running(path, bucket, take_over=cluster_id, broker={"log.cleaner.enable": "false"}) as node:
         await until(lambda: not led(node).is_recovering)
         assert table(await node.read_all("t")) == newest
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_both_tiers_say_what_a_dictionary_says(tmp_path: Path, seed: int) -> None:
-    bucket, life = store(), Life(seed)
+    memory, life = MemoryStore(SystemClock()), Life(seed)
+    bucket = FaultyStore(memory)
     steps = [life.write] * 12 + [life.close] * 2 + [life.seal] * 2 + [life.evict] + [life.read] * 2
     for _ in range(3):
         async with running(tmp_path / "data", bucket, broker=EAGER) as life.node:
@@ -71,4 +90,8 @@ async def test_both_tiers_say_what_a_dictionary_says(tmp_path: Path, seed: int) 
             await life.read()
             await life.node.seal("t")
             await life.read()
+            await life.node.node.work.topic_files.tick()
+        assert in_bucket(memory, life.node.node.cluster_id) == life.newest
+        report = fsck(memory.blocking(), FsckScope(), now_ms=SystemClock().unix_ms())
+        assert [finding for finding in report.findings if finding.damage] == []
     await check_bucket(tmp_path / "new", bucket, life.node.node.cluster_id, life.newest)
