@@ -21,7 +21,8 @@ from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.cold.read.recently_corrupt import CORRUPT_S
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
-from storage_tiers.records.batch import headers
+from storage_tiers.records.batch import headers, read_header
+from storage_tiers.records.builder import assemble
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, TimestampOffset
 from tests.storage_tiers.cold.support import IDS, segment_of
@@ -94,6 +95,21 @@ async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
             first = next(iter(headers(data)))[1]
             assert len(data) >= max(first.size, min(100_000, len(content) - start) - 4 * MIB)
             assert len(data) <= max(first.size, 100_000)
+
+
+async def test_segments_that_compaction_left_without_a_record_are_passed_over(tmp_path: Path) -> None:
+    """A consumer takes an answer without a record for one that its limit cut short."""
+    async with broker(tmp_path) as b:
+        first, last = batch(0, 10), batch(30, 10)
+        header = read_header(batch(10, 10))
+        emptied = assemble(header._replace(attributes=0, base_timestamp=-1, count=0), b"")
+        await b.offload(first, 0, 10)
+        await b.offload(emptied, 10, 20)
+        await b.offload(assemble(header._replace(base_offset=20, attributes=0, count=0), b""), 20, 30)
+        manifest = await b.offload(last, 30, 40)
+        assert [segment.records for segment in manifest.segments] == [10, 0, 0, 10]
+        for offset in (10, 19, 25, 30):
+            assert taken(await read(b.reader(), manifest, offset, 100)) == last
 
 
 async def test_a_scan_has_no_gap_and_no_repeat_across_segments_and_chunks(tmp_path: Path) -> None:
