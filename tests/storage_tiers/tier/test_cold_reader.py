@@ -100,12 +100,10 @@ async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
 async def test_segments_that_compaction_left_without_a_record_are_passed_over(tmp_path: Path) -> None:
     """A consumer takes an answer without a record for one that its limit cut short."""
     async with broker(tmp_path) as b:
-        first, last = batch(0, 10), batch(30, 10)
-        header = read_header(batch(10, 10))
-        emptied = assemble(header._replace(attributes=0, base_timestamp=-1, count=0), b"")
-        await b.offload(first, 0, 10)
-        await b.offload(emptied, 10, 20)
-        await b.offload(assemble(header._replace(base_offset=20, attributes=0, count=0), b""), 20, 30)
+        header, last = read_header(batch(10, 10)), batch(30, 10)
+        await b.offload(batch(0, 10), 0, 10)
+        for base in (10, 20):
+            await b.offload(assemble(header._replace(base_offset=base, attributes=0, count=0), b""), base, base + 10)
         manifest = await b.offload(last, 30, 40)
         assert [segment.records for segment in manifest.segments] == [10, 0, 0, 10]
         for offset in (10, 19, 25, 30):
