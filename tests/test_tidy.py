@@ -216,6 +216,22 @@ def test_pure_modules_name_nothing_impure() -> None:
 
 
 # --- the rules find what they forbid -------------------------------------------------------------------------------------
+def forks(tree: ast.AST) -> bool:
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    options = {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+    return "fork" in names or "preexec_fn" in options
+
+
+def test_nothing_forks_without_exec() -> None:
+    """A forked child runs Python among the locks of threads it does not have; gRPC's handlers abort it now and then."""
+    assert [path for path, tree in trees().items() if forks(tree)] == []
+
+
+@pytest.mark.parametrize("source", ["import os\npid = os.fork()", "run(['x'], preexec_fn=lambda: os.nice(3))"])
+def test_a_fork_is_found(source: str) -> None:
+    assert forks(ast.parse(source))
+
+
 def test_a_long_function_is_found() -> None:
     lines = "\n".join(["    pass"] * (MOST_LINES_OF_A_FUNCTION - 1))
     assert functions_too_long(ast.parse(f"class C:\n  async def just(self):\n{lines}\n")) == []

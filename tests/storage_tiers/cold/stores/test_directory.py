@@ -102,20 +102,31 @@ def test_deleting_beside_writers_removes_no_directory_under_them(tmp_path: Path)
     assert not (tmp_path / "a").exists(), "directories left empty are removed"
 
 
-class _KillAtFsync(OsFiles):
-    def fsync(self, fd: int) -> None:
+#: Both run in a process of their own by exec, not by fork: a worker's threads may be in gRPC, which aborts a forked child.
+_KILLED_AT_FSYNC = """
+import os, signal, sys
+from storage_tiers.cold.stores.directory import BlockingDirectoryStore
+from storage_tiers.files import OsFiles
+class KillAtFsync(OsFiles):
+    def fsync(self, fd):
         os.kill(os.getpid(), signal.SIGKILL)
+BlockingDirectoryStore(sys.argv[1], KillAtFsync()).put("topics/a/0.log", b"new" * 1000)
+"""
+_HOLDER = """
+import signal, sys
+from storage_tiers.cold.stores.directory import BlockingDirectoryStore
+from storage_tiers.files import OsFiles
+with BlockingDirectoryStore(sys.argv[1], OsFiles())._locked("root.json"):
+    print("held", flush=True)
+    signal.pause()
+"""
 
 
 def test_a_killed_writer_leaves_an_unfinished_upload(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     before = store.put("topics/a/0.log", b"old")
-    pid = os.fork()
-    if pid == 0:
-        new_store(tmp_path, _KillAtFsync()).put("topics/a/0.log", b"new" * 1000)
-        os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status)
+    writer = subprocess.run([sys.executable, "-c", _KILLED_AT_FSYNC, str(tmp_path)])
+    assert writer.returncode == -signal.SIGKILL
     assert store.head("topics/a/0.log") == before
     (upload,) = store.unfinished_uploads("topics/")
     assert upload.key == "topics/a/0.log"
@@ -128,20 +139,16 @@ def test_a_killed_writer_leaves_an_unfinished_upload(tmp_path: Path) -> None:
 def test_a_process_that_dies_with_a_lock_gives_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store(tmp_path)
     store.put("root.json", b"old")
-    holder = os.fork()
-    if holder == 0:
-        with store._locked("root.json"):
-            (tmp_path / "%locks" / "held").touch()
-            signal.pause()
-        os._exit(1)
-    while not (tmp_path / "%locks" / "held").exists():
-        os.sched_yield()
     monkeypatch.setattr(directory, "LOCK_TRIES", 3)
-    with pytest.raises(TierUnavailable, match="holds the lock"):
-        store.put("root.json", b"new")
-    assert list(store.unfinished_uploads("")) == []
-    os.kill(holder, signal.SIGKILL)
-    os.waitpid(holder, 0)
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            with pytest.raises(TierUnavailable, match="holds the lock"):
+                store.put("root.json", b"new")
+            assert list(store.unfinished_uploads("")) == []
+        finally:
+            holder.kill()
     store.put("root.json", b"new")
     assert store.get("root.json").data == b"new"
 
