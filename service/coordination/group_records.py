@@ -10,9 +10,10 @@ protocols (types 3 and up); they are `UnknownKey`, which a reader passes over.
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
-from service.coordination.record_fields import FieldReader, FieldWriter
+from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, too_long
 from storage_tiers.types import TopicId
 
 #: Types of keys. Both of the first two mean a committed offset; Kafka wrote type 0 before 0.9.
@@ -21,6 +22,12 @@ _LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2
 _OFFSET_VERSION, _GROUP_VERSION, _FLEXIBLE_FROM = 4, 3, 4
 _TOPIC_ID_TAG = 0
 NO_TOPIC_ID = TopicId(bytes(16))
+#: Beginnings of an offset's key (type, length of the group) and value (version, offset, leader epoch).
+_OFFSET_KEY, _OFFSET_VALUE = struct.Struct(">hH"), struct.Struct(">hqi")
+_LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
+#: Metadata whose compact length has one byte.
+_SHORT = 0x7E
+_NO_TAGS = b"\x00"
 
 
 class OffsetKey(NamedTuple):
@@ -90,15 +97,27 @@ class GroupMetadata(NamedTuple):
 
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
     """ValueError if a name is longer than 32,767 bytes."""
-    if isinstance(key, GroupKey):
-        writer = FieldWriter(_GROUP)
-        writer.string(key.group)
-    else:
-        writer = FieldWriter(_OFFSET)
-        writer.string(key.group)
-        writer.string(key.topic)
-        writer.int32(key.partition)
+    if isinstance(key, OffsetKey):
+        return encode_offset_key(key.group, key.topic, key.partition)
+    writer = FieldWriter(_GROUP)
+    writer.string(key.group)
     return bytes(writer.data)
+
+
+def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
+    """The key of a committed offset. Each commit has one, so no `FieldWriter` is made for it."""
+    name, topic_name = group.encode(), topic.encode()
+    if len(name) > MAX_STRING_BYTES or len(topic_name) > MAX_STRING_BYTES:
+        raise too_long(max(len(name), len(topic_name)))
+    return b"".join(
+        (
+            _OFFSET_KEY.pack(_OFFSET, len(name)),
+            name,
+            _LENGTH.pack(len(topic_name)),
+            topic_name,
+            _PARTITION.pack(partition),
+        )
+    )
 
 
 def decode_key(data: bytes) -> GroupRecordKey:
@@ -117,6 +136,18 @@ def decode_key(data: bytes) -> GroupRecordKey:
 
 def encode_offset(value: CommittedOffset) -> bytes:
     """Version 4, or 1 where the commit has an expiry of its own, as in Kafka. ValueError if the metadata does not fit."""
+    if value.expire_timestamp == -1 and value.topic_id == NO_TOPIC_ID and len(value.metadata) <= _SHORT:
+        metadata = value.metadata.encode()
+        if len(metadata) <= _SHORT:  # as most; no `FieldWriter` is made for them
+            return b"".join(
+                (
+                    _OFFSET_VALUE.pack(_OFFSET_VERSION, value.offset, value.leader_epoch),
+                    bytes((len(metadata) + 1,)),
+                    metadata,
+                    _TIMESTAMP.pack(value.commit_timestamp),
+                    _NO_TAGS,
+                )
+            )
     version = 1 if value.expire_timestamp != -1 else _OFFSET_VERSION
     writer = FieldWriter(version, flexible=version >= _FLEXIBLE_FROM)
     writer.int64(value.offset)

@@ -22,7 +22,11 @@ _INT8, _INT16, _INT32, _INT64 = (struct.Struct(f">{code}") for code in "bhiq")
 #: Bytes of the longest unsigned varint of 32 bits.
 _MAX_VARINT_BYTES = 5
 #: Longest string in a version that is not flexible: its length is an int16.
-_MAX_STRING = (1 << 15) - 1
+MAX_STRING_BYTES = (1 << 15) - 1
+
+
+def too_long(size: int) -> ValueError:
+    return ValueError(f"a string of {size} bytes does not fit; at most {MAX_STRING_BYTES} do")
 
 
 class FieldReader:
@@ -159,8 +163,8 @@ class FieldWriter:
             self._compact_length(content)
         elif content is None:
             self.data += b"\xff\xff"
-        elif len(content) > _MAX_STRING:
-            raise ValueError(f"a string of {len(content)} bytes does not fit; at most {_MAX_STRING} do")
+        elif len(content) > MAX_STRING_BYTES:
+            raise too_long(len(content))
         else:
             self.data += _INT16.pack(len(content))
         if content is not None:

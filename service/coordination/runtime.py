@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from grpc_api.contract.caller import Caller
@@ -39,8 +40,9 @@ from storage_tiers.errors import (
     RequestTimedOut,
 )
 from storage_tiers.records.batch import headers
-from storage_tiers.records.builder import ControlKind, NewRecord, build_batch
+from storage_tiers.records.builder import ControlKind, build_written_batch
 from storage_tiers.records.decoder import decode_batch, decode_control
+from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 
@@ -141,9 +143,9 @@ class ShardHost(Generic[State]):
         self._answers: deque[tuple[int, object, object]] = deque()
         #: Requests without an answer.
         self._waiting: set[asyncio.Future[Any]] = set()
-        #: The next tick, and the loop's time of it.
+        #: The next tick, and the deadline that it was planned for.
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
+        self._planned_ms = 0
         #: The loop's time before which no session ends.
         self._resumes_s = 0.0
 
@@ -231,13 +233,12 @@ class ShardHost(Generic[State]):
             self._append(self._encoded(some, producer), through)
 
     def _encoded(self, records: list[CoordinatorRecord], producer: TransactionalProducer | None) -> bytes:
-        now_ms = self._clock.unix_ms()
-        rows = [NewRecord(record.key, record.value, (), now_ms) for record in records]
+        now_ms, writer = self._clock.unix_ms(), RecordWriter()
+        for key, value in records:
+            writer.append(key, value, NO_HEADERS, now_ms)
         if producer is None:
-            return build_batch(rows)
-        return build_batch(
-            rows, producer_id=producer[0], producer_epoch=producer[1], transactional=True, base_sequence=-1
-        )
+            return build_written_batch(writer)
+        return build_written_batch(writer, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
 
     def _append(self, batch: bytes, through: int) -> None:
         try:
@@ -280,16 +281,13 @@ class ShardHost(Generic[State]):
     def _arm(self) -> None:
         """Plans the next tick, no earlier than the end of a pause's grace."""
         due_ms = self._shard.next_deadline_ms()
-        if due_ms is None:
+        if due_ms is None or (self._timer is not None and self._planned_ms <= due_ms):
             return
         now_ms, now_s = self._clock.steady_ms(), self._loop.time()
         at_s = max(now_s + (due_ms - now_ms) / 1000, now_s, self._resumes_s)
         if self._timer is not None:
-            if self._timer_s <= at_s:
-                return
             self._timer.cancel()
-        # uvloop's handle of a call that is due already does not say when it is.
-        self._timer_s = at_s
+        self._planned_ms = due_ms
         self._timer = self._loop.call_at(at_s, self._tick, now_ms + int((at_s - now_s) * 1000))
 
     def _tick(self, planned_ms: int) -> None:
@@ -448,11 +446,20 @@ class CoordinatorRuntime(Generic[State]):
 def partition_of(name: str, partitions: int) -> int:
     """The partition that keeps a group or a transactional id: Java's `String.hashCode` without its sign, modulo the number of
     partitions, as in every version of Kafka."""
+    return _hash_code(name) % partitions if len(name) > LONGEST_KEPT_NAME else _kept_hash_code(name) % partitions
+
+
+def _hash_code(name: str) -> int:
     raw = name.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(raw), 2):
         code = (31 * code + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
-    return (code & 0x7FFFFFFF) % partitions
+    return code & 0x7FFFFFFF
+
+
+#: Names whose hash codes are kept, and the characters that a kept one has at most: a busy group is asked for with each commit.
+KEPT_NAMES, LONGEST_KEPT_NAME = 10_000, 100
+_kept_hash_code = lru_cache(KEPT_NAMES)(_hash_code)
 
 
 def _batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:

@@ -103,6 +103,7 @@ def build_written_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = layout.NO_SEQUENCE,
+    transactional: bool = False,
 ) -> bytes:
     """One batch of a writer's records (at least one) at base offset 0."""
     if not records.count:
@@ -113,7 +114,7 @@ def build_written_batch(
         NO_EPOCH,
         layout.CURRENT_MAGIC,
         0,
-        codec,
+        codec | (layout.TRANSACTIONAL_MASK if transactional else 0),
         records.count - 1,
         records.base_timestamp,
         records.max_timestamp,

@@ -126,7 +126,8 @@ class GroupService:
         known, refusals = self._resolved(request.topics)
         if not known:  # as in Kafka no group is made for it
             return _known(_with_refusals(request.topics, OffsetsCommitted(()), refusals))
-        answer = self._ask(request._replace(topics=known), caller, producer)
+        kept = request if known == request.topics else request._replace(topics=known)
+        answer = self._ask(kept, caller, producer)
         return _then(answer, lambda done: _with_refusals(request.topics, done, refusals)) if refusals else answer
 
     def fetch_offsets(self, request: OffsetFetch) -> asyncio.Future[OffsetsFetched]:
@@ -209,7 +210,8 @@ class GroupService:
                 else:
                     kept.append(commit)
             if name is not None and kept:
-                known.append(asked._replace(topic=name, partitions=kept))
+                whole = asked.topic_id is None and len(kept) == len(asked.partitions)
+                known.append(asked if whole else asked._replace(topic=name, partitions=kept))
         return known, refusals
 
     def _named(self, asked: TopicPartitionIndexes) -> TopicPartitionIndexes:

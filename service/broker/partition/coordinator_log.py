@@ -31,10 +31,10 @@ class PartitionLog:
         return self._partition.log.hot.settings.max_message_bytes
 
     def append(self, batch: bytes) -> Appended:
-        partition, view = self._partition, memoryview(batch)
-        if read_header(batch).transactional:
-            return partition.append_coordinated(view)
-        try:
+        partition, view, header = self._partition, memoryview(batch), read_header(batch)
+        if header.transactional or header.size <= partition.log.hot.settings.kept_bytes:
+            return partition.append_coordinated(view, header)
+        try:  # the topic's configs ask for a codec or an append time, or the batch is large
             return partition.append(view)
         except TakesLong:
             # The batch is ours, uncompressed and bounded by `max.message.bytes`: a thread would cost more than it saves.

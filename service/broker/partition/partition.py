@@ -350,7 +350,7 @@ class Partition:
             coordinator_epoch=coordinator_epoch,
             timestamp=self._clock.unix_ms(),
         )
-        return self.append_coordinated(memoryview(batch))
+        return self.append_coordinated(memoryview(batch), read_header(batch))
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer's transaction has begun here, under this epoch."""
@@ -363,10 +363,10 @@ class Partition:
         if not producers.is_in_transaction(producer_id, epoch):
             self.verifications.check(producer_id, epoch)
 
-    def append_coordinated(self, batch: memoryview) -> Appended:
-        """Appends a coordinator's batch in a client's transaction, which `check_transaction` has passed; it has no sequence."""
+    def append_coordinated(self, batch: memoryview, header: BatchHeader) -> Appended:
+        """Appends a batch that a coordinator built: without sequence, not validated. A client's transaction was checked."""
         self.check_writable()
-        header, now_ms = read_header(batch), self._clock.steady_ms()
+        now_ms = self._clock.steady_ms()
         base = self.log.hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return self._appended(base, header, -1)
 

@@ -27,7 +27,7 @@ from grpc_api.contract.groups import (
     TopicOutcome,
     TxnOffsetCommit,
 )
-from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, OffsetKey, encode_key, encode_offset
+from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, encode_offset_key
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets
@@ -120,7 +120,7 @@ class GroupOffsets:
                         self._offsets.write_in_transaction(producer_id, group, key, value, order)
                     else:
                         self._offsets.write(group, key, value, order)
-                    outcome.write(encode_key(OffsetKey(group, *key)), encode_offset(value))
+                    outcome.write(encode_offset_key(group, topic.topic, each.partition), encode_offset(value))
                     order += 1
                 outcomes.append(PartitionOutcome(each.partition, error))
             answered.append(TopicOutcome(topic.topic, outcomes, topic.topic_id))
@@ -194,7 +194,7 @@ class GroupOffsets:
     def remove(self, group: str, partition: TopicPartition, order: int, outcome: Outcome) -> None:
         """Adds the tombstone of one offset."""
         self._offsets.write(group, partition, None, order)
-        outcome.write(encode_key(OffsetKey(group, *partition)), None)
+        outcome.write(encode_offset_key(group, *partition), None)
 
     def remove_all(self, group: str, order: int, outcome: Outcome) -> None:
         """Adds the tombstones of all offsets of a group."""
@@ -212,7 +212,7 @@ class GroupOffsets:
                 continue
             lowered = value._replace(offset=end, leader_epoch=NO_EPOCH)
             self._offsets.write(group, partition, lowered, order)
-            outcome.write(encode_key(OffsetKey(group, *partition)), encode_offset(lowered))
+            outcome.write(encode_offset_key(group, *partition), encode_offset(lowered))
             topic, number = partition
             outcome.note(
                 "group.offset_lowered", group=group, topic=topic, partition=number, offset=value.offset, end=end

@@ -94,27 +94,28 @@ class GroupShard:
     def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         """The answer to `waiter` may belong to a later outcome."""
         outcome = Outcome()
-        known = event.group in self._groups.groups
-        kept = self._kept_bytes(event.group)
+        before = self._groups.groups.get(event.group)
+        kept = 0 if before is None else before.kept_bytes
         match event:
+            case Heartbeat():
+                outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
+            case OffsetCommit():
+                outcome.answer(waiter, self._offsets.commit(event, self.written, now_ms, outcome))
             case JoinGroup():
                 self._groups.join(event, caller, waiter, now_ms, outcome)
             case SyncGroup():
                 self._groups.sync(event, waiter, now_ms, outcome)
-            case Heartbeat():
-                outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
             case LeaveGroup():
                 outcome.answer(waiter, self._groups.leave(event, now_ms, outcome))
-            case OffsetCommit():
-                outcome.answer(waiter, self._offsets.commit(event, self.written, now_ms, outcome))
             case TxnOffsetCommit():
                 outcome.answer(waiter, self._offsets.commit_in_transaction(event, self.written, now_ms, outcome))
             case OffsetDelete():
                 outcome.answer(waiter, self._offsets.delete(event, self.written, outcome))
             case DeleteGroup():
                 outcome.answer(waiter, self._delete(event.group, outcome))
-        self._memory.used_bytes += self._kept_bytes(event.group) - kept
-        if not known and event.group in self._groups.groups:
+        after = self._groups.groups.get(event.group)
+        self._memory.used_bytes += (0 if after is None else after.kept_bytes) - kept
+        if before is None and after is not None:
             self._uncommitted[event.group] = self.written
         self.written += len(outcome.records)
         return outcome

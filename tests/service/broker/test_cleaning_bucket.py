@@ -12,6 +12,7 @@ from service.broker.partition.partition import Partition
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import ControlKind
 from tests.service.broker.support import Running, manifest_of, running, until
 from tests.service.broker.test_cleaning import COMPACTED, EAGER, cleaning, closed, led, put, store, table
@@ -59,9 +60,9 @@ async def test_a_rewritten_segment_has_the_state_and_the_aborted_transactions_of
         for number in range(20):
             producer = number % 3
             made = batch(("a", f"{number}" * 40), producer=(producer, 0, number // 3), transactional=True)
-            led(node).append_coordinated(memoryview(made))
+            led(node).append_coordinated(memoryview(made), read_header(made))
             kind = ControlKind.ABORT if number % 2 else ControlKind.COMMIT
-            led(node).append_coordinated(memoryview(marker(kind, producer)))
+            led(node).append_coordinated(memoryview(end := marker(kind, producer)), read_header(end))
             await node.seal("t")
         await until(lambda: bucket_cleaned_to(node) >= 36)
         manifest = await manifest_of(led(node))

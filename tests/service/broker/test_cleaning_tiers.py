@@ -17,7 +17,7 @@ from service.fsck.bucket import FsckScope
 from service.fsck.bucket import check_bucket as fsck
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.records.batch import headers
+from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import Record, decode
 from storage_tiers.types import TopicPartition
@@ -63,7 +63,7 @@ class Life:
         producer = self.random.choice(list(self.sequences))
         pairs, base = self.pairs(), led(self.node).log.hot.end_offset
         made = batch(*pairs, producer=(producer, 0, self.sequences[producer]), transactional=True)
-        led(self.node).append_coordinated(memoryview(made))
+        led(self.node).append_coordinated(memoryview(made), read_header(made))
         self.sequences[producer] += len(pairs)
         self.open.setdefault(producer, {}).update(enumerate(pairs, base))
 
@@ -71,7 +71,7 @@ class Life:
         """Commits or aborts the open transactions."""
         for producer in list(self.open):
             kind = self.random.choice(list(ControlKind))
-            led(self.node).append_coordinated(memoryview(marker(kind, producer)))
+            led(self.node).append_coordinated(memoryview(end := marker(kind, producer)), read_header(end))
             written = self.open.pop(producer)
             if kind is ControlKind.COMMIT:
                 self.told.update(written)

@@ -35,7 +35,7 @@ from storage_tiers.errors import (
     TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
 )
-from storage_tiers.records.batch import headers
+from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import TopicPartition
@@ -90,7 +90,7 @@ def led(node: Running, partition: TopicPartition) -> Partition:
 def write(node: Running, partition: TopicPartition, producer: ProducerIdAndEpoch, sequence: int = 0) -> None:
     """A record of the producer's open transaction, as its partition has it after the transaction was verified."""
     batch = batch_of(1, producer=(*producer, sequence), transactional=True)
-    led(node, partition).append_coordinated(memoryview(batch))
+    led(node, partition).append_coordinated(memoryview(batch), read_header(batch))
 
 
 async def markers_in(node: Running, partition: TopicPartition) -> list[tuple[ControlKind, int, int]]:
