@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from storage_tiers.compaction.offset_map import OffsetMap
@@ -33,7 +34,7 @@ class LastRecord(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """What holds for one cleaning. Times in ms since 1970. The map reaches to offset `latest`; tombstones and markers at or
     above offset `drops_below` stay."""
@@ -43,6 +44,11 @@ class Policy:
     latest: int
     drops_below: int
     producers: Mapping[int, LastRecord]
+
+    @cached_property
+    def last_offsets(self) -> frozenset[int]:
+        """The last offsets of the batches by which producers' retries are recognised."""
+        return frozenset(last.data_offset for last in self.producers.values())
 
 
 @dataclass(slots=True)

@@ -37,6 +37,10 @@ _SEED_1 = 0x646F72616E646F6D
 _SEED_2 = 0x6C7967656E657261
 _SEED_3 = 0x7465646279746573
 
+# Positions in a batch (records/batch.py), and its header's size.
+_LENGTH, _ATTRIBUTES, _BASE_TIMESTAMP, _MAX_TIMESTAMP, _COUNT = 8, 21, 27, 35, 57
+_HEADER_BYTES = 61
+
 #: Bytes of a slot: two words of hash, then the offset + 1 (0: the slot is empty).
 SLOT_BYTES = 24
 
@@ -59,21 +63,44 @@ class OffsetMap:
         self.at = self.key_at = self.value_at = 0
         self.timestamp_delta = self.offset_delta = 0
         self.key_length = self.value_length = -1
+        self.kept = self.tombstones = self.highest = 0
+        self.pieces: list[tuple[int, int]] = []
 
     def add(self, payload, count, base_offset, start):  # type: ignore[no-untyped-def]
         """Notes the newest offset of each key of an uncompressed batch, of records from offset `start` on. False if a key has
         no room; the keys before it are in the map then. CorruptRecord if the framing is broken."""
-        raw: cython.p_const_uchar = _pointer(payload)
-        total: cython.Py_ssize_t = len(payload)
+        return self.note(_pointer(payload), 0, len(payload), count, base_offset, start)
+
+    def add_batches(self, data, batches, first, start):  # type: ignore[no-untyped-def]
+        """As `add`, for whole batches of `data` from index `first` of `batches`, which are (position, size, base offset …).
+        Returns the index of the first one that is not plain, or that has no room: `add` is for it. CorruptRecord as `add`."""
+        raw: cython.p_const_uchar = _pointer(data)
+        index: cython.Py_ssize_t = first
+        end: cython.Py_ssize_t = len(batches)
+        at: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        base_offset: cython.longlong
+        while index < end:
+            row: tuple[int, ...] = batches[index]
+            at, size, base_offset = row[0], row[1], row[2]
+            if not _is_plain(raw, at):
+                break
+            if not self.note(raw, at + _HEADER_BYTES, at + size, _int32(raw, at + _COUNT), base_offset, start):
+                break
+            index += 1
+        return index
+
+    def note(self, raw, at, end, count, base_offset, start):  # type: ignore[no-untyped-def]
+        """`add` for the records in [at, end) of the bytes."""
         table: cython.ulonglong[::1] = self.table
         fault: cython.int = _SOUND
         is_full: cython.bint = False
         index: cython.longlong = 0
         slot: cython.longlong
-        self.at = 0
+        self.at = at
         with cython.nogil:
             while index < count:
-                fault = self.next_record(raw, total)
+                fault = self.next_record(raw, end)
                 if fault != _SOUND:
                     break
                 if self.key_length >= 0 and base_offset + self.offset_delta >= start:
@@ -97,28 +124,79 @@ class OffsetMap:
 
         A record above offset `latest`, to which the map reaches, stays. Another stays if no newer record has its key and if it
         has a value, or with `keep_tombstones`. A record without a key goes. CorruptRecord if the framing is broken."""
-        raw: cython.p_const_uchar = _pointer(payload)
-        total: cython.Py_ssize_t = len(payload)
+        self.judge(_pointer(payload), 0, len(payload), count, base_offset, latest, keep_tombstones)
+        if self.kept == count:
+            return self.kept, self.tombstones, self.highest, None
+        view = memoryview(payload)
+        stays = b"".join([view[first:last] for first, last in self.pieces])
+        return self.kept, self.tombstones, self.highest, stays
+
+    def keep_batches(self, data, batches, first, end, latest, lasts):  # type: ignore[no-untyped-def]
+        """As `keep`, for whole batches of `data`: those at index `first` to before `end` of `batches`, which are (position,
+        size, base offset, next offset …). (The index of the first one that is not plain, keeps a tombstone, or keeps nothing
+        though its last offset is in `lasts`: `keep` is for it; records that were looked at; bytes of the batches that keep any;
+        a row for each of these).
+
+        A row is (position in the bytes, size, records, next offset, max timestamp, whether it was changed). The CRC-32C of a
+        changed batch is still to be set. CorruptRecord if the framing is broken."""
+        raw: cython.p_const_uchar = _pointer(data)
+        view = memoryview(data)
+        index: cython.Py_ssize_t = first
+        at: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        count: cython.longlong
+        records: cython.longlong = 0
+        base_offset: cython.longlong
+        highest: cython.longlong
+        written = bytearray()
+        rows: list[tuple[int, int, int, int, int, bool]] = []
+        while index < end:
+            row: tuple[int, ...] = batches[index]
+            at, size, base_offset = row[0], row[1], row[2]
+            if not _is_plain(raw, at):
+                break
+            count = _int32(raw, at + _COUNT)
+            self.judge(raw, at + _HEADER_BYTES, at + size, count, base_offset, latest, True)
+            if self.tombstones or (self.kept == 0 and row[3] - 1 in lasts):
+                break
+            begin = len(written)
+            if self.kept == count:
+                written += view[at : at + size]
+                rows.append((begin, size, count, row[3], _int64(raw, at + _MAX_TIMESTAMP), False))
+            elif self.kept:
+                highest = _int64(raw, at + _BASE_TIMESTAMP) + self.highest
+                written += view[at : at + _HEADER_BYTES]
+                for piece in self.pieces:
+                    written += view[piece[0] : piece[1]]
+                stays = len(written) - begin
+                written[begin + _LENGTH : begin + _LENGTH + 4] = (stays - _LENGTH - 4).to_bytes(4, "big")
+                written[begin + _MAX_TIMESTAMP : begin + _MAX_TIMESTAMP + 8] = highest.to_bytes(8, "big", signed=True)
+                written[begin + _COUNT : begin + _COUNT + 4] = self.kept.to_bytes(4, "big")
+                rows.append((begin, stays, self.kept, row[3], highest, True))
+            records += count
+            index += 1
+        return index, records, written, rows
+
+    def judge(self, raw, at, end, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
+        """Sets `kept`, `tombstones`, `highest` and, unless all records stay, `pieces` of the records in [at, end)."""
         fault: cython.int = _SOUND
         index: cython.longlong = 0
-        kept: cython.longlong = 0
-        tombstones: cython.longlong = 0
-        highest: cython.longlong = 0
         begin: cython.Py_ssize_t
         run: cython.Py_ssize_t = -1
         pieces: list[tuple[int, int]] = []
-        self.at = 0
+        self.kept = self.tombstones = self.highest = 0
+        self.at = at
         while index < count:
             begin = self.at
-            fault = self.next_record(raw, total)
+            fault = self.next_record(raw, end)
             if fault != _SOUND:
                 break
             if self.is_kept(raw, base_offset + self.offset_delta, latest, keep_tombstones):
-                if kept == 0 or self.timestamp_delta > highest:
-                    highest = self.timestamp_delta
-                kept += 1
+                if self.kept == 0 or self.timestamp_delta > self.highest:
+                    self.highest = self.timestamp_delta
+                self.kept += 1
                 if self.value_length < 0:
-                    tombstones += 1
+                    self.tombstones += 1
                 if run < 0:
                     run = begin
             elif run >= 0:
@@ -127,12 +205,9 @@ class OffsetMap:
             index += 1
         if fault != _SOUND:
             raise _corrupt(fault, index, base_offset)
-        if kept == count:
-            return kept, tombstones, highest, None
         if run >= 0:
             pieces.append((run, self.at))
-        view = memoryview(payload)
-        return kept, tombstones, highest, b"".join([view[first:last] for first, last in pieces])
+        self.pieces = pieces
 
     def next_record(self, raw, total):  # type: ignore[no-untyped-def]
         """Reads the record at `at` up to its value's length."""
@@ -255,6 +330,33 @@ def _pointer(buffer):  # type: ignore[no-untyped-def]
         return cython.address(buffer[0])
     else:
         return buffer
+
+
+def _is_plain(raw, at):  # type: ignore[no-untyped-def]
+    """Whether the batch has records, and no attribute: codec, append time, transaction, control, delete horizon."""
+    return raw[at + _ATTRIBUTES] == 0 and raw[at + _ATTRIBUTES + 1] == 0 and _int32(raw, at + _COUNT) > 0
+
+
+def _int32(raw, at):  # type: ignore[no-untyped-def]
+    """A signed big-endian number."""
+    number: cython.longlong = _unsigned(raw, at, 4)
+    return number - _TWO_TO_32 if number >> 31 else number
+
+
+def _int64(raw, at):  # type: ignore[no-untyped-def]
+    """A signed big-endian number."""
+    if raw[at] < 0x80:
+        return _unsigned(raw, at, 8)
+    complement: cython.longlong = _MASK - _unsigned(raw, at, 8)
+    return -complement - 1
+
+
+def _unsigned(raw, at, length):  # type: ignore[no-untyped-def]
+    number: cython.ulonglong = 0
+    index: cython.Py_ssize_t
+    for index in range(length):
+        number = number << 8 | raw[at + index]
+    return number
 
 
 def _word(raw, at, length):  # type: ignore[no-untyped-def]

@@ -28,15 +28,17 @@ from storage_tiers.errors import CorruptRecord, StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot import layout
 from storage_tiers.hot.indexes import TimeEntry
-from storage_tiers.hot.scan import read_batches
+from storage_tiers.hot.scan import Chunk, read_batches
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.swap import RewrittenSegment
-from storage_tiers.records.batch import BatchHeader, read_header
+from storage_tiers.records.batch import BatchHeader, read_header, set_crc
 from storage_tiers.records.batch_walk import WHOLE, recover_scan
 from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, AbortedTransaction
 
 #: Bytes that are gathered before they are written.
 WRITE_BYTES = 1 << 20
+#: Fields of a scanned batch (`hot.scan.ScannedBatch`).
+_SIZE, _BASE_OFFSET, _NEXT_OFFSET = 1, 2, 3
 
 
 _LEAST_LOAD = 0.01
@@ -104,19 +106,29 @@ class Rewriter:
         for segment in cleaning.segments:
             if segment.end <= cleaning.dirty_start:
                 continue
-            for batch, header in self._batches(segment):
-                if header.next_offset <= cleaning.dirty_start:
-                    continue
-                if not note_keys(batch, header, self._keys, seen, cleaning.dirty_start):
+            for chunk in self._chunks(segment):
+                noted = self._note_keys(chunk, seen)
+                if noted > 0:
+                    reached = max(reached, chunk.batches[noted - 1][_NEXT_OFFSET])
+                if noted < len(chunk.batches):
                     if reached == cleaning.dirty_start:
                         raise StorageError(
-                            f"{cleaning.directory}: the batch at offset {header.base_offset} has more keys than the cleaner's "
-                            f"map, which holds {self._keys.limit}; raise log.cleaner.dedupe.buffer.size"
+                            f"{cleaning.directory}: the batch at offset {chunk.batches[noted][_BASE_OFFSET]} has more keys "
+                            f"than the cleaner's map, which holds {self._keys.limit}; raise log.cleaner.dedupe.buffer.size"
                         )
                     return reached
-                reached = header.next_offset
             reached = segment.end
         return reached
+
+    def _note_keys(self, chunk: Chunk, seen: CleanedTransactions) -> int:
+        """Adds the keys of a chunk's batches to the map; returns how many batches had room."""
+        start, at = self._cleaning.dirty_start, 0
+        while (at := self._keys.add_batches(chunk.data, chunk.batches, at, start)) < len(chunk.batches):
+            batch, header = _batch(chunk, at)
+            if header.next_offset > start and not note_keys(batch, header, self._keys, seen, start):
+                break
+            at += 1
+        return at
 
     def rewrite(self, policy: Policy) -> Iterator[RewrittenSegment | None]:
         """Writes the groups, oldest first, one each time it is asked; None for a segment of which every batch stays as it is.
@@ -137,21 +149,20 @@ class Rewriter:
             while rest and not is_last:
                 segment = rest.popleft()
                 group.append(segment)
-                for batch, header in self._batches(segment):
-                    ends = header.next_offset >= segment.end
-                    stays = clean_batch(batch, header, self._keys, seen, policy, is_last=ends)
-                    if ends and stays is not None:
-                        is_last = not _joins(self._cleaning, rest, group, target.size + len(stays))
-                        if not is_last and goes_emptied(stays, policy):
-                            stays = None
-                    self.counted.records_read += max(header.count, 0)
-                    self.counted.bytes_read += header.size
-                    if stays is not batch:
-                        target.is_changed = True
-                    if stays is not None:
-                        self.counted.bytes_written += len(stays)
-                        self.counted.records_kept += read_header(stays).count
-                        target.add(stays)
+                for chunk in self._chunks(segment):
+                    # The last batch of a segment is judged alone: it may stay though emptied.
+                    end = len(chunk.batches) - (chunk.batches[-1][_NEXT_OFFSET] >= segment.end)
+                    at = 0
+                    while (at := self._keep_batches(chunk, at, end, policy, target)) < len(chunk.batches):
+                        batch, header = _batch(chunk, at)
+                        ends = header.next_offset >= segment.end
+                        stays = clean_batch(batch, header, self._keys, seen, policy, is_last=ends)
+                        if ends and stays is not None:
+                            is_last = not _joins(self._cleaning, rest, group, target.size + len(stays))
+                            if not is_last and goes_emptied(stays, policy):
+                                stays = None
+                        self._keep(batch, header, stays, target)
+                        at += 1
             aborted, seen.aborted = seen.aborted, []
             return target.finish(group, aborted)
         except OSError as error:
@@ -165,7 +176,39 @@ class Rewriter:
         finally:
             target.close()
 
-    def _batches(self, source: SourceSegment) -> Iterator[tuple[memoryview, BatchHeader]]:
+    def _keep_batches(self, chunk: Chunk, at: int, end: int, policy: Policy, target: _Target) -> int:
+        """Cleans the plain batches from index `at` on, which are most, in one call of the kernel; returns the index of the
+        next that is none."""
+        batches, latest, lasts = chunk.batches, policy.latest, policy.last_offsets
+        stopped, records, written, rows = self._keys.keep_batches(chunk.data, batches, at, end, latest, lasts)
+        if stopped == at:
+            return at
+        view, counted = memoryview(written), self.counted
+        for begin, size, kept, following, timestamp, is_changed in rows:
+            if is_changed:
+                set_crc(view[begin : begin + size])
+                target.is_changed = True
+            counted.records_kept += kept
+            target.add_whole(view[begin : begin + size], following, timestamp)
+        if len(rows) < stopped - at:
+            target.is_changed = True
+        counted.bytes_written += len(written)
+        counted.records_read += records
+        counted.bytes_read += sum(batch[_SIZE] for batch in batches[at:stopped])
+        return stopped
+
+    def _keep(self, batch: memoryview, header: BatchHeader, stays: memoryview | bytes | None, target: _Target) -> None:
+        counted = self.counted
+        counted.records_read += max(header.count, 0)
+        counted.bytes_read += header.size
+        if stays is not batch:
+            target.is_changed = True
+        if stays is not None:
+            counted.bytes_written += len(stays)
+            counted.records_kept += read_header(stays).count
+            target.add(stays)
+
+    def _chunks(self, source: SourceSegment) -> Iterator[Chunk]:
         if self._bring is None:
             path = os.path.join(self._cleaning.directory, layout.file_name(source.base, layout.LOG))
         else:
@@ -187,10 +230,8 @@ class Rewriter:
                         f"`tidelog log dump {path}`, and put it back from a copy"
                     )
                 self._spend(len(chunk.data))
-                view = memoryview(chunk.data)
-                for at, size, _, following, _, _ in chunk.batches:
-                    expected = following
-                    yield view[at : at + size], read_header(view, at)
+                expected = chunk.batches[-1][_NEXT_OFFSET]
+                yield chunk
         finally:
             os.close(fd)
             if self._bring is not None:
@@ -219,13 +260,18 @@ class _Target:
         return self._segment.size
 
     def add(self, batch: memoryview | bytes) -> None:
-        header, segment = read_header(batch), self._segment
+        header = read_header(batch)
         # An emptied batch keeps its timestamp for its producer's sake, and has no record that a search by time could find.
         timestamp = header.max_timestamp if header.count > 0 else NO_TIMESTAMP
-        segment.note(segment.size, header.size, header.next_offset, timestamp)
-        segment.size += header.size
+        self.add_whole(batch, header.next_offset, timestamp)
+
+    def add_whole(self, batch: memoryview | bytes, next_offset: int, timestamp: int) -> None:
+        """Adds a batch whose header is known; `timestamp` is its records' highest, in ms."""
+        segment, size = self._segment, len(batch)
+        segment.note(segment.size, size, next_offset, timestamp)
+        segment.size += size
         self._parts.append(batch)
-        self._waiting += header.size
+        self._waiting += size
         if self._waiting >= WRITE_BYTES:
             self._flush()
 
@@ -269,6 +315,11 @@ class _Target:
 
     def close(self) -> None:
         self._files.close(self._fd)
+
+
+def _batch(chunk: Chunk, index: int) -> tuple[memoryview, BatchHeader]:
+    at, size = chunk.batches[index][:2]
+    return memoryview(chunk.data)[at : at + size], read_header(chunk.data, at)
 
 
 def _joins(cleaning: CleaningJob, rest: Sequence[SourceSegment], group: Sequence[SourceSegment], written: int) -> bool:

@@ -186,6 +186,11 @@ def check_crc(batch: Buffer, header: BatchHeader) -> None:
         )
 
 
+def set_crc(batch: bytearray | memoryview) -> None:
+    """Writes the CRC-32C of a whole batch into its header."""
+    struct.pack_into(">I", batch, CRC, crc32c(memoryview(batch)[ATTRIBUTES:]))
+
+
 def validate(
     batch: Buffer,
     *,
@@ -349,4 +354,4 @@ def _stamp(batch: bytearray | memoryview, max_timestamp: int, timestamp_type: in
         raise CorruptRecord(f"the record batch says it has {size} bytes, not {len(batch)}")
     batch[ATTRIBUTES + 1] = batch[ATTRIBUTES + 1] & ~TIMESTAMP_TYPE_MASK | timestamp_type
     _INT64.pack_into(batch, MAX_TIMESTAMP, max_timestamp)
-    struct.pack_into(">I", batch, CRC, crc32c(memoryview(batch)[ATTRIBUTES:]))
+    set_crc(batch)
