@@ -30,5 +30,11 @@ cpdef object read_sync_group(bytearray data, Py_ssize_t start, Py_ssize_t end, i
 cdef object sync_group(FrameCursor cursor, int version)
 @cython.locals(flexible=bint, writer=AnswerWriter)
 cpdef bytes sync_group_answer(object synced, int version, Py_ssize_t correlation, object codes)
+cpdef object read_join_group(bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
+@cython.locals(session_ms=Py_ssize_t, rebalance_ms=Py_ssize_t, count=Py_ssize_t, protocols=list)
+cdef object join_group(FrameCursor cursor, int version)
+@cython.locals(flexible=bint, refused=bint, writer=AnswerWriter, size=Py_ssize_t, members=list)
+cpdef object join_group_answer(object joined, int version, Py_ssize_t correlation, object codes)
+cdef int write_text(AnswerWriter writer, object value, bint flexible) except -1
 cdef object encoded(object value)
 cdef int write_compact(AnswerWriter writer, object value) except -1

@@ -1,12 +1,12 @@
 # cython: annotation_typing=False
-"""Reads small Heartbeat, OffsetCommit and SyncGroup requests and writes their answers: what busy consumer groups send most.
+"""Reads small Heartbeat, OffsetCommit, JoinGroup and SyncGroup requests and writes their answers: what busy groups send most.
 
 Plain Python; `group_messages.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
 same values (the readers and writers by schema are the oracle in the tests). A request that is malformed, large or odd is not
 judged here: the readers return None, and the reader by schema reads or refuses it.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Heartbeat, #The_Messages_OffsetCommit,
-#The_Messages_SyncGroup
+#The_Messages_JoinGroup, #The_Messages_SyncGroup
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from __future__ import annotations
 from collections import Counter
 
 from grpc_api.contract.groups import (
+    NO_GENERATION,
     Heartbeat,
     HeartbeatAnswer,
+    Joined,
+    JoinGroup,
+    MemberProtocol,
     OffsetCommit,
     OffsetsCommitted,
     PartitionCommit,
@@ -35,6 +39,8 @@ SMALL_BYTES = 64 << 10
 AT_ONCE = 100
 #: Most assignments of a SyncGroup that is read here.
 ASSIGNMENTS_AT_ONCE = 1_000
+#: Most members of a JoinGroup's answer that is written here, and most bytes of it; a larger one is written in slices.
+MEMBERS_AT_ONCE, ANSWER_BYTES = 2_000, 1 << 20
 #: Longest retention that is read here. Beyond it lie those that no duration holds.
 LONGEST_RETENTION_MS = 1 << 50
 
@@ -106,6 +112,48 @@ def offset_commit(cursor: FrameCursor, version: int) -> OffsetCommit | None:
         commits.append(_new_tuple(TopicCommit, (name, partitions, topic_id)))
     cursor.tags()
     return _new_tuple(OffsetCommit, (group, generation, member_id, instance_id, commits, retention_ms))
+
+
+def read_join_group(data: bytearray, start: int, end: int, version: int) -> JoinGroup | None:
+    """Reads a JoinGroup 0 to 9 from after its correlation id."""
+    if end - start > SMALL_BYTES:
+        return None
+    try:
+        return join_group(FrameCursor(data, start, end, version >= 6), version)
+    except (Malformed, UnicodeDecodeError):
+        return None
+
+
+def join_group(cursor: FrameCursor, version: int) -> JoinGroup | None:
+    cursor.header()
+    group = text(cursor)
+    session_ms = cursor.int32()
+    rebalance_ms = cursor.int32() if version >= 1 else session_ms
+    member_id = text(cursor)
+    instance_id = nullable_text(cursor) if version >= 5 else None
+    protocol_type = text(cursor)
+    count = cursor.count()
+    if count > AT_ONCE:
+        return None
+    protocols = []
+    for _ in range(count):
+        name = text(cursor)
+        protocols.append(_new_tuple(MemberProtocol, (name, cursor.raw(cursor.bytes_size()))))
+        cursor.tags()
+    reason = nullable_text(cursor) if version >= 8 else None
+    cursor.tags()
+    return JoinGroup(
+        group,
+        member_id,
+        instance_id,
+        protocol_type,
+        protocols,
+        session_ms,
+        rebalance_ms,
+        version >= 4,
+        version >= 9,
+        reason,
+    )
 
 
 def read_sync_group(data: bytearray, start: int, end: int, version: int) -> SyncGroup | None:
@@ -192,6 +240,48 @@ def offset_commit_answer(done: OffsetsCommitted, version: int, correlation: int,
     return framed(writer, flexible)
 
 
+def join_group_answer(joined: Joined, version: int, correlation: int, codes: Counter[int]) -> bytes | None:
+    """The framed answer; None if it is large. Adds its error code to `codes`."""
+    flexible = version >= 6
+    refused = joined.error is not None
+    if len(joined.members) > MEMBERS_AT_ONCE:
+        return None
+    protocol_type = encoded(joined.protocol_type)
+    protocol = encoded(joined.protocol)
+    leader = b"" if refused else joined.leader.encode()
+    member_id = joined.member_id.encode()
+    size = 60 + len(protocol_type or b"") + len(protocol or b"") + len(leader) + len(member_id)
+    members = []
+    for member in joined.members:
+        name = member.member_id.encode()
+        instance = encoded(member.group_instance_id)
+        size += 16 + len(name) + len(instance or b"") + len(member.metadata)
+        members.append((name, instance, member.metadata))
+    if size > ANSWER_BYTES:
+        return None
+    writer = AnswerWriter(size)
+    write_head(writer, correlation, flexible, version >= 2)
+    write_code(writer, joined.error, codes)
+    writer.int32(NO_GENERATION if refused else joined.generation)
+    if version >= 7:
+        write_compact(writer, protocol_type)
+    write_text(writer, b"" if protocol is None and version < 7 else protocol, flexible)
+    write_text(writer, leader, flexible)
+    if version >= 9:
+        writer.int8(1 if joined.skip_assignment else 0)
+    write_text(writer, member_id, flexible)
+    writer.count(len(members), flexible)
+    for name, instance, metadata in members:
+        write_text(writer, name, flexible)
+        if version >= 5:
+            write_text(writer, instance, flexible)
+        writer.count(len(metadata), flexible)
+        writer.raw(metadata)
+        if flexible:
+            writer.int8(0)
+    return framed(writer, flexible)
+
+
 def sync_group_answer(synced: Synced, version: int, correlation: int, codes: Counter[int]) -> bytes:
     """The framed answer. Adds its error code to `codes`."""
     flexible = version >= 4
@@ -216,6 +306,17 @@ def write_compact(writer: AnswerWriter, value: bytes | None) -> None:
     """A compact string; None for null."""
     writer.varint(0 if value is None else len(value) + 1)
     if value is not None:
+        writer.raw(value)
+
+
+def write_text(writer: AnswerWriter, value: bytes | None, flexible: bool) -> None:
+    """A string; None for null."""
+    if flexible:
+        write_compact(writer, value)
+    elif value is None:
+        writer.int16(-1)
+    else:
+        writer.int16(len(value))
         writer.raw(value)
 
 

@@ -231,6 +231,22 @@ class MessageHandler:
             return self._write_refusal(self._refused(error, request, call), call, correlation)
         return self._write_on(writing, request, call, correlation)
 
+    def write(
+        self,
+        answer: Any,
+        fields: Callable[[Any, Call], Fields],
+        request: Any,
+        version: int,
+        correlation: int,
+        client: ConnectedClient,
+        client_id: str,
+    ) -> Made:
+        """An answer to a request that was read otherwise, and is too large to be written otherwise. `request` has what
+        `refuse` reads of it."""
+        turn = self._options.lane.turn(client.is_there)
+        call = Call(self._core, messages_of(self._schema, version), self._options, client_id, client, turn)
+        return self._written(fields(answer, call), request, call, correlation)
+
     # --- in slices ----------------------------------------------------------------------------------------------------
     async def _read_on(
         self, reading: Generator[None, None, tuple[Any, bool]], call: Call, correlation: int

@@ -119,7 +119,7 @@ APIS: tuple[Api, ...] = (
     _message(8, "OffsetCommit", 2, 10, 8, offset_commit.serve, offset_commit.refuse, offset_commit.CODEC),
     _message(9, "OffsetFetch", 1, 10, 6, offset_fetch.serve, offset_fetch.refuse),
     _message(10, "FindCoordinator", 0, 6, 3, find_coordinator.serve, find_coordinator.refuse),
-    _message(11, "JoinGroup", 0, 9, 6, join_group.serve, join_group.refuse),
+    _message(11, "JoinGroup", 0, 9, 6, join_group.serve, join_group.refuse, join_group.CODEC),
     _message(12, "Heartbeat", 0, 4, 4, heartbeat.serve, heartbeat.refuse, heartbeat.CODEC),
     _message(13, "LeaveGroup", 0, 5, 4, leave_group.serve, leave_group.refuse),
     _message(14, "SyncGroup", 0, 5, 4, sync_group.serve, sync_group.refuse, sync_group.CODEC),

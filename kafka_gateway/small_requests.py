@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.errors import message_of
-from kafka_gateway.message_handler import MessageHandler, caller_of, client_id_of, log_refusal
+from kafka_gateway.message_handler import Call, Fields, MessageHandler, caller_of, client_id_of, log_refusal
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Made, Reply
 from storage_tiers.errors import LogError
@@ -22,12 +22,14 @@ from storage_tiers.errors import LogError
 
 class NativeCodec(NamedTuple):
     """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` is the answer that an
-    exception makes. `write` takes the answer, the version, the correlation id and the counter of error codes."""
+    exception makes. `write` takes the answer, the version, the correlation id and the counter of error codes; it returns None
+    for an answer that is too large for one turn of the loop, of which `fields` makes what the schema writes in slices."""
 
     read: Callable[[bytearray, int, int, int], Any]
     ask: Callable[[NodeCore, Any, Caller], asyncio.Future[Any]]
     refusal: Callable[[Any, LogError], Any]
-    write: Callable[[Any, int, int, Counter[int]], bytes]
+    write: Callable[[Any, int, int, Counter[int]], bytes | None]
+    fields: Callable[[Any, Call], Fields] | None = None
 
 
 class SmallRequests:
@@ -53,11 +55,18 @@ class SmallRequests:
         def refuse(error: BaseException) -> Made:
             log_refusal(error, self._api, version, client, client_id)
             reason = error if isinstance(error, LogError) else LogError(message_of(error))
-            return (codec.write(codec.refusal(request, reason), version, correlation, self.errors),)
+            return written(codec.refusal(request, reason))
+
+        def written(answer: Any) -> Made:
+            frame = codec.write(answer, version, correlation, self.errors)
+            if frame is not None:
+                return (frame,)
+            assert codec.fields is not None
+            return self._by_schema.write(answer, codec.fields, request, version, correlation, client, client_id)
 
         def finish(answer: Any) -> Made:
             try:
-                return (codec.write(answer, version, correlation, self.errors),)
+                return written(answer)
             except Exception as error:  # noqa: BLE001 - every request gets an answer
                 return refuse(error)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from grpc_api.contract.groups import NO_GENERATION, UNKNOWN_MEMBER, Joined, JoinGroup, MemberProtocol
 from kafka_gateway.errors import code_of
+from kafka_gateway.group_messages import join_group_answer, read_join_group
 from kafka_gateway.message_handler import Call, Delayed, Fields
 from kafka_gateway.messages import milliseconds
+from kafka_gateway.small_requests import NativeCodec
 
 
 def serve(request: Any, call: Call) -> Delayed:
@@ -61,3 +63,12 @@ def _answer(call: Call, code: int, joined: Joined) -> Fields:
             for member in joined.members
         ),
     }
+
+
+CODEC = NativeCodec(
+    read_join_group,
+    lambda core, join, caller: core.groups.join(join, caller),
+    lambda join, error: Joined(error, join.member_id),
+    join_group_answer,
+    _fields,
+)

@@ -8,6 +8,7 @@ import asyncio
 import importlib.util
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,6 +24,9 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
     Heartbeat,
     HeartbeatAnswer,
+    Joined,
+    JoinedMember,
+    JoinGroup,
     OffsetCommit,
     OffsetsCommitted,
     PartitionOutcome,
@@ -31,8 +35,8 @@ from grpc_api.contract.groups import (
     TopicOutcome,
 )
 from grpc_api.contract.node import NodeCore
-from kafka_gateway.group_messages import AT_ONCE, SMALL_BYTES
-from kafka_gateway.handlers import heartbeat, offset_commit, sync_group
+from kafka_gateway.group_messages import ANSWER_BYTES, AT_ONCE, MEMBERS_AT_ONCE, SMALL_BYTES
+from kafka_gateway.handlers import heartbeat, join_group, offset_commit, sync_group
 from kafka_gateway.hot_parse import TAGS, Malformed
 from kafka_gateway.message_handler import MessageHandler
 from kafka_gateway.options import Options
@@ -55,9 +59,10 @@ BODY, CORRELATION = 12, 4711
 HANDLERS: dict[str, tuple[Any, int]] = {
     "heartbeat": (heartbeat, 4),
     "offset_commit": (offset_commit, 8),
+    "join_group": (join_group, 6),
     "sync_group": (sync_group, 4),
 }
-SERVED = {"heartbeat": range(5), "offset_commit": range(2, 11), "sync_group": range(6)}
+SERVED = {"heartbeat": range(5), "offset_commit": range(2, 11), "join_group": range(10), "sync_group": range(6)}
 VERSIONS = [(api, version) for api, versions in SERVED.items() for version in versions]
 ERRORS: list[LogError | None] = [
     None,
@@ -112,6 +117,19 @@ class RecordingGroups:
             for topic in commit.topics
         ]
         return self._answer(commit, caller, OffsetsCommitted(rows))
+
+    def join(self, join: JoinGroup, caller: Caller) -> asyncio.Future[Any]:
+        """A leader whose members are the protocols that it has sent."""
+        error = ERRORS[join.session_timeout_ms % len(ERRORS)]
+        members = [
+            JoinedMember(each.name, join.group_instance_id if at else None, each.metadata)
+            for at, each in enumerate(join.protocols)
+        ]
+        protocol = join.protocols[0].name if join.protocols else None
+        kind = join.protocol_type if error is None else None
+        skips = join.may_skip_assignment and len(join.member_id) % 2 == 0
+        joined = Joined(error, join.member_id, 7, kind, protocol, join.group, members, skips)
+        return self._answer(join, caller, joined)
 
     def sync(self, sync: SyncGroup, caller: Caller) -> asyncio.Future[Any]:
         error = ERRORS[sync.generation % len(ERRORS)]
@@ -186,6 +204,10 @@ messages = st.fixed_dictionaries(
         "topics": st.lists(topics, max_size=6),
         "protocol_type": words,
         "protocol_name": words,
+        "session_timeout": st.integers(-1, 2**31 - 1).map(milliseconds),
+        "rebalance_timeout": st.integers(-1, 2**31 - 1).map(milliseconds),
+        "reason": st.none() | words,
+        "protocols": st.lists(st.fixed_dictionaries({"name": words, "metadata": st.binary(max_size=300)}), max_size=6),
         "assignments": st.lists(
             st.fixed_dictionaries({"member_id": words, "assignment": st.binary(max_size=300)}), max_size=6
         ),
@@ -218,6 +240,10 @@ def example(api: str, version: int) -> bytes:
         generation_id=0,
         protocol_type="consumer",
         protocol_name="range",
+        session_timeout=milliseconds(6000),
+        rebalance_timeout=milliseconds(9000),
+        reason="new",
+        protocols=[{"name": name, "metadata": b"\0\1topics"} for name in ("range", "sticky")],
         assignments=[{"member_id": "member-1", "assignment": b"123"}],
     )
 
@@ -274,6 +300,19 @@ def test_unknown_tagged_fields_are_passed_over_up_to_their_bound(form: str, coun
     tagged = frame[:-1] + bytes((count,)) + b"\x05\x01x" * count
     assert is_read("heartbeat", 4, tagged, form) is taken
     assert outcome("heartbeat", 4, tagged, "done", form) == outcome("heartbeat", 4, tagged, "done", None)
+
+
+@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize("how", ["done", "pending"])
+@pytest.mark.parametrize(("count", "size"), [(MEMBERS_AT_ONCE, 10), (MEMBERS_AT_ONCE + 1, 10), (4, ANSWER_BYTES // 4)])
+def test_a_large_answer_of_a_join_is_left_to_the_schema(count: int, size: int, how: str, form: str) -> None:
+    frame = request_frame("join_group", 9, group_id="g", member_id="m", protocol_type="consumer")
+    members = [JoinedMember(f"m{number}", None, b"x" * size) for number in range(count)]
+    large = Joined(None, "m0", 3, "consumer", "range", "m0", members)
+    with mock.patch.object(RecordingGroups, "join", lambda self, join, caller: self._answer(join, caller, large)):
+        written = codec_of("join_group", form).write(large, 9, CORRELATION, Counter())
+        assert (written is None) is (count > MEMBERS_AT_ONCE or size > 10)
+        assert outcome("join_group", 9, frame, how, form) == outcome("join_group", 9, frame, how, None)
 
 
 @pytest.mark.parametrize("form", MODULES)

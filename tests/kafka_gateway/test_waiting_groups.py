@@ -14,6 +14,7 @@ import pytest
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import GroupsListed, LeaveGroup, LeavingMember, ListedGroup, ListGroups
 from grpc_api.contract.transactions import ListedTransaction, ListTransactions, TransactionsListed
+from kafka_gateway import group_messages
 from kafka_gateway.messages import SYNC_GROUP_BYTES, Messages
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
@@ -115,7 +116,10 @@ class RestingLane(Lane):
         await super().rest()
 
 
-async def test_a_large_answer_to_a_member_that_waited_is_made_in_slices(tmp_path: Path) -> None:
+async def test_a_large_answer_to_a_member_that_waited_is_made_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_messages, "MEMBERS_AT_ONCE", 39)
     lane = RestingLane()
     async with with_groups(tmp_path, lane) as (core, server), AsyncExitStack() as stack:
         leading, *others = [await stack.enter_async_context(connected(server)) for _ in range(40)]

@@ -8,34 +8,36 @@ Pure. Invariant: a shard that is dropped gives back what its members kept.
 
 from __future__ import annotations
 
-from weakref import WeakSet
-
 #: Bytes that the members of all groups of a node may keep: some hundred thousand members of ordinary subscriptions.
 MEMBERS_BYTES = 256 << 20
 
 
 class ShardMembers:
-    """What the members of one shard keep. `used_bytes` is kept by the shard."""
+    """What the members of one shard keep."""
 
     def __init__(self, memory: MemberMemory) -> None:
-        self.used_bytes = 0
         self._memory = memory
+        self._used_bytes = 0
+
+    def add(self, more_bytes: int) -> None:
+        """Negative for what is given back."""
+        self._used_bytes += more_bytes
+        self._memory.used_bytes += more_bytes
 
     def has_room(self, more_bytes: int) -> bool:
         return self._memory.used_bytes + more_bytes <= self._memory.limit_bytes
 
+    def __del__(self) -> None:
+        self._memory.used_bytes -= self._used_bytes
+
 
 class MemberMemory:
+    """`used_bytes` is the sum over its shards, kept up to date because each JoinGroup is compared with it."""
+
     def __init__(self, limit_bytes: int = MEMBERS_BYTES) -> None:
         self.limit_bytes = limit_bytes
-        self._shards: WeakSet[ShardMembers] = WeakSet()
-
-    @property
-    def used_bytes(self) -> int:
-        return sum(shard.used_bytes for shard in self._shards)
+        self.used_bytes = 0
 
     def shard(self) -> ShardMembers:
         """The part of one more shard, as long as that holds it."""
-        made = ShardMembers(self)
-        self._shards.add(made)
-        return made
+        return ShardMembers(self)

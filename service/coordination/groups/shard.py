@@ -114,7 +114,7 @@ class GroupShard:
             case DeleteGroup():
                 outcome.answer(waiter, self._delete(event.group, outcome))
         after = self._groups.groups.get(event.group)
-        self._memory.used_bytes += (0 if after is None else after.kept_bytes) - kept
+        self._memory.add((0 if after is None else after.kept_bytes) - kept)
         if before is None and after is not None:
             self._uncommitted[event.group] = self.written
         self.written += len(outcome.records)
@@ -132,7 +132,7 @@ class GroupShard:
             assert isinstance(owner, JoinWait | SyncWait | Session)
             kept = owner.group.kept_bytes
             self._groups.due(owner, now_ms, outcome)
-            self._memory.used_bytes += owner.group.kept_bytes - kept
+            self._memory.add(owner.group.kept_bytes - kept)
         self.written += len(outcome.records)
         return outcome
 
@@ -228,7 +228,7 @@ class GroupShard:
         if isinstance(parsed, UnknownKey):
             return
         if isinstance(parsed, GroupKey):
-            self._memory.used_bytes -= self._kept_bytes(parsed.group)
+            self._memory.add(-self._kept_bytes(parsed.group))
             if value is None:
                 self._groups.remove(parsed.group)
             else:
@@ -236,7 +236,7 @@ class GroupShard:
                 group.state_timestamp = max(group.state_timestamp, written_ms)
                 group.recorded_bytes = len(value)
                 self._groups.put(group)
-                self._memory.used_bytes += group.kept_bytes
+                self._memory.add(group.kept_bytes)
         else:
             found = None if value is None else decode_offset(value).not_before(written_ms)
             self._load_offset(parsed, found, producer_id, order)
