@@ -38,6 +38,9 @@ class Broker(Protocol):
     def stored_bytes(self) -> float | None:
         """That it has written to an object store so far; None where it has none."""
 
+    def partition_dir(self, topic: str) -> Path | None:
+        """Of partition 0; None where its files cannot be seen."""
+
 
 class Tidelog:
     """`settings` are broker configs."""
@@ -70,6 +73,13 @@ class Tidelog:
 
     def stored_bytes(self) -> float | None:
         return stored_bytes(self._node)
+
+    def partition_dir(self, topic: str) -> Path | None:
+        return self._node.partition_dir(topic)
+
+    def children_megabytes(self) -> float:
+        """Resident memory of the node's processes besides the broker: the tier's and the cleaner's."""
+        return resident_megabytes(self._node.pid) - resident_megabytes(self._node.pid, children=False)
 
 
 #: What kafka-server-start.sh and kafka-run-class.sh give to Java, but for their log of collections.
@@ -116,6 +126,9 @@ class Kafka:
     def stored_bytes(self) -> float | None:
         return None
 
+    def partition_dir(self, topic: str) -> Path | None:
+        return self._node.data_dir / f"{topic}-0"
+
 
 class Floor:
     """The minimal broker of `floor`, in its own process."""
@@ -152,6 +165,9 @@ class Floor:
     def stored_bytes(self) -> float | None:
         return None
 
+    def partition_dir(self, topic: str) -> Path | None:
+        return None
+
 
 class Rival:
     """A foreign broker that already runs and is left running."""
@@ -176,6 +192,9 @@ class Rival:
         return None
 
     def stored_bytes(self) -> float | None:
+        return None
+
+    def partition_dir(self, topic: str) -> Path | None:
         return None
 
 

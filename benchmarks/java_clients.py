@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import load
@@ -30,11 +30,13 @@ def one_round(address: str, tag: str, share: float = 1.0) -> Iterator[tuple[str,
     yield "Java producer, 3 M x 100 B, acks=all", "records/s", records
 
 
-def produce(address: str, topic: str, records: int, size: int, acks: str) -> tuple[float, float]:
-    """(records/s, MB/s of 10^6 bytes), as measured by the tool itself."""
+def produce(
+    address: str, topic: str, records: int, size: int, acks: str, words_of_tool: Sequence[str] = ()
+) -> tuple[float, float]:
+    """(records/s, MB/s of 10^6 bytes), as measured by the tool itself, which gets further words."""
     words = [PRODUCER, "--topic", topic, "--num-records", str(records), "--record-size", str(size)]
     words += ["--throughput", "-1", "--bootstrap-server", address, "--command-property", f"acks={acks}"]
-    printed = _java(*words)
+    printed = java(*words, *words_of_tool)
     rates = _RATE.findall(printed)
     if not rates:
         raise load.LoadFailed(f"{address}: ProducerPerformance printed no rate:\n{printed}")
@@ -42,13 +44,14 @@ def produce(address: str, topic: str, records: int, size: int, acks: str) -> tup
     return float(rates[-1][0]), float(rates[-1][1]) * (1 << 20) / 1e6
 
 
-def consume(address: str, topic: str, records: int) -> float:
+def consume(address: str, topic: str, records: int, isolation: str = "read_uncommitted") -> float:
     """MB/s of values."""
-    _, size, seconds = _java(str(CONSUMER), address, topic, str(records)).split()
+    _, size, seconds = java(str(CONSUMER), address, topic, str(records), isolation).split()
     return int(size) / float(seconds) / 1e6
 
 
-def _java(*words: str) -> str:
+def java(*words: str) -> str:
+    """What Kafka's tool or our own source prints. LoadFailed if it fails."""
     command = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), *words]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode != 0:

@@ -37,6 +37,8 @@ PARTS = (
     "callers",
     "sdk",
     "groups",
+    "transactions",
+    "compaction",
     "history",
 )
 _PLACE = re.compile(r"(<!-- benchmarks: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -8,9 +8,9 @@ Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
 largest request, and others' waits), `callers` (excessive gRPC callers), `sdk` (the SDK's producers beside
-confluent-kafka's), `groups` (members of consumer groups), `history` (what segments and partitions cost). The machine changes
-from minute to minute, so only ratios within one run count; `--write` saves the figures, each part with its own date, and
-updates the docs' tables and the plot.
+confluent-kafka's), `groups` (members of consumer groups), `transactions` (by Java's clients), `compaction` (the log cleaner),
+`history` (what segments and partitions cost). The machine changes from minute to minute, so only ratios within one run count;
+`--write` saves the figures, each part with its own date, and updates the docs' tables and the plot.
 
 A part that fails or exceeds its limit keeps its rows, and other parts go on; the exit code is then 1.
 """
@@ -33,6 +33,7 @@ from types import FrameType
 from benchmarks import (
     beside,
     cold,
+    compaction,
     decoder,
     fleet,
     groups,
@@ -47,6 +48,7 @@ from benchmarks import (
     spark_scan,
     stalls,
     starts,
+    transactions,
 )
 from benchmarks import brokers as of_brokers
 from benchmarks.brokers import Broker
@@ -68,6 +70,8 @@ LIMITS = {
     "callers": 4,
     "sdk": 5,
     "groups": 15,
+    "transactions": 25,
+    "compaction": 15,
 }
 
 
@@ -222,6 +226,27 @@ class Bench:
         self.warm(made, lambda address, tag: groups.one_round(address, tag, 0.5, ""))
         arguments = self._arguments
         self._rounds(made, lambda broker, tag: groups.one_round(broker.address, tag, arguments.seconds, arguments.only))
+
+    def transactions(self) -> None:
+        made, arguments = self.running(floor=False, settings=transactions.SETTINGS), self._arguments
+        self.warm(made, lambda address, tag: transactions.one_round(address, tag, 2, 0.1))
+        self._rounds(
+            made,
+            lambda broker, tag: transactions.one_round(broker.address, tag, 2 * arguments.seconds, arguments.share),
+        )
+        transactions.beside_own(self._table)
+        for broker in made.values():
+            broker.stop()
+        transactions.cold(self._table, self._directory, rounds=arguments.rounds, share=arguments.share)
+
+    def compaction(self) -> None:
+        made, share = self.running(floor=False, settings=compaction.SETTINGS), self._arguments.share
+        self.warm(made)
+        # A first one that does not count: a JVM compiles its cleaner by it.
+        for broker in made.values():
+            for _ in compaction.one_round(broker, f"{self._tag}-warm", share, Table()):
+                pass
+        self._rounds(made, lambda broker, tag: compaction.one_round(broker, tag, share, self._table))
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)

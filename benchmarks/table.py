@@ -53,6 +53,9 @@ _KAFKA = {
     "offset commits, one connection, one after another": 1.2,
     "offset commits, 50 connections of 50 groups": 0.8,
     "heartbeats, 50 connections": 0.8,
+    "transactions of 10 records, one producer": 2.0,
+    "consume-transform-produce loop, 100 records a transaction": 1.2,
+    "compaction of 1 KiB records, a tenth stays": 1.0,
 }
 _KAFKA_AT_MOST = {
     "latency at 1,000/s while 20 MiB/s roll segments, p99": 1.0,
@@ -83,6 +86,13 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
     MOST_IN_A_CALLERS_STALL: (Wanted("", 20.0, less_is_better=True),),
     "SDK producer with asyncio, 100 B": (Wanted("", 300_000.0),),
     "SDK producer without asyncio, 100 B": (Wanted("", 200_000.0),),
+    "Java producer, 1 KiB, acks=all: idempotent": (Wanted("plain", 0.9),),
+    "Java producer, 1 KiB, acks=all: in transactions of 500 ms": (Wanted("plain", 0.85),),
+    "Java consumer of these, read_committed": (Wanted("read_uncommitted", 0.85),),
+    "compaction of 1 KiB records, a tenth stays: peak memory of the cleaner": (
+        Wanted("dedupe buffer", 1.0, less_is_better=True),
+    ),
+    "the same from the bucket, read_committed": (Wanted("read_uncommitted", 0.85),),
     "GETs per GiB scanned": (Wanted("", 260.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: downloads in flight": (Wanted("budget", 1.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: chunks on disk": (Wanted("budget", 1.0, less_is_better=True),),

@@ -10,7 +10,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * Reads one partition from its beginning with assign(), without a group, and prints records, bytes of values, and the
  * seconds from the first poll to the last record wanted. Kafka's own ConsumerPerformance joins a group.
  *
- * <p>Run as source: {@code java -cp <kafka jars> AssignedConsumer.java HOST:PORT TOPIC RECORDS}
+ * <p>Run as source: {@code java -cp <kafka jars> AssignedConsumer.java HOST:PORT TOPIC RECORDS ISOLATION}
  */
 public final class AssignedConsumer {
   private static final Duration POLL = Duration.ofMillis(500);
@@ -23,7 +23,9 @@ public final class AssignedConsumer {
     long wanted = Long.parseLong(arguments[2]);
     try (KafkaConsumer<byte[], byte[]> consumer =
         new KafkaConsumer<>(
-            Map.of("bootstrap.servers", arguments[0]), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            Map.of("bootstrap.servers", arguments[0], "isolation.level", arguments[3]),
+            new ByteArrayDeserializer(),
+            new ByteArrayDeserializer())) {
       consumer.assign(List.of(partition));
       consumer.seekToBeginning(List.of(partition));
       long began = System.nanoTime();
