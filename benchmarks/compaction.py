@@ -1,8 +1,8 @@
 """The log cleaner: a topic of 1 KiB records is written, then becomes a compacted one, and the files show when it is clean.
 
 What stays is known: the newest record of each key among the closed segments. Both brokers look for work every 100 ms, and have
-their defaults otherwise (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The time includes the swap of the files;
-those that a broker keeps for a while after it has replaced them do not count.
+their defaults otherwise (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The topic is not tiered. The time
+includes the swap of the files; those that a broker keeps for a while after it has replaced them do not count.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def one_round(broker: Broker, tag: str, share: float, table: Table) -> Iterator[
             yield ROW, "MB/s", None
             yield f"{ROW}: broker processor", "s/GB", None
             return
-        _alter(broker.address, topic, {"segment.bytes": str(SEGMENT_BYTES)})
+        _alter(broker.address, topic, {"segment.bytes": str(SEGMENT_BYTES), "remote.storage.enable": "false"})
         fill(broker.address, topic, int(WRITTEN_BYTES * share), int(KEYS * share))
         os.sync()
         dirty = sum(_closed(directory))
