@@ -153,24 +153,30 @@ def _join_to_stable(address: str, group: str, count: int) -> float:
     return elapsed
 
 
-def until_stable(members: Sequence[Member], *, each_alone: bool = False) -> None:
-    """Drives all members at once. `each_alone`: each has a group of its own."""
+def until_stable(
+    members: Sequence[Member], *, each_alone: bool = False, beat_s: float = BEAT_S, joining: int | None = None
+) -> None:
+    """Drives all members at once. `each_alone`: each has a group of its own. With `joining` only the last so many join; the
+    others had an assignment, and learn from a heartbeat that there is a newer one."""
     poll, of_socket = select.epoll(), {each.connection.socket.fileno(): each for each in members}
-    for fd, member in of_socket.items():
+    for fd in of_socket:
         poll.register(fd, select.EPOLLIN)
+    known = members[: len(members) - joining] if joining is not None else ()
+    stale = {each.assigned for each in known}
+    for member in members[len(known) :]:
         member.join()
-    deadline, next_beat = time.monotonic() + PATIENCE_S, time.monotonic() + BEAT_S
+    deadline, next_beat = time.monotonic() + PATIENCE_S, time.monotonic() + (0 if known else beat_s)
     while True:
         for fd, _ in poll.poll(max(0.0, next_beat - time.monotonic())):
             of_socket[fd].take_answer()
         generations = {each.assigned for each in members}
-        if None not in generations and (each_alone or len(generations) == 1):
+        if None not in generations and (each_alone or len(generations) == 1) and generations != stale:
             break
         now = time.monotonic()
         if now > deadline:
             raise LoadFailed(f"{members[0].group} is not stable after {PATIENCE_S:g} s")
         if now >= next_beat:
-            next_beat = now + BEAT_S
+            next_beat = now + beat_s
             for member in members:
                 if not member.asked and member.assigned is not None:
                     member.send("beat", member.beat())

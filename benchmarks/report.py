@@ -39,6 +39,7 @@ PARTS = (
     "groups",
     "transactions",
     "compaction",
+    "coordinators",
     "history",
 )
 _PLACE = re.compile(r"(<!-- benchmarks: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)

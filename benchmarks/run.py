@@ -9,8 +9,9 @@ roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own client
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
 largest request, and others' waits), `callers` (excessive gRPC callers), `sdk` (the SDK's producers beside
 confluent-kafka's), `groups` (members of consumer groups), `transactions` (by Java's clients), `compaction` (the log cleaner),
-`history` (what segments and partitions cost). The machine changes from minute to minute, so only ratios within one run count;
-`--write` saves the figures, each part with its own date, and updates the docs' tables and the plot.
+`coordinators` (many and large groups), `history` (what segments and partitions cost). The machine changes from minute to
+minute, so only ratios within one run count; `--write` saves the figures, each part with its own date, and updates the docs'
+tables and the plot.
 
 A part that fails or exceeds its limit keeps its rows, and other parts go on; the exit code is then 1.
 """
@@ -34,6 +35,7 @@ from benchmarks import (
     beside,
     cold,
     compaction,
+    coordinators,
     decoder,
     fleet,
     groups,
@@ -72,6 +74,7 @@ LIMITS = {
     "groups": 15,
     "transactions": 25,
     "compaction": 15,
+    "coordinators": 20,
 }
 
 
@@ -113,9 +116,9 @@ class Bench:
             self._stack.callback(broker.stop)
         return made
 
-    def ours(self) -> dict[str, Broker]:
+    def ours(self, settings: Settings | None = None) -> dict[str, Broker]:
         """Those that this run may start and kill."""
-        made = self.brokers(floor=False)
+        made = self.brokers(floor=False, settings=settings)
         return {name: broker for name, broker in made.items() if not isinstance(broker, of_brokers.Rival)}
 
     def running(self, *, floor: bool, settings: Settings | None = None) -> dict[str, Broker]:
@@ -247,6 +250,24 @@ class Bench:
             for _ in compaction.one_round(broker, f"{self._tag}-warm", share, Table()):
                 pass
         self._rounds(made, lambda broker, tag: compaction.one_round(broker, tag, share, self._table))
+
+    def coordinators(self) -> None:
+        made = self.ours(coordinators.SETTINGS)
+        for n in range(self._arguments.rounds):
+            for name, broker in _turned(made, n).items():
+                broker.spawn()
+                of_brokers.wait_for_port(broker.address)
+                for row, unit, value in coordinators.one_round(broker, f"{self._tag}-{n}", self._table):
+                    if value is not None:
+                        self._table.add(name, row, unit, value)
+                broker.stop()
+        for name, broker in made.items():
+            broker.spawn()
+            of_brokers.wait_for_port(broker.address)
+            for row, unit, value in coordinators.offsets(broker):
+                if value is not None:
+                    self._table.add(name, row, unit, value)
+            broker.stop()
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)

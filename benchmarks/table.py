@@ -69,6 +69,10 @@ _KAFKA_AT_MOST = {
     "join to stable, 3 members": 1.0,
     "join to stable, 100 members": 1.0,
     "join to stable, 500 members": 1.0,
+    "group of 2,000 members of which one leaves: until the others are stable": 1.0,
+    "2,000 groups of 10 partitions: memory they add": 0.5,
+    "1,000,000 committed offsets: memory they add": 1.0,
+    "1,000,000 committed offsets: start until all groups answer": 1.0,
 }
 _HISTORIES = "24", "8,192", "100,000", "1,000,000", "10,000,000"
 #: tidelog's own targets, by row.
@@ -93,6 +97,7 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
         Wanted("dedupe buffer", 1.0, less_is_better=True),
     ),
     "the same from the bucket, read_committed": (Wanted("read_uncommitted", 0.85),),
+    "produce p99 while a group of 2,000 rebalances": (Wanted("idle", 2.0, less_is_better=True),),
     "GETs per GiB scanned": (Wanted("", 260.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: downloads in flight": (Wanted("budget", 1.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: chunks on disk": (Wanted("budget", 1.0, less_is_better=True),),

@@ -36,6 +36,9 @@ class Counted:
     def stored_bytes(self) -> float | None:
         return stored_bytes(self._node)
 
+    def partition_dir(self, topic: str) -> Path | None:
+        return self._node.partition_dir(topic)
+
 
 @pytest.mark.parametrize("partitions", [1, 3, 16])
 def test_an_answer_with_one_error_is_found(tmp_path: Path, partitions: int) -> None:

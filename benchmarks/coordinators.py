@@ -1,0 +1,168 @@
+"""What many groups, large groups and many committed offsets cost a broker.
+
+Offsets are committed from outside the protocol (generation -1), as tools do it. A start is timed from the spawn after a kill -9
+until a group of every partition of `__consumer_offsets` has its offsets fetched. Members are those of `groups`.
+
+python -m benchmarks.coordinators HOST:PORT GROUP MEMBERS     rebalances a group, prints `up` once it is stable; until its input
+                                                              closes
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kio.schema.offset_commit.v7 import request as commit_request
+from kio.schema.offset_commit.v7 import response as commit_response
+from kio.schema.offset_fetch.v5 import request as fetch_request
+from kio.schema.offset_fetch.v5 import response as fetch_response
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
+
+from benchmarks import groups, load
+from benchmarks.brokers import Broker, Tidelog, wait_for_port
+from benchmarks.load import Connection, LoadFailed
+from benchmarks.table import Table
+
+#: Groups with so many partitions each: a million offsets.
+OFFSETS = (1_000, 1_000)
+GROUPS = (2_000, 10)
+MEMBERS = 2_000
+#: Between two heartbeats of a member; thousands of them would be the load otherwise.
+BEAT_S = 1.0
+RATE, LATENCY_S = 500, 10.0
+LIMIT_S = 120.0
+#: Brokers' settings for this part. Both take so many connections of one address as they come.
+SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 50}
+
+LEAVE = "group of 2,000 members of which one leaves: until the others are stable"
+P99 = "produce p99 while a group of 2,000 rebalances"
+MILLION = "1,000,000 committed offsets"
+MANY = "2,000 groups of 10 partitions"
+
+
+def one_round(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, float | None]]:
+    """Yields (row, unit, value) for a running broker."""
+    address = broker.address
+    members = [groups.Member(address, f"large-{tag}") for _ in range(MEMBERS)]
+    groups.wait_for_coordinator(members[0].connection, members[0].group)
+    groups.until_stable(members, beat_s=BEAT_S)
+    began = time.perf_counter()
+    groups.leave(members[0].connection, members[0].group, [members.pop()])
+    groups.until_stable(members, beat_s=BEAT_S, joining=0)
+    yield LEAVE, "s", time.perf_counter() - began
+    groups.leave(members[0].connection, members[0].group, members)
+    for member in members:
+        member.connection.close()
+    with load.topic_for(address, f"beside-{tag}") as topic:
+        idle = load.latency(address, topic, RATE, LATENCY_S)["p99"]
+        with rebalancing(address, f"churn-{tag}"):
+            yield P99, "ms", load.latency(address, topic, RATE, LATENCY_S)["p99"]
+    if isinstance(broker, Tidelog):
+        table.add("idle", P99, "ms", idle)
+
+
+def offsets(broker: Broker) -> Iterator[tuple[str, str, float | None]]:
+    """Yields the rows of committed offsets for a broker that runs and has none; it is killed and started for them."""
+    address = broker.address
+    groups.wait_for_coordinator(first := Connection(address), "many-0")
+    first.close()
+    for row, (count, partitions) in ((MANY, GROUPS), (MILLION, OFFSETS)):
+        topic = f"of-{partitions}"
+        load.create_topic(address, topic, partitions)
+        before = broker.resident_megabytes()
+        commit_all(address, f"many-{partitions}", count, topic, partitions)
+        after = broker.resident_megabytes()
+        yield f"{row}: memory they add", "MB", None if before is None or after is None else after - before
+    broker.kill()
+    began = time.perf_counter()
+    broker.spawn()
+    wait_for_port(address)
+    until_answered(address, f"many-{OFFSETS[1]}", OFFSETS[0], f"of-{OFFSETS[1]}")
+    yield f"{MILLION}: start until all groups answer", "s", time.perf_counter() - began
+    yield f"{MILLION}: resident memory then", "MB", broker.resident_megabytes()
+
+
+def commit_all(address: str, prefix: str, count: int, topic: str, partitions: int) -> None:
+    """A commit of all partitions for each of the groups, one after another."""
+    c = Connection(address)
+    rows = tuple(
+        commit_request.OffsetCommitRequestPartition(
+            partition_index=i32(number), committed_offset=i64(1_000_000 + number), committed_metadata=""
+        )
+        for number in range(partitions)
+    )
+    for number in range(count):
+        request = commit_request.OffsetCommitRequest(
+            group_id=GroupId.parse(f"{prefix}-{number}"),
+            generation_id_or_member_epoch=i32(-1),
+            member_id="",
+            topics=(commit_request.OffsetCommitRequestTopic(name=TopicName(topic), partitions=rows),),
+        )
+        reply = c.call(request, commit_response.OffsetCommitResponse)
+        if codes := {int(each.error_code) for each in reply.topics[0].partitions} - {0}:
+            raise LoadFailed(f"{address}: commit of {prefix}-{number}: errors {codes}")
+    c.close()
+
+
+def until_answered(address: str, prefix: str, count: int, topic: str) -> None:
+    """Returns once each of the groups has an offset. LoadFailed if one has not after LIMIT_S."""
+    deadline, left, c = time.monotonic() + LIMIT_S, list(range(count)), Connection(address)
+    while left:
+        number = left[-1]
+        ask = fetch_request.OffsetFetchRequest(
+            group_id=GroupId.parse(f"{prefix}-{number}"),
+            topics=(fetch_request.OffsetFetchRequestTopic(name=TopicName(topic), partition_indexes=(i32(0),)),),
+        )
+        reply: Any = c.call(ask, fetch_response.OffsetFetchResponse)
+        if not int(reply.error_code) and int(reply.topics[0].partitions[0].committed_offset) == 1_000_000:
+            left.pop()
+        elif time.monotonic() > deadline:
+            raise LoadFailed(f"{address}: {prefix}-{number} has no offset after {LIMIT_S:g} s: {reply}")
+        else:
+            time.sleep(0.01)
+    c.close()
+
+
+@contextmanager
+def rebalancing(address: str, group: str) -> Iterator[None]:
+    """A group of MEMBERS rebalances again and again in a process of its own while the block runs."""
+    words = [sys.executable, "-m", "benchmarks.coordinators", address, group, str(MEMBERS)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "up\n":
+            raise LoadFailed(f"{address}: {group} does not get stable")
+        yield
+        process.stdin.close()
+        if process.wait(LIMIT_S) != 0:
+            raise LoadFailed(f"{address}: {group} failed")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def main(arguments: Sequence[str]) -> None:
+    address, group, count = arguments[0], arguments[1], int(arguments[2])
+    members = [groups.Member(address, group) for _ in range(count)]
+    groups.wait_for_coordinator(members[0].connection, group)
+    groups.until_stable(members, beat_s=BEAT_S)
+    print("up", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        left = members.pop()
+        left.connection.close()
+        groups.leave(members[0].connection, group, [left])
+        members.append(groups.Member(address, group))
+        groups.until_stable(members, beat_s=BEAT_S, joining=1)
+    groups.leave(members[0].connection, group, members)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
