@@ -175,7 +175,10 @@ class ColdCleaning:
         aborted: set[AbortedTransaction] = set()
         for segment in segments:
             if any(section.name == sidecar.ABORTED and section.length for section in segment.sections):
-                aborted.update((await self._part(segment, (sidecar.ABORTED,))).aborted)
+                found = (await self._part(segment, (sidecar.ABORTED,))).aborted
+                # A sidecar lists all that overlap its segment. One that lies between a transaction's data and its marker is
+                # not written anew when these go, so the marker's own segment tells whether the transaction is still there.
+                aborted.update(e for e in found if e.last_offset < segment.end or e.last_offset >= segments[-1].end)
         job = CleaningJob(
             hot.directory,
             [SourceSegment(segment.base, segment.end, segment.length) for segment in segments],

@@ -1,0 +1,69 @@
+"""An aborted transaction that spans whole segments of the bucket hides nothing that its producer writes later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.records.batch import read_header
+from storage_tiers.records.builder import ControlKind
+from tests.service.broker.support import Running, running, until
+from tests.service.broker.test_cleaning import COMPACTED, EAGER, closed, led, put, table
+from tests.service.broker.test_cleaning_tiers import committed, in_bucket
+from tests.storage_tiers.compaction.support import batch
+from tests.storage_tiers.hot.support import marker
+from tests.support.faulty_store import FaultyStore
+
+PRODUCER = 7
+#: Segments of two such records are full.
+LARGE = "v" * 1300
+
+
+def transactional(node: Running, sequence: int, key: str, value: str) -> None:
+    made = batch((key, value), producer=(PRODUCER, 0, sequence), transactional=True)
+    led(node).append_coordinated(memoryview(made), read_header(made))
+
+
+def ended(node: Running, kind: ControlKind) -> None:
+    made = marker(kind, PRODUCER)
+    led(node).append_coordinated(memoryview(made), read_header(made))
+
+
+def is_clean(node: Running, upto: int) -> bool:
+    cold = node.node.broker.cleaning._cold
+    assert cold is not None
+    return cold.cleaned_to(led(node)) >= upto
+
+
+async def test_what_a_producer_commits_after_a_long_aborted_transaction_stays(tmp_path: Path) -> None:
+    memory = MemoryStore(SystemClock())
+    expected = {f"f{number}": LARGE for number in range(3)}
+    async with running(tmp_path, FaultyStore(memory), broker={"log.cleaner.enable": "false"}) as node:
+        await node.create("t", configs=COMPACTED)
+        transactional(node, 0, "x", "aborted")
+        await put(node, ("f0", LARGE))
+        await closed(node)
+        await put(node, ("f1", LARGE))  # a segment of the transaction without anything of it: it never changes
+        await closed(node)
+        ended(node, ControlKind.ABORT)
+        await put(node, ("f2", LARGE))
+        await node.seal("t")
+        cluster = node.node.cluster_id
+    for life in range(9):  # each pass removes what the one before has made removable
+        async with running(tmp_path, FaultyStore(memory), broker=EAGER) as node:
+            hot = led(node).log.hot
+            hot.reconfigure(replace(hot.settings, local_retention_bytes=1))
+            if life == 5:
+                transactional(node, 1, "precious", "1")
+                ended(node, ControlKind.COMMIT)
+                expected["precious"] = "1"
+            for part in "ab":
+                expected[f"g{life}{part}"] = LARGE
+                await put(node, (f"g{life}{part}", LARGE))
+                await node.seal("t")
+            await until(partial(is_clean, node, hot.end_offset - 1))
+            assert expected.keys() <= table(await committed(node)).keys()
+            assert in_bucket(memory, cluster) == expected
