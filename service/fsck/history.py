@@ -7,8 +7,9 @@ compared with the state at its segment's end.
     add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
 Invariant: a sidecar is called wrong only if the batches read prove it. Facts from before the first segment read are unknown,
-and so accepted. Not promised: a producer that is missing in a snapshot is not a finding, because producers expire. Nor is a
-transaction checked whose marker lies beyond the last segment.
+and so accepted. Compaction removes batches and records: once some are missing, the batches prove only the least that a snapshot
+may say of a producer, and nothing of transactions. Not promised: a producer that is missing in a snapshot is not a finding,
+because producers expire. Nor is a transaction checked whose marker lies beyond the last segment.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class History:
 
     def __init__(self, base: int, log_start: int, wrong: Wrong) -> None:
         self._base = base
+        self._next_offset = base
+        self._is_compacted = False
         self._log_start = log_start
         self._wrong = wrong
         self._state = ProducerStateManager(_ALL_PRODUCERS)
@@ -56,6 +59,9 @@ class History:
         self._unjudged: list[tuple[RemoteSegment, tuple[AbortedTransaction, ...]]] = []
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
+        if header.base_offset > self._next_offset or header.count <= header.last_offset_delta:
+            self._is_compacted = True
+        self._next_offset = header.next_offset
         last = self._runs[-1] if self._runs else None
         if last is not None and last.epoch == header.leader_epoch:
             self._runs[-1] = _EpochRun(last.epoch, last.first, header.last_offset)
@@ -147,6 +153,8 @@ class History:
                 return f"its {name} is {offset}, beyond the segment"
         if theirs.coordinator_epoch < -1 or theirs.epoch < -1:
             return f"its epoch is {theirs.epoch}, its coordinator's {theirs.coordinator_epoch}"
+        if self._is_compacted:
+            return _below(theirs, ours)
         if ours is None:
             if max(theirs.last_offset, theirs.transaction_start) >= self._base or self._base == 0:
                 return "it is in the snapshot, but in no batch"
@@ -187,10 +195,15 @@ class History:
             if not (0 <= txn.first_offset < txn.last_offset and 0 <= txn.last_stable_offset <= txn.last_offset + 1):
                 return f"{_shown(txn)} is impossible"
             unknown = txn.first_offset < self._base or (open_from is not None and txn.last_offset >= open_from)
-            if txn not in found and not unknown and not any(self._same(txn, other) for other in found):
+            if (
+                txn not in found
+                and not unknown
+                and not self._is_compacted
+                and not any(self._same(txn, other) for other in found)
+            ):
                 return f"{_shown(txn)} is not in the batches"
         for txn in sorted(found.difference(said), key=lambda txn: txn.first_offset):
-            if not any(self._same(other, txn) for other in said):
+            if not self._is_compacted and not any(self._same(other, txn) for other in said):
                 return f"{_shown(txn)} is not in it"
         if len(set(said)) != len(said):
             return "it names an aborted transaction twice"
@@ -203,6 +216,16 @@ class History:
         begun = said.first_offset == found.first_offset or said.first_offset < self._base
         stable = said.last_stable_offset == found.last_stable_offset or said.last_stable_offset < self._base
         return begun and stable
+
+
+def _below(theirs: ProducerEntry, ours: ProducerEntry | None) -> str:
+    """The fault, or an empty string, of a snapshot that says less than the batches which compaction has left."""
+    if ours is None:
+        return ""
+    name, said, found = "epoch", theirs.epoch, ours.epoch
+    if said == found:  # a newer epoch begins without batches
+        name, said, found = "last offset", theirs.last_offset, ours.last_offset
+    return f"its {name} is {said} in the snapshot, {found} in what compaction has left" if said < found else ""
 
 
 def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:
