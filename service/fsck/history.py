@@ -7,9 +7,9 @@ compared with the state at its segment's end.
     add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
 Invariant: a sidecar is called wrong only if the batches read prove it. Facts from before the first segment read are unknown,
-and so accepted. Compaction removes batches and records: once some are missing, the batches prove only the least that a snapshot
-may say of a producer, and nothing of transactions. Not promised: a producer that is missing in a snapshot is not a finding,
-because producers expire. Nor is a transaction checked whose marker lies beyond the last segment.
+and so accepted; so are those from before a gap, where compaction has removed batches. Not promised: a producer that is missing
+in a snapshot is not a finding, because producers expire. Nor is a transaction checked whose marker lies beyond the last
+segment.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ class History:
     """The history of the segments from offset `base` on; everything before is unknown. `wrong` is called with each finding."""
 
     def __init__(self, base: int, log_start: int, wrong: Wrong) -> None:
-        self._base = base
-        self._next_offset = base
-        self._is_compacted = False
+        self._base = self._next_offset = base
         self._log_start = log_start
         self._wrong = wrong
         self._state = ProducerStateManager(_ALL_PRODUCERS)
@@ -59,8 +57,8 @@ class History:
         self._unjudged: list[tuple[RemoteSegment, tuple[AbortedTransaction, ...]]] = []
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
-        if header.base_offset > self._next_offset or header.count <= header.last_offset_delta:
-            self._is_compacted = True
+        if header.base_offset > self._next_offset:
+            self._forget(header.base_offset)
         self._next_offset = header.next_offset
         last = self._runs[-1] if self._runs else None
         if last is not None and last.epoch == header.leader_epoch:
@@ -68,6 +66,9 @@ class History:
         else:
             self._runs.append(_EpochRun(header.leader_epoch, header.base_offset, header.last_offset))
         if header.producer_id < 0:
+            return
+        if header.control and header.count <= 0:
+            self._forget(header.next_offset)  # emptied: it may have been either kind
             return
         if not header.control:
             self._state.update(header, header.base_offset, now_ms=0)
@@ -107,6 +108,12 @@ class History:
         """Checks the remaining transactions: no segment follows."""
         self._judge()
 
+    def _forget(self, base: int) -> None:
+        """Of the producers and transactions before offset `base` something is unknown."""
+        self._judge()
+        self._base = base
+        self._state = ProducerStateManager(_ALL_PRODUCERS)
+
     # --- epochs -------------------------------------------------------------------------------------------------------
     def _wrong_epochs(self, segment: RemoteSegment, sidecar: Sidecar) -> str:
         said = sidecar.epochs
@@ -142,6 +149,8 @@ class History:
         if len(restored.snapshot()) != len(sidecar.producer_snapshot):
             return "its producer snapshot names a producer twice"
         for producer_id, theirs in said.items():
+            if producer_id < 0:
+                return f"its producer snapshot names producer {producer_id}"
             fault = self._wrong_producer(segment, theirs, self._state.producers.get(producer_id))
             if fault:
                 return f"producer {producer_id} at offset {segment.end}: {fault}"
@@ -153,8 +162,6 @@ class History:
                 return f"its {name} is {offset}, beyond the segment"
         if theirs.coordinator_epoch < -1 or theirs.epoch < -1:
             return f"its epoch is {theirs.epoch}, its coordinator's {theirs.coordinator_epoch}"
-        if self._is_compacted:
-            return _below(theirs, ours)
         if ours is None:
             if max(theirs.last_offset, theirs.transaction_start) >= self._base or self._base == 0:
                 return "it is in the snapshot, but in no batch"
@@ -195,15 +202,10 @@ class History:
             if not (0 <= txn.first_offset < txn.last_offset and 0 <= txn.last_stable_offset <= txn.last_offset + 1):
                 return f"{_shown(txn)} is impossible"
             unknown = txn.first_offset < self._base or (open_from is not None and txn.last_offset >= open_from)
-            if (
-                txn not in found
-                and not unknown
-                and not self._is_compacted
-                and not any(self._same(txn, other) for other in found)
-            ):
+            if txn not in found and not unknown and not any(self._same(txn, other) for other in found):
                 return f"{_shown(txn)} is not in the batches"
         for txn in sorted(found.difference(said), key=lambda txn: txn.first_offset):
-            if not self._is_compacted and not any(self._same(other, txn) for other in said):
+            if not any(self._same(other, txn) for other in said):
                 return f"{_shown(txn)} is not in it"
         if len(set(said)) != len(said):
             return "it names an aborted transaction twice"
@@ -216,16 +218,6 @@ class History:
         begun = said.first_offset == found.first_offset or said.first_offset < self._base
         stable = said.last_stable_offset == found.last_stable_offset or said.last_stable_offset < self._base
         return begun and stable
-
-
-def _below(theirs: ProducerEntry, ours: ProducerEntry | None) -> str:
-    """The fault, or an empty string, of a snapshot that says less than the batches which compaction has left."""
-    if ours is None:
-        return ""
-    name, said, found = "epoch", theirs.epoch, ours.epoch
-    if said == found:  # a newer epoch begins without batches
-        name, said, found = "last offset", theirs.last_offset, ours.last_offset
-    return f"its {name} is {said} in the snapshot, {found} in what compaction has left" if said < found else ""
 
 
 def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from service.fsck.bucket import FsckScope
+from service.fsck.bucket import check_bucket as fsck
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.records.batch import read_header
@@ -67,3 +69,5 @@ async def test_what_a_producer_commits_after_a_long_aborted_transaction_stays(tm
             await until(partial(is_clean, node, hot.end_offset - 1))
             assert expected.keys() <= table(await committed(node)).keys()
             assert in_bucket(memory, cluster) == expected
+    report = fsck(memory.blocking(), FsckScope(), now_ms=SystemClock().unix_ms())
+    assert [finding for finding in report.findings if finding.damage] == []

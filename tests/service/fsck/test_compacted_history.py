@@ -1,7 +1,8 @@
-"""What the batches that compaction has left prove of a sidecar: the least that its producers may be, and no transaction."""
+"""What is before a gap that compaction has left proves nothing of a sidecar; what is after it does."""
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple, cast
 
 import pytest
@@ -10,8 +11,8 @@ from service.fsck.history import History
 from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.hot.producer_state import ProducerStateManager
-from storage_tiers.records.batch import assign, read_header
-from storage_tiers.records.builder import ControlKind
+from storage_tiers.records.batch import CONTROL_MASK, PRODUCER_ID, assign, read_header, set_crc
+from storage_tiers.records.builder import ControlKind, build_empty_batch
 from storage_tiers.types import AbortedTransaction, EpochEntry
 from tests.storage_tiers.compaction.support import batch
 from tests.storage_tiers.hot.support import marker
@@ -31,8 +32,8 @@ def data(base: int, epoch: int = 0, sequence: int = 0) -> bytearray:
     return made
 
 
-def ended(base: int, kind: ControlKind) -> bytearray:
-    made = bytearray(marker(kind, PRODUCER))
+def ended(base: int, kind: ControlKind, epoch: int = 0) -> bytearray:
+    made = bytearray(marker(kind, PRODUCER, epoch))
     assign(made, base_offset=base, leader_epoch=1)
     return made
 
@@ -81,16 +82,27 @@ def _foreign() -> bytearray:
 @pytest.mark.parametrize("left", [WRITTEN[1:], WRITTEN[2:], (WRITTEN[0], WRITTEN[2])])
 def test_what_compaction_has_removed_is_no_fault(left: tuple[bytearray, ...]) -> None:
     assert faults(state(*WRITTEN), (ABORTED,), *left) == []
-    assert faults(state(*WRITTEN), (), *left) == []
 
 
-def test_a_snapshot_below_what_is_left_is_a_fault() -> None:
-    assert faults(state(WRITTEN[0]), (), *WRITTEN[1:]) == [
-        "producer 7 at offset 3: its last offset is 0 in the snapshot, 1 in what compaction has left"
-    ]
+def test_what_is_after_the_gap_is_compared() -> None:
+    assert "last offset is 0" in faults(state(WRITTEN[0]), (), WRITTEN[1])[0]
     newer = data(3, epoch=1)
-    assert "its epoch is 0" in faults(state(*WRITTEN), (), WRITTEN[1], newer)[0]
-    assert faults(state(*WRITTEN, newer), (), WRITTEN[1], ended(4, ControlKind.ABORT)) == []
+    assert "epoch is 0" in faults(state(*WRITTEN), (), *WRITTEN[1:], newer)[0]
+    assert faults(state(*WRITTEN, newer), (ABORTED,), *WRITTEN[1:], newer) == []
+    late = AbortedTransaction(PRODUCER, 3, 4, 5)
+    aborted = (*WRITTEN, newer, ended(4, ControlKind.ABORT, epoch=1))
+    assert faults(state(*aborted), (late,), *aborted[2:]) == []
+    assert "not in it" in faults(state(*aborted), (), *aborted[2:])[0]
+
+
+def test_an_emptied_marker_tells_nothing() -> None:
+    emptied = bytearray(build_empty_batch(2, 3, leader_epoch=1))
+    emptied[22] |= CONTROL_MASK
+    struct.pack_into(">q", emptied, PRODUCER_ID, PRODUCER)
+    struct.pack_into(">h", emptied, PRODUCER_ID + 8, 0)
+    set_crc(emptied)
+    assert faults(state(*WRITTEN), (ABORTED,), *WRITTEN[:2], emptied) == []
+    assert faults(state(*WRITTEN), (), *WRITTEN[:2], emptied) == []
 
 
 def test_a_producer_that_is_gone_is_no_fault_once_something_is_missing() -> None:
