@@ -67,8 +67,9 @@ class History:
             self._runs.append(_EpochRun(header.leader_epoch, header.base_offset, header.last_offset))
         if header.producer_id < 0:
             return
-        if header.control and header.count <= 0:
-            self._forget(header.next_offset)  # emptied: it may have been either kind
+        if header.count <= 0:
+            # Emptied by compaction: a marker may have been either kind, and a transaction is not listed where its data was.
+            self._forget(header.next_offset)
             return
         if not header.control:
             self._state.update(header, header.base_offset, now_ms=0)

@@ -79,8 +79,13 @@ class CleanerProcess:
             raise StorageError(
                 f"the cleaner process cannot be started: {error.strerror}; the node tries again"
             ) from error
+        try:
+            self._reader, self._writer = await asyncio.open_connection(sock=started.socket, limit=MAX_LINE_BYTES)
+        except BaseException:  # cancelled: it ends when its socket closes
+            started.socket.close()
+            await started.process.ended(GRACE_S)
+            raise
         self._process = started.process
-        self._reader, self._writer = await asyncio.open_connection(sock=started.socket, limit=MAX_LINE_BYTES)
 
     async def end(self) -> None:
         process, self._process = self._process, None
