@@ -33,7 +33,7 @@ cdef class Connection:
     cdef Py_ssize_t _in_flight_limit
     cdef bytearray _scratch
     cdef object _scratch_view
-    cdef int _api_key
+    cdef readonly int api_key
     cdef int _version
     cdef Py_ssize_t _correlation
     cdef bint _barrier

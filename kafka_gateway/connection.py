@@ -141,8 +141,8 @@ class Connection:
         # Of the answer made last, until it is sent.
         self._metrics: RequestMetrics | None = None
         self._answered_at = 0.0
-        # Of the request taken last.
-        self._api_key = self._version = self._correlation = 0
+        #: Of the request taken last; `api_key` is 0 (Produce) before the first.
+        self.api_key = self._version = self._correlation = 0
         #: The number of files among the pieces to send, and their unsent bytes.
         self.files = 0
         self.file_bytes = 0
@@ -173,7 +173,7 @@ class Connection:
         start = self._next()
         if start < 0:
             return None
-        return self._api_key, self._version, self._correlation, start, self.start
+        return self.api_key, self._version, self._correlation, start, self.start
 
     def take(
         self,
@@ -205,11 +205,11 @@ class Connection:
             self.taken += 1
             version = self._version
             correlation = self._correlation
-            api = apis.get(self._api_key)
+            api = apis.get(self.api_key)
             if api is None or version < api[0] or version > api[1]:
-                otherwise(owner, self._api_key, version, correlation, None)
+                otherwise(owner, self.api_key, version, correlation, None)
                 continue
-            api_key = self._api_key
+            api_key = self.api_key
             metrics = api[3]
             metrics.requests += 1
             metrics.size += self.start - start + 8
@@ -265,7 +265,7 @@ class Connection:
         api_key = ((data[start + 4] ^ 0x80) << 8 | data[start + 5]) - 0x8000
         if (self.unsent or self.waiting) and self.blocked_for(api_key):
             return -1
-        self._api_key = api_key
+        self.api_key = api_key
         self._version = ((data[start + 6] ^ 0x80) << 8 | data[start + 7]) - 0x8000
         self._correlation = self._int32(start + 8)
         self.request_size = size

@@ -1,9 +1,10 @@
 """The shell around `connection.py`: sockets in, sockets out, on the event loop.
 
-Client sockets share one epoll, which the event loop watches as a single file. One turn receives from all readable sockets,
+Client sockets share an epoll, which the event loop watches as a single file. One turn receives from all readable sockets,
 or as many as a slice of time allows, starts their requests (`dispatcher.py`), and then writes each connection's answers with
 one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. The event loop
 watches the first few sockets itself, which saves a system call per request; few connections gain nothing from gathering.
+Connections whose last request was a group member's share another epoll and a part of a slice (`ready_sockets.py`).
 
 Bounds: connections (`connection_quotas.py`), the size of a request, the memory of all requests and unread answers
 (`request_memory_pool.py`), unread bytes of a client before its next request starts, bytes of files sent in a turn
@@ -28,6 +29,7 @@ from kafka_gateway.dispatcher import SECONDS, Dispatcher
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
+from kafka_gateway.ready_sockets import BROKEN, GONE, ReadySockets
 from kafka_gateway.registry import APIS, Api
 from kafka_gateway.reply import CloseConnection
 from kafka_gateway.request_memory_pool import RequestMemoryPool
@@ -38,8 +40,6 @@ from storage_tiers.turns import SLICE_S
 
 #: Shared by all connections; one receive takes at most this much.
 RECEIVE_BUFFER = 1 << 20
-#: Ready sockets that one poll returns. A turn serves as many of them as its slice has time for, at least one.
-EVENTS_A_TURN = 4096
 #: Seconds between checks for idle connections, and until an empty buffer is taken back.
 SWEEP_S = 10.0
 #: Connections that the event loop watches itself.
@@ -47,10 +47,12 @@ WATCHED_BY_LOOP = 8
 #: The least time in seconds that a connection gets when many share a slice: of a slice each, hundreds that pipeline requests
 #: would delay all others by seconds.
 LEAST_SHARE_S = 0.000_05
+#: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
+MEMBER_APIS = frozenset({11, 12, 13, 14})
+#: The part of a slice that their connections get in a turn.
+MEMBERS_SHARE = 0.25
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
-_BROKEN = select.EPOLLHUP | select.EPOLLERR
-_GONE = select.EPOLLRDHUP | _BROKEN
 
 
 async def serve(core: NodeCore, options: Options, sockets: Mapping[str, socket.socket] | None = None) -> GatewayServer:
@@ -68,17 +70,12 @@ class GatewayServer:
         settings = self._settings = options.settings
         self._loop = asyncio.get_running_loop()
         self._scratch = bytearray(RECEIVE_BUFFER)
-        self._epoll = select.epoll()
+        self._clients, self._members = ReadySockets(1), ReadySockets(MEMBERS_SHARE)
         self._sessions: dict[int, GatewaySession] = {}
-        self._acceptor = Acceptor(self._epoll, settings.connections, self._welcome)
+        self._acceptor = Acceptor(self._clients.epoll, settings.connections, self._welcome)
         self._sender = Sender(self._loop)
         self._watched_by_loop = 0
         self._dirty: list[GatewaySession] = []
-        #: Ready sockets and their events, not served yet. None stands for a listener with a new connection, and its file
-        #: descriptor then replaces the events.
-        self._ready: deque[tuple[GatewaySession | None, int]] = deque()
-        #: Sockets whose clients have disconnected.
-        self._leaving: deque[tuple[GatewaySession, int]] = deque()
         #: Connections with received requests that could not start before. All share one slice of a turn.
         self._resuming: deque[GatewaySession] = deque()
         self._flush_scheduled = self._resume_scheduled = False
@@ -95,7 +92,8 @@ class GatewayServer:
     def start(self, listeners: Mapping[str, socket.socket]) -> None:
         self.ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
         self._acceptor.start(listeners)
-        self._loop.add_reader(self._epoll.fileno(), self._turn)
+        for sockets in (self._clients, self._members):
+            self._loop.add_reader(sockets.epoll.fileno(), self._turn, sockets)
         self._schedule_sweep()
 
     async def stop(self) -> None:
@@ -114,8 +112,9 @@ class GatewayServer:
             await asyncio.sleep(0.005)
         for session in list(self._sessions.values()):
             self.close(session, "the node stops")
-        self._loop.remove_reader(self._epoll.fileno())
-        self._epoll.close()
+        for sockets in (self._clients, self._members):
+            self._loop.remove_reader(sockets.epoll.fileno())
+            sockets.epoll.close()
         self._sender.close()
 
     def limit_connections(self, limits: ConnectionLimits) -> None:
@@ -158,14 +157,12 @@ class GatewayServer:
         return self._dispatcher.fetch_sessions
 
     # --- one turn -----------------------------------------------------------------------------------------------------
-    def _turn(self) -> None:
+    def _turn(self, sockets: ReadySockets) -> None:
         self._now = self._loop.time()
         began = self._dispatcher.turn_began = SECONDS()
-        ready, leaving = self._ready, self._leaving
-        if not ready:
-            # Sockets left over from the last turn come first: the kernel would return the same ones first again.
-            self._sort_out(self._epoll.poll(0, EVENTS_A_TURN))
-        now, until = began, began + SLICE_S
+        sockets.poll(self._sessions)
+        ready, leaving = sockets.ready, sockets.leaving
+        now, until = began, began + SLICE_S * sockets.share
         share = _share(len(ready))
         while ready:
             session, events = ready.popleft()
@@ -188,19 +185,6 @@ class GatewayServer:
                 break
         self._flush_and_count(began)
 
-    def _sort_out(self, named: Sequence[tuple[int, int]]) -> None:
-        """Queues the sockets of one poll. Disconnected clients come after all others: thousands may leave at once, and each
-        takes time to close."""
-        for fd, events in named:
-            session = self._sessions.get(fd)
-            if session is None:
-                self._ready.append((None, fd))
-            elif not events & _GONE:
-                self._ready.append((session, events))
-            elif not session.leaving:
-                session.leaving = True
-                self._leaving.append((session, events))
-
     def _turn_of(self, session: GatewaySession) -> None:
         """A turn of one connection that the event loop watches itself."""
         self._now = self._loop.time()
@@ -210,22 +194,23 @@ class GatewayServer:
         self.counters.busy_s += self._flush(began) - began
 
     def _welcome(self, sock: socket.socket, address: tuple[str, int], listener: str) -> None:
-        session = GatewaySession(sock, address, listener, Connection(self._settings.limits, self._scratch), self._now)
+        connection = Connection(self._settings.limits, self._scratch)
+        session = GatewaySession(sock, address, listener, connection, self._clients.epoll, self._now)
         self._sessions[session.fd] = session
         if self._watched_by_loop < WATCHED_BY_LOOP:
             self._watched_by_loop += 1
             session.by_loop = True
             self._loop.add_reader(session.fd, self._turn_of, session)
         else:
-            self._epoll.register(session.fd, session.events)
+            session.epoll.register(session.fd, session.events)
         self.counters.connections_accepted += 1
 
     def _readable(self, session: GatewaySession, events: int, until: float) -> None:
         connection = session.connection
-        if session.resuming and not events & _GONE:
+        if session.resuming and not events & GONE:
             return  # requests that arrived before come first
         if self._stopping or session.ending is not None or connection.stalled:
-            if events & _GONE:
+            if events & GONE:
                 self._gone(session, events)
             else:
                 self._watch(session, session.events & ~select.EPOLLIN)
@@ -247,7 +232,7 @@ class GatewayServer:
 
     def _gone(self, session: GatewaySession, events: int) -> None:
         """The client has disconnected: delayed requests are cancelled; requests received before are still taken."""
-        if not session.connection.waiting or events & _BROKEN:
+        if not session.connection.waiting or events & BROKEN:
             self.close(session, "")
             return
         self._watch(session, session.events & ~READ)
@@ -269,6 +254,9 @@ class GatewayServer:
             server_events.defect(session, error)
             self._end(session, "failure")
             return
+        epoll = (self._members if connection.api_key in MEMBER_APIS else self._clients).epoll
+        if epoll is not session.epoll:
+            self._move(session, epoll)
         if connection.owns_buffer or connection.start != connection.end:
             connection.settle()
             self._hold(session)
@@ -423,9 +411,16 @@ class GatewayServer:
         if session.by_loop:
             # For good: a connection that blocks once will block again, and each change costs two system calls.
             self._leave_loop(session)
-            self._epoll.register(session.fd, events)
+            session.epoll.register(session.fd, events)
         else:
-            self._epoll.modify(session.fd, events)
+            session.epoll.modify(session.fd, events)
+
+    def _move(self, session: GatewaySession, epoll: select.epoll) -> None:
+        """To the epoll of what it asks now. Events that the other one has named already are served there."""
+        if not session.by_loop:
+            session.epoll.unregister(session.fd)
+            epoll.register(session.fd, session.events)
+        session.epoll = epoll
 
     def _leave_loop(self, session: GatewaySession) -> None:
         session.by_loop = False
@@ -455,7 +450,7 @@ class GatewayServer:
             self._leave_loop(session)
         else:
             with contextlib.suppress(OSError):
-                self._epoll.unregister(session.fd)
+                session.epoll.unregister(session.fd)
         for _, future in list(session.futures.values()):
             future.cancel()
         session.futures.clear()

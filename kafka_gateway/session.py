@@ -16,7 +16,7 @@ READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class GatewaySession:
-    """A connection and its socket. `events` are watched by the epoll, or by the event loop if `by_loop`. `last_active` is in
+    """A connection and its socket. `events` are watched by `epoll`, or by the event loop if `by_loop`. `last_active` is in
     seconds. `ending` is the reason to close once all answers are sent, or None."""
 
     __slots__ = (
@@ -26,6 +26,7 @@ class GatewaySession:
         "closed",
         "connection",
         "ending",
+        "epoll",
         "events",
         "fd",
         "futures",
@@ -39,13 +40,20 @@ class GatewaySession:
     )
 
     def __init__(
-        self, sock: socket.socket, address: tuple[str, int], listener: str, connection: Connection, now: float
+        self,
+        sock: socket.socket,
+        address: tuple[str, int],
+        listener: str,
+        connection: Connection,
+        epoll: select.epoll,
+        now: float,
     ) -> None:
         self.socket = sock
         self.address = address
         self.client = ConnectedClient(*address, listener)
         self.fd = sock.fileno()
         self.connection = connection
+        self.epoll = epoll
         self.events = READ
         self.last_active = now
         #: As counted by the request memory pool.

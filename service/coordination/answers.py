@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 #: Answers of one outcome that are given at once, and in each turn of the loop after that.
-ANSWERS_A_TURN = 32
+ANSWERS_A_TURN = 8
 
 
 class Release:

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafka_gateway.connection import PRODUCE
 from kafka_gateway.options import Options
+from kafka_gateway.ready_sockets import ReadySockets
 from kafka_gateway.server import GatewayServer
 from storage_tiers.turns import AT_WORK, SLICE_S, Lane
 from tests.kafka_gateway.handler_client import HandlerClient, joined
-from tests.kafka_gateway.kio_frames import response
+from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.server_support import PARTITION, PATIENCE_S, connected, metadata, produce, serving, until
 
 
@@ -72,9 +74,9 @@ async def test_a_turn_handles_only_as_many_sockets_as_its_time_allows(
     in_turns: list[int] = []
     turn = GatewayServer._turn
 
-    def counted(server: GatewayServer) -> None:
+    def counted(server: GatewayServer, sockets: ReadySockets) -> None:
         before = server.counters.requests
-        turn(server)
+        turn(server, sockets)
         in_turns.append(server.counters.requests - before)
 
     monkeypatch.setattr(GatewayServer, "_turn", counted)
@@ -120,3 +122,26 @@ async def test_thousands_that_are_idle_are_closed_in_slices(tmp_path: Path, monk
                 await asyncio.sleep(0)
                 closed_in_turns.append(server.counters.connections_closed - before)
     assert max(closed_in_turns) <= 2
+
+
+async def test_members_of_groups_do_not_stand_before_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All members of a group send at once, and an epoll names them in the order in which they sent."""
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    heartbeat: dict[str, Any] = {"group_id": "group", "generation_id": 1, "member_id": "member"}
+    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(connected(server)) for _ in range(50)]
+        other = await stack.enter_async_context(connected(server))
+        for member in members:
+            await member.ask("heartbeat", 4, **heartbeat)
+        monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)  # each turn serves one
+        for asks_now in (other, members[0]):  # a member that asks for something else is none any more
+            await asks_now.ask("metadata", 1, topics=None)
+            others = [member for member in members if member is not asks_now]
+            before = server.counters.requests
+            for member in others:
+                member.send(request_frame("heartbeat", 4, **heartbeat))
+            asks_now.send(metadata(5))
+            assert await asks_now.correlation() == 5
+            assert server.counters.requests - before < 10
+            for member in others:
+                assert await member.receive() is not None
