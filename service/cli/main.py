@@ -17,6 +17,7 @@ from service.cli.client.consume import consume
 from service.cli.client.group import group
 from service.cli.client.produce import produce
 from service.cli.client.topic import topic
+from service.cli.client.txn import txn
 from service.cli.cold import cold
 from service.cli.errors import ReportingGroup
 from service.cli.offline.fsck import fsck
@@ -39,6 +40,7 @@ app.add_typer(topic, name="topic")
 app.add_typer(configs, name="configs")
 app.add_typer(cluster, name="cluster")
 app.add_typer(group, name="group")
+app.add_typer(txn, name="txn")
 app.command()(produce)
 app.command()(consume)
 app.add_typer(log, name="log")

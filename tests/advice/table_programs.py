@@ -210,3 +210,16 @@ GROUP_COMMAND_ROWS = (
     row("Run it again with --execute", _GROUP + "without_execute_nothing_is_changed"),
     row("stop the members first", _GROUP + "members_are_shown_and_keep_their_offsets"),
 )
+
+_TXN = "tests/service/cli/client/test_txn.py::test_"
+
+TXN_COMMAND_ROWS = (
+    row("write 90s or 1h30m", _TXN + "filters_choose_by_state_producer_age_and_name", _TXN + "durations_are_read"),
+    row("is not a state of a transaction; write one of", _TXN + "filters_choose_by_state_producer_age_and_name"),
+    row("--partition is of a topic; name it with --topic", _TXN + "a_hanging_transaction_is_found_and_ended"),
+    row(
+        "name a transactional id, or a hanging transaction",
+        _TXN + "an_open_transaction_is_listed_described_and_aborted",
+        _TXN + "a_hanging_transaction_is_found_and_ended",
+    ),
+)

@@ -26,7 +26,7 @@ EARLIEST, LATEST = -2, -1
 SYNTAX = "beginning|end|OFFSET|-N|TIME|-DURATION"
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _STEP = r"(\d+)(ms|[smhdw])"
-_DURATION = re.compile(rf"-(?:{_STEP})+")
+_DURATION = re.compile(rf"(?:{_STEP})+")
 
 #: (topic, partition).
 Place = tuple[str, int]
@@ -58,10 +58,20 @@ def parse_position(text: str, now_ms: int, option: str) -> Position:
         return Position(Unit.OFFSET, _within_64_bits(int(text), option))
     if text[:1] == "-" and text[1:].isascii() and text[1:].isdecimal():
         return Position(Unit.FROM_END, _within_64_bits(int(text[1:]), option))
-    if _DURATION.fullmatch(text):
-        ago = sum(int(count) * _UNITS_MS[unit] for count, unit in re.findall(_STEP, text))
-        return Position(Unit.TIME, max(0, now_ms - ago))
+    if text[:1] == "-" and _DURATION.fullmatch(text[1:]):
+        return Position(Unit.TIME, max(0, now_ms - _duration_ms(text[1:])))
     return Position(Unit.TIME, _parse_time(text, option))
+
+
+def parse_duration(text: str, option: str) -> int:
+    """`90s`, `1h30m`, in ms. BadParameter, naming `option`, for anything else."""
+    if not _DURATION.fullmatch(text):
+        raise typer.BadParameter(f"{text!r}: write 90s or 1h30m (ms, s, m, h, d, w)", param_hint=option)
+    return _within_64_bits(_duration_ms(text), option)
+
+
+def _duration_ms(text: str) -> int:
+    return sum(int(count) * _UNITS_MS[unit] for count, unit in re.findall(_STEP, text))
 
 
 def _parse_time(text: str, option: str) -> int:

@@ -1,0 +1,316 @@
+"""Requests about transactions, which librdkafka's admin client lacks, and which transactions hang.
+
+A transaction hangs in a partition if it is open there and no coordinator knows of it: nothing will ever end it there, and
+nobody reads past it with `read_committed`. As in Kafka's own tool, only those are suspected whose producer has been silent for
+long: partitions and coordinators are asked one after the other, and transactions end meanwhile.
+
+Every broker is asked at its advertised address. A coordinator that is made or loaded just now is asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from service.cli.client.positions import Place
+from service.cli.client.requests import ask, ask_for_numbers
+from service.cli.errors import CommandError
+
+#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR and CONCURRENT_TRANSACTIONS pass: how often it is
+#: asked again, and the pause in seconds before.
+_PASSING = (14, 15, 16, 51)
+_ATTEMPTS, _PAUSE_S = 100, 0.1
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+_INVALID_REGULAR_EXPRESSION = 128
+_TRANSACTIONAL_ID_NOT_FOUND = 105
+#: FindCoordinator's type of key.
+_TRANSACTION = 1
+ONGOING = "Ongoing"
+
+
+class Cluster(NamedTuple):
+    """`leaders` has the broker of each partition; those without a leader are not in it."""
+
+    brokers: Mapping[int, str]
+    partitions: Collection[Place]
+    leaders: Mapping[Place, int]
+
+
+class TransactionRow(NamedTuple):
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+class TransactionSnapshot(NamedTuple):
+    """`start_ms` is None if there was no transaction since the producer began."""
+
+    transactional_id: str
+    coordinator: int
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int | None
+    partitions: Sequence[Place]
+
+
+class PartitionProducer(NamedTuple):
+    """A partition's state of a producer; None where it is unknown. `start_offset` is that of its open transaction."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int | None
+    last_sequence: int | None
+    last_ms: int | None
+    start_offset: int | None
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+def cluster_of(address: str, topics: Collection[str] | None) -> Cluster:
+    """The brokers, and the partitions of these topics or of all. CommandError if a topic does not exist."""
+    from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+    from kio.schema.metadata.v12.response import MetadataResponse
+    from kio.schema.types import TopicName
+
+    asked = (
+        None
+        if topics is None
+        else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(topic)) for topic in sorted(topics))
+    )
+    request = MetadataRequest(topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    answer: MetadataResponse = ask(address, request, MetadataResponse)
+    for topic in answer.topics:
+        if topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
+            raise CommandError(f"there is no topic {topic.name}; `tidelog topic list` shows all")
+    partitions = {
+        (str(topic.name), int(each.partition_index)): int(each.leader_id)
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+    brokers = {int(each.node_id): f"{each.host}:{each.port}" for each in answer.brokers}
+    leaders = {place: leader for place, leader in partitions.items() if leader in brokers}
+    return Cluster(brokers, sorted(partitions), leaders)
+
+
+# --- coordinators -----------------------------------------------------------------------------------------------------
+def list_transactions(
+    cluster: Cluster,
+    *,
+    states: Iterable[str] = (),
+    producer_ids: Iterable[int] = (),
+    duration_ms: int = -1,
+    pattern: str | None = None,
+) -> list[TransactionRow]:
+    """In the order of their ids. `duration_ms` leaves out the transactions that are open for no longer."""
+    from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+    from kio.schema.list_transactions.v2.response import ListTransactionsResponse
+    from kio.schema.types import ProducerId
+    from kio.static.primitive import i64
+
+    request = ListTransactionsRequest(
+        state_filters=tuple(states),
+        producer_id_filters=tuple(map(ProducerId, producer_ids)),
+        duration_filter=i64(duration_ms),
+        transactional_id_pattern=pattern,
+    )
+    found = []
+    for number, address in cluster.brokers.items():
+        answer = _asked_until_loaded(address, request, ListTransactionsResponse)
+        if answer.error_code == _INVALID_REGULAR_EXPRESSION:
+            raise CommandError(f"{pattern!r} is not a regular expression of Kafka's syntax (RE2)")
+        _require(answer.error_code, f"cannot list the transactions of broker {number}")
+        found += [
+            TransactionRow(str(each.transactional_id), number, int(each.producer_id), str(each.transaction_state))
+            for each in answer.transaction_states
+        ]
+    return sorted(found)
+
+
+def describe(cluster: Cluster, address: str, transactional_id: str) -> TransactionSnapshot:
+    from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+    from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse
+    from kio.schema.types import TransactionalId
+
+    request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
+
+    def once() -> tuple[int, Any]:
+        number = _coordinator(address, transactional_id)
+        answer = ask_for_numbers(cluster.brokers[number], request, DescribeTransactionsResponse)
+        return number, answer.transaction_states[0]
+
+    number, found = _until_loaded(once, lambda done: int(done[1].error_code))
+    if found.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+        raise CommandError(f"there is no transactional id {transactional_id}; `tidelog txn list` shows all")
+    _require(found.error_code, f"cannot describe {transactional_id}")
+    return TransactionSnapshot(
+        transactional_id,
+        number,
+        found.transaction_state,
+        found.producer_id,
+        found.producer_epoch,
+        round(found.transaction_timeout.total_seconds() * 1000),
+        found.transaction_start_time if found.transaction_start_time >= 0 else None,
+        sorted((topic.topic, partition) for topic in found.topics for partition in topic.partitions),
+    )
+
+
+def fence(cluster: Cluster, transaction: TransactionSnapshot) -> None:
+    """Ends the open transaction by an abort, and fences its producer: its next request is refused. Returns once its markers are
+    written."""
+    from datetime import timedelta
+
+    from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+    from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
+    from kio.schema.types import TransactionalId
+    from kio.static.primitive import i32Timedelta
+
+    request = InitProducerIdRequest(
+        transactional_id=TransactionalId(transaction.transactional_id),
+        transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=transaction.timeout_ms)),
+    )
+    answer = _asked_until_loaded(cluster.brokers[transaction.coordinator], request, InitProducerIdResponse)
+    _require(answer.error_code, f"cannot abort the transaction of {transaction.transactional_id}")
+
+
+def _coordinator(address: str, transactional_id: str) -> int:
+    from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+    from kio.schema.find_coordinator.v6.response import FindCoordinatorResponse
+    from kio.static.primitive import i8
+
+    request = FindCoordinatorRequest(key_type=i8(_TRANSACTION), coordinator_keys=(transactional_id,))
+    found = _until_loaded(
+        lambda: ask(address, request, FindCoordinatorResponse).coordinators[0], lambda done: int(done.error_code)
+    )
+    _require(found.error_code, f"cannot find the coordinator of {transactional_id}")
+    return int(found.node_id)
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+def producers(cluster: Cluster, places: Sequence[Place]) -> list[PartitionProducer]:
+    """The active producers of these partitions. CommandError for a partition without a leader."""
+    from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+    from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+    from kio.schema.types import TopicName
+    from kio.static.primitive import i32
+
+    found = []
+    for number, led in _by_leader(cluster, places).items():
+        request = DescribeProducersRequest(
+            topics=tuple(
+                TopicRequest(name=TopicName(topic), partition_indexes=tuple(map(i32, partitions)))
+                for topic, partitions in led.items()
+            )
+        )
+        answer = ask(cluster.brokers[number], request, DescribeProducersResponse)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                _require(each.error_code, f"cannot see the producers of {topic.name}-{each.partition_index}")
+                found += [_producer(str(topic.name), int(each.partition_index), row) for row in each.active_producers]
+    return sorted(found, key=lambda each: (each.place, each.producer_id))
+
+
+def _by_leader(cluster: Cluster, places: Sequence[Place]) -> Mapping[int, Mapping[str, list[int]]]:
+    found: dict[int, dict[str, list[int]]] = {}
+    for place in places:
+        if place not in cluster.leaders:
+            raise CommandError(f"{place[0]}-{place[1]} has no leader now")
+        found.setdefault(cluster.leaders[place], {}).setdefault(place[0], []).append(place[1])
+    return found
+
+
+def _producer(topic: str, partition: int, row: Any) -> PartitionProducer:
+    def known(value: int) -> int | None:
+        return int(value) if value >= 0 else None
+
+    return PartitionProducer(
+        topic,
+        partition,
+        int(row.producer_id),
+        int(row.producer_epoch),
+        known(row.coordinator_epoch),
+        known(row.last_sequence),
+        known(row.last_timestamp),
+        known(row.current_txn_start_offset),
+    )
+
+
+def abort_in_partition(cluster: Cluster, open_one: PartitionProducer) -> None:
+    """Writes an abort marker for this transaction into this partition alone, as no coordinator would."""
+    from kio.schema.types import ProducerId, TopicName
+    from kio.schema.write_txn_markers.v1.request import (
+        WritableTxnMarker,
+        WritableTxnMarkerTopic,
+        WriteTxnMarkersRequest,
+    )
+    from kio.schema.write_txn_markers.v1.response import WriteTxnMarkersResponse
+    from kio.static.primitive import i16, i32
+
+    marker = WritableTxnMarker(
+        producer_id=ProducerId(open_one.producer_id),
+        producer_epoch=i16(open_one.producer_epoch),
+        transaction_result=False,
+        topics=(WritableTxnMarkerTopic(name=TopicName(open_one.topic), partition_indexes=(i32(open_one.partition),)),),
+        coordinator_epoch=i32(open_one.coordinator_epoch or 0),
+    )
+    leader = cluster.brokers[cluster.leaders[open_one.place]]
+    answer = ask(leader, WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse)
+    (result,) = (each for row in answer.markers for topic in row.topics for each in topic.partitions)
+    _require(result.error_code, f"cannot abort the transaction in {open_one.topic}-{open_one.partition}")
+
+
+# --- hanging transactions ---------------------------------------------------------------------------------------------
+def hanging(
+    cluster: Cluster, address: str, places: Sequence[Place], *, silent_ms: int, now_ms: int
+) -> list[PartitionProducer]:
+    """The transactions that hang in these partitions, and whose producers wrote nothing there for so long."""
+    suspects = [
+        each
+        for each in producers(cluster, places)
+        if each.start_offset is not None and (each.last_ms is None or now_ms - each.last_ms > silent_ms)
+    ]
+    known = coordinated(cluster, address, {each.producer_id for each in suspects})
+    return [each for each in suspects if (each.producer_id, each.place) not in known]
+
+
+def coordinated(cluster: Cluster, address: str, producer_ids: Collection[int]) -> Mapping[tuple[int, Place], str]:
+    """The transactional ids in whose transactions the producers' partitions are, as coordinators know them."""
+    if not producer_ids:
+        return {}
+    listed = list_transactions(cluster, producer_ids=sorted(producer_ids))
+    return {
+        (each.producer_id, place): each.transactional_id
+        for each in listed
+        for place in describe(cluster, address, each.transactional_id).partitions
+    }
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+def _asked_until_loaded(address: str, request: Any, answer_type: Any) -> Any:
+    return _until_loaded(lambda: ask(address, request, answer_type), lambda answer: int(answer.error_code))
+
+
+def _until_loaded(step: Callable[[], Any], code_of: Callable[[Any], int]) -> Any:
+    answer = step()
+    for _ in range(_ATTEMPTS):
+        if code_of(answer) not in _PASSING:
+            break
+        time.sleep(_PAUSE_S)
+        answer = step()
+    return answer
+
+
+def _require(code: int, what: str) -> None:
+    """CommandError that begins with `what` unless the error code is 0."""
+    from kio.schema.errors import ErrorCode
+
+    if code != 0:
+        raise CommandError(f"{what}: {ErrorCode(code).name.upper()}")

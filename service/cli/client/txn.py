@@ -1,0 +1,273 @@
+"""`tidelog txn`: transactions, those that hang, and how to end them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.client import transactions
+from service.cli.client.positions import Place, parse_duration
+from service.cli.completion import complete_topic
+from service.cli.errors import CommandError
+from service.cli.kafka import DEFAULT_BOOTSTRAP, HIGHEST_OFFSET, HIGHEST_PARTITION, Bootstrap, Profile
+from service.cli.listener import require_reachable
+from service.cli.output import AsJson, counted, moment, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from service.cli.client.transactions import PartitionProducer
+
+txn = typer.Typer(no_args_is_help=True, help="List, inspect and abort transactions, and find those that hang.")
+
+#: As in Kafka's tool: the default of `transaction.max.timeout.ms`.
+LONGEST_TRANSACTION = "15m"
+
+Topic = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Of this topic.")
+]
+Partition = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Of this partition of --topic.")
+]
+
+
+@txn.command("list")
+def list_(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state; repeatable.")
+    ] = None,
+    producer_id: Annotated[
+        list[int] | None, typer.Option("--producer-id", min=0, max=HIGHEST_OFFSET, help="Only of this one; repeatable.")
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option("--duration", metavar="90s", help="Only those that are open for longer.")
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--transactional-id-pattern", metavar="REGEX", help="Only ids that match as a whole (RE2)."),
+    ] = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """List all transactional ids with the state of their last transaction."""
+    duration_ms = -1 if duration is None else parse_duration(duration, "--duration")
+    states = _states(state or ())
+    address = require_reachable(bootstrap)
+    rows = transactions.list_transactions(
+        transactions.cluster_of(address, ()),
+        states=states,
+        producer_ids=producer_id or (),
+        duration_ms=duration_ms,
+        pattern=pattern,
+    )
+    if as_json:
+        print_json([row._asdict() for row in rows])
+    else:
+        print_table(("TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"), rows)
+
+
+@txn.command()
+def describe(
+    name: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")],
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Show a transactional id's state, and where its open transaction began in each partition."""
+    from storage_tiers.clock import SystemClock
+
+    address = require_reachable(bootstrap)
+    found = transactions.describe(transactions.cluster_of(address, ()), address, name)
+    began = _began(address, found)
+    open_ms = None
+    if found.state == transactions.ONGOING and found.start_ms is not None:
+        open_ms = max(0, SystemClock().unix_ms() - found.start_ms)
+    if as_json:
+        places = [
+            {"topic": topic, "partition": partition, "start_offset": began.get((topic, partition))}
+            for topic, partition in found.partitions
+        ]
+        print_json(found._asdict() | {"duration_ms": open_ms, "partitions": places})
+        return
+    typer.echo(
+        f"{name}  {found.state}  producer {found.producer_id}, epoch {found.producer_epoch}  "
+        f"coordinator {found.coordinator}  timeout {found.timeout_ms} ms"
+    )
+    if open_ms is not None and found.start_ms is not None:
+        typer.echo(f"it is open for {open_ms} ms, since {moment(found.start_ms)}")
+    if found.partitions:
+        print_table(("TOPIC", "PARTITION", "BEGAN AT"), [(*place, began.get(place)) for place in found.partitions])
+
+
+@txn.command()
+def producers(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)],
+    partition: Partition = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Show the active producers of a topic's partitions, and where their open transactions began."""
+    address = require_reachable(bootstrap)
+    cluster = transactions.cluster_of(address, (topic,))
+    _print_producers(transactions.producers(cluster, _places(cluster, topic, partition)), as_json=as_json)
+
+
+@txn.command("find-hanging")
+def find_hanging(
+    topic: Topic = None,
+    partition: Partition = None,
+    longest: Annotated[
+        str,
+        typer.Option(
+            "--max-transaction-timeout",
+            metavar=LONGEST_TRANSACTION,
+            help="Only transactions whose producers wrote nothing for longer: the brokers' transaction.max.timeout.ms.",
+        ),
+    ] = LONGEST_TRANSACTION,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Find transactions that no coordinator will ever end. They hold back all readers with read_committed."""
+    from storage_tiers.clock import SystemClock
+
+    if partition is not None and topic is None:
+        raise typer.BadParameter("--partition is of a topic; name it with --topic")
+    silent_ms = parse_duration(longest, "--max-transaction-timeout")
+    address = require_reachable(bootstrap)
+    cluster = transactions.cluster_of(address, None if topic is None else (topic,))
+    places = _places(cluster, topic, partition)
+    now_ms = SystemClock().unix_ms()
+    _print_producers(
+        transactions.hanging(cluster, address, places, silent_ms=silent_ms, now_ms=now_ms), as_json=as_json
+    )
+
+
+@txn.command()
+def abort(
+    name: Annotated[str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]")] = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    start_offset: Annotated[
+        int | None,
+        typer.Option("--start-offset", min=0, max=HIGHEST_OFFSET, help="Where the hanging transaction began."),
+    ] = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Abort an id's open transaction and fence its producer, or end a transaction that hangs in one partition."""
+    where = (topic, partition, start_offset)
+    if (name is None) == (where == (None, None, None)):
+        raise typer.BadParameter("name a transactional id, or a hanging transaction with --topic")
+    address = require_reachable(bootstrap)
+    if name is not None:
+        ended = _abort_id(address, name)
+        if as_json:
+            print_json({"transactional_id": name, "aborted": [{"topic": t, "partition": p} for t, p in ended]})
+        else:
+            typer.echo(f"aborted the transaction of {name} in {counted(len(ended), 'partition')}")
+        return
+    if topic is None or partition is None or start_offset is None:
+        raise typer.BadParameter("a hanging transaction needs all of --topic, --partition and --start-offset")
+    _abort_hanging(address, (topic, partition), start_offset)
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "start_offset": start_offset, "aborted": True})
+    else:
+        typer.echo(f"aborted the transaction from offset {start_offset} on in {topic}-{partition}")
+
+
+def _abort_id(address: str, name: str) -> Sequence[Place]:
+    """The partitions that the transaction had."""
+    cluster = transactions.cluster_of(address, ())
+    found = transactions.describe(cluster, address, name)
+    if found.state != transactions.ONGOING:
+        raise CommandError(f"{name} has no open transaction; its state is {found.state}")
+    transactions.fence(cluster, found)
+    return found.partitions
+
+
+def _abort_hanging(address: str, place: Place, start_offset: int) -> None:
+    cluster = transactions.cluster_of(address, (place[0],))
+    where = f"{place[0]}-{place[1]}"
+    rows = transactions.producers(cluster, _places(cluster, *place))
+    open_one = next((each for each in rows if each.start_offset == start_offset), None)
+    if open_one is None:
+        raise CommandError(
+            f"no open transaction began at offset {start_offset} of {where}; `tidelog txn producers {place[0]}` shows all"
+        )
+    known = transactions.coordinated(cluster, address, {open_one.producer_id})
+    owner = known.get((open_one.producer_id, place))
+    if owner is not None:
+        raise CommandError(
+            f"the transaction of {where} is not hanging: it is that of {owner}; `tidelog txn abort {owner}` ends it everywhere"
+        )
+    transactions.abort_in_partition(cluster, open_one)
+
+
+def _began(address: str, found: transactions.TransactionSnapshot) -> dict[Place, int | None]:
+    """The first offset of its transaction in each partition, as far as the partition's leader has one."""
+    if not found.partitions:
+        return {}
+    cluster = transactions.cluster_of(address, {topic for topic, _ in found.partitions})
+    led = [place for place in found.partitions if place in cluster.leaders]
+    rows = transactions.producers(cluster, led)
+    return {row.place: row.start_offset for row in rows if row.producer_id == found.producer_id}
+
+
+def _places(cluster: transactions.Cluster, topic: str | None, partition: int | None) -> Sequence[Place]:
+    """All partitions, or that one. CommandError if there is no such partition."""
+    if partition is None:
+        return list(cluster.partitions)
+    if (topic, partition) not in cluster.partitions:
+        raise CommandError(f"{topic} has no partition {partition}, only 0 to {len(cluster.partitions) - 1}")
+    return [(str(topic), partition)]
+
+
+def _states(wanted: Sequence[str]) -> list[str]:
+    """Kafka's names of these states, whatever their case."""
+    from grpc_api.contract.transactions import STATES
+
+    names = {name.lower(): name for name in STATES}
+    unknown = [each for each in wanted if each.lower() not in names]
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is not a state of a transaction; write one of {', '.join(sorted(STATES))}",
+            param_hint="--state",
+        )
+    return [names[each.lower()] for each in wanted]
+
+
+def _print_producers(rows: Sequence[PartitionProducer], *, as_json: bool) -> None:
+    if as_json:
+        print_json([row._asdict() for row in rows])
+        return
+    columns = (
+        "TOPIC",
+        "PARTITION",
+        "PRODUCER ID",
+        "EPOCH",
+        "COORDINATOR EPOCH",
+        "SEQUENCE",
+        "BEGAN AT",
+        "LAST WRITE",
+    )
+    print_table(
+        columns,
+        [
+            (
+                row.topic,
+                row.partition,
+                row.producer_id,
+                row.producer_epoch,
+                row.coordinator_epoch,
+                row.last_sequence,
+                row.start_offset,
+                None if row.last_ms is None else moment(row.last_ms),
+            )
+            for row in rows
+        ],
+    )
