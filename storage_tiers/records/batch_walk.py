@@ -27,6 +27,7 @@ _BAD_EPOCH = cython.declare(cython.int, 6)
 # Bytes of a batch before its records, and bytes that `batchLength` does not count.
 _HEADER = cython.declare(cython.Py_ssize_t, 61)
 _OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
+_NO_TIMESTAMP = cython.declare(cython.longlong, -1)
 # Literals beyond 32 bits would be Python objects.
 _TWO_TO_31 = cython.declare(cython.longlong, 1 << 31)
 _TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
@@ -139,7 +140,8 @@ def scan_batches(
     """The whole batches of [start, end): (batches, position, stop).
 
     A batch is (position, size, base_offset, next_offset, leader_epoch, max_timestamp). `position` is where the walk
-    ended and `stop` why: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only.
+    ended and `stop` why: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only. A batch that
+    compaction has emptied keeps a maximum timestamp that no record has: it counts as -1.
     """
     return _scan(buffer, start, end, False, 0, 0)
 
@@ -175,6 +177,7 @@ def _scan(
     at: cython.Py_ssize_t = start
     size: cython.longlong
     base: cython.longlong
+    newest: cython.longlong
     stop: cython.int = _WHOLE
     while at < end:
         stop = _batch_stop(raw, at, end)
@@ -193,7 +196,8 @@ def _scan(
                 break
         expected = base + _int32(raw, at + 23) + 1
         epoch = _int32(raw, at + 12)
-        batches.append((at, size, base, expected, epoch, _int64(raw, at + 35)))
+        newest = _int64(raw, at + 35) if _int32(raw, at + 57) > 0 else _NO_TIMESTAMP
+        batches.append((at, size, base, expected, epoch, newest))
         at += size
     return batches, at, stop
 

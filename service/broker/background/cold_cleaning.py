@@ -108,7 +108,7 @@ class ColdCleaning:
             bound=known.views[-1].end,
             now_ms=now_ms,
             limits=limits,
-            first_timestamp=lambda view: view.segment.min_timestamp,
+            first_timestamp=_first_timestamp,
         )
 
     def cleaned_to(self, partition: Partition) -> int:
@@ -302,6 +302,13 @@ class ColdRewrite:
 
     def _path(self, base: int, suffix: str) -> str:
         return os.path.join(self._hot.directory, layout.file_name(base, suffix))
+
+
+def _first_timestamp(view: _View) -> int:
+    """When its oldest record was written, as far as is known (ms): the manifest's minimum is a hint. -1 if no record tells."""
+    segment = view.segment
+    is_known = 0 <= segment.min_timestamp <= segment.max_timestamp
+    return segment.min_timestamp if is_known else segment.max_timestamp
 
 
 def _taken(path: str) -> bytes:

@@ -146,9 +146,10 @@ class RemoteSegment:
     """Offsets [base, end) of the log in bytes [position, position + length) of an object, with a sidecar (KIP-405).
 
     `records` counts records and control records, `bytes` the bytes of record batches, which `crc32c` covers.
-    `max_timestamp` (ms, -1: none) is the largest maximum timestamp of a batch header, `max_timestamp_offset` the base offset
-    of the first batch that has it. `min_timestamp` (ms) is the least first timestamp of a batch: a hint, no bound, since older
-    records may follow inside a batch. `gap_from` is the end of the previous segment where that is not `base`, else None.
+    `max_timestamp` (ms, -1: none) is the largest maximum timestamp of a batch with records, `max_timestamp_offset` the base
+    offset of the first batch that has it. `min_timestamp` (ms, -1: none) is the least first timestamp of such a batch: a hint,
+    no bound, since older records may follow inside a batch. `gap_from` is the end of the previous segment where that is not
+    `base`, else None.
     """
 
     base: int

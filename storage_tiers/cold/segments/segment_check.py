@@ -28,6 +28,7 @@ from storage_tiers.records import walker
 from storage_tiers.records.batch import BatchHeader, check_crc, headers, records_payload
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.decoder import decode_control
+from storage_tiers.types import NO_TIMESTAMP
 
 #: Bytes of an object read at a time; the start of a batch that a piece cuts off stays in memory with the next piece.
 PIECE_BYTES = 8 << 20
@@ -111,7 +112,7 @@ class _BatchWalk:
         self.undecodable = ""
         self.records = self.batches = 0
         self.epoch = -1
-        self.min_timestamp = self.max_timestamp = 0
+        self.min_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = segment.base
         self.rows: list[IndexRow] = []
 
@@ -137,10 +138,11 @@ class _BatchWalk:
         self._rest = bytes(data[at:])
 
     def _count(self, header: BatchHeader, position: int) -> None:
-        if self.batches == 0 or header.base_timestamp < self.min_timestamp:
+        if header.count > 0 and (self.records == 0 or header.base_timestamp < self.min_timestamp):
             self.min_timestamp = header.base_timestamp
-        if self.batches == 0 or header.max_timestamp > self.max_timestamp:
-            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.base_offset
+        newest = header.max_timestamp if header.count > 0 else NO_TIMESTAMP
+        if self.batches == 0 or newest > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = newest, header.base_offset
         if not self.rows or position >= self.rows[-1].position + INTERVAL_BYTES:
             self.rows.append(IndexRow(header.base_offset, position, self.max_timestamp))
         self.rows[-1] = self.rows[-1]._replace(max_timestamp=self.max_timestamp)

@@ -73,8 +73,8 @@ class IndexRow(NamedTuple):
 class SidecarBytes:
     """A built sidecar, and the sums of one walk over the segment's batch headers.
 
-    `crc32c` covers the segment's bytes. Timestamps are in ms, -1 where there is none; `max_timestamp_offset` is the base offset
-    of the first batch that has `max_timestamp`. `next_offset` follows the last batch's last offset."""
+    `crc32c` covers the segment's bytes. Timestamps are in ms, of batches with records, else -1; `max_timestamp_offset` is the
+    base offset of the first batch that has `max_timestamp`. `next_offset` follows the last batch's last offset."""
 
     data: bytes
     sections: tuple[Section, ...]
@@ -276,15 +276,16 @@ class _SegmentWalk:
             )
         if epoch < self.last_epoch:
             raise CorruptRecord(f"the batch at offset {base_offset} has leader epoch {epoch}, after {self.last_epoch}")
+        count = _INT32.unpack_from(piece, position + record_batch.RECORDS_COUNT)[0]
         first_timestamp = _INT64.unpack_from(piece, position + record_batch.BASE_TIMESTAMP)[0]
-        if self.first_offset < 0 or first_timestamp < self.min_timestamp:
+        if count > 0 and (not self.records or first_timestamp < self.min_timestamp):
             self.min_timestamp = first_timestamp
         if self.first_offset < 0:
             self.first_offset = base_offset
             self.max_timestamp, self.max_timestamp_offset = max_timestamp, base_offset
         elif max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = max_timestamp, base_offset
-        self.records += _INT32.unpack_from(piece, position + record_batch.RECORDS_COUNT)[0]
+        self.records += count
         self.next_offset = next_offset
         self.last_epoch = epoch
         at = piece_at + position

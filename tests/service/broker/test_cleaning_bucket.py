@@ -7,17 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from service.broker.background.cleaning import _ALL, CleanerSettings, Cleaning
 from service.broker.partition.partition import Partition
+from service.fsck.bucket import FsckScope
+from service.fsck.bucket import check_bucket as fsck
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.records.batch import read_header
+from storage_tiers.policy.compaction import CleaningLimits, CleaningPlan
+from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
+from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.service.broker.support import Running, manifest_of, running, until
 from tests.service.broker.test_cleaning import COMPACTED, EAGER, cleaning, closed, led, put, store, table
-from tests.storage_tiers.compaction.support import batch
-from tests.storage_tiers.hot.support import marker
+from tests.storage_tiers.compaction.support import LATER_MS, batch
+from tests.storage_tiers.hot.support import START_MS, marker
 from tests.support.faulty_store import FaultyStore
 
 
@@ -113,6 +118,75 @@ async def test_the_buckets_segments_are_compacted_and_become_few(tmp_path: Path)
     async with running(tmp_path / "new", bucket, take_over=node.node.cluster_id) as node:
         await until(lambda: not led(node).is_recovering)
         assert table(await node.read_all("t")) == expected
+
+
+async def test_the_newest_record_is_found_beside_an_emptied_batch_that_was_newer(tmp_path: Path) -> None:
+    memory = MemoryStore(SystemClock())
+    async with running(tmp_path / "data", FaultyStore(memory), broker=EAGER) as node:
+        configs = {"cleanup.policy": "compact,delete", "retention.ms": "-1", "local.retention.bytes": "1"}
+        await node.create("t", configs={**COMPACTED, **configs})
+        await node.append_batch("t", batch(("a", "1"), producer=(7, 0, 0), timestamps=[START_MS + 900]))
+        await node.append_batch("t", batch(("a", "2"), ("b", "1")))
+        for number in range(3):
+            await node.append_batch("t", batch(("c", f"{number}"), timestamps=[START_MS - 9 + number]))
+            await node.seal("t")
+        await until(lambda: bucket_cleaned_to(node) >= 5)
+        await node.evicted("t")
+        first, *_ = (await manifest_of(led(node))).segments
+        (_, emptied), *_ = headers(memory.blocking().get(first.key).data)
+        assert (emptied.count, emptied.max_timestamp) == (0, START_MS + 900), "its producer's last batch"
+        for start in (0, 1):  # a log start inside the segment is another way
+            if start:
+                await node.log.delete_records(TopicPartition("t", 0), start)
+            query = OffsetQuery(TopicPartition("t", 0), OffsetSpec.MAX_TIMESTAMP)
+            (newest,) = await node.log.list_offsets([query])
+            assert isinstance(newest, TimestampOffset)
+            assert (newest.timestamp, newest.offset) == (START_MS + 1, 2)
+    report = fsck(memory.blocking(), FsckScope(), now_ms=SystemClock().unix_ms())
+    assert report.findings == []
+
+
+@pytest.mark.parametrize(
+    ("times", "is_due"),
+    [([-1], False), ([-1, START_MS], True), ([START_MS], True), ([LATER_MS], False), ([-1, LATER_MS], False)],
+)
+async def test_the_buckets_records_are_due_by_age_whatever_their_least_timestamp_is(
+    tmp_path: Path, times: list[int], is_due: bool
+) -> None:
+    configs = {**COMPACTED, "min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"}
+    async with running(tmp_path / "data", store(), broker={"log.cleaner.enable": "false"}) as node:
+        await node.create("t", configs=configs)
+        for stamps in (times, [START_MS]):
+            await node.append_batch("t", batch(*[("a", "1")] * len(stamps), timestamps=stamps))
+            await node.seal("t")
+        plan = await bucket_plan(node, now_ms=LATER_MS)
+        assert (plan is not None) == is_due
+
+
+async def test_a_tombstone_that_was_cleaned_once_is_due_by_age_again(tmp_path: Path) -> None:
+    """Its delete horizon stands in the place of its batch's first timestamp, beyond every record's."""
+    configs = {**COMPACTED, "delete.retention.ms": str(10**12)}
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=configs)
+        for key in ("a", "b", "c"):
+            await put(node, (key, None))
+            await node.seal("t")
+        await until(lambda: bucket_cleaned_to(node) >= 2)
+        first, *_ = (await manifest_of(led(node))).segments
+        assert first.min_timestamp > first.max_timestamp
+        cold = cleaning(node)._cold
+        assert cold is not None
+        cold._known[led(node).log.hot] = cold._known[led(node).log.hot]._replace(cleaned_to=0)
+        plan = await bucket_plan(node, now_ms=LATER_MS)
+        assert plan is not None
+        assert plan.is_overdue
+
+
+async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
+    """What of the bucket is due, of records older than a second."""
+    cold = cleaning(node)._cold
+    assert cold is not None
+    return await cold.plan(led(node), now_ms, CleaningLimits(0, 1000, 1.0))
 
 
 def bucket_cleaned_to(node: Running, topic: str = "t") -> int:

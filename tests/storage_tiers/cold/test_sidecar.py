@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, Sidecar, SidecarBytes
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
-from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.batch import read_header
+from storage_tiers.records.builder import NewRecord, assemble, build_batch
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry
 
@@ -75,6 +76,25 @@ def test_every_offset_and_time_is_found(shapes: list[tuple[int, int, int]]) -> N
         b for (b, _), (_, _, t) in zip(places, shapes, strict=True) if t == newest
     )
     assert built.min_timestamp == min(t for _, _, t in shapes)
+
+
+def test_the_timestamps_of_emptied_batches_do_not_count() -> None:
+    data, places = segment([(1, 10, 900), (1, 10, 200), (1, 10, 300)])
+    head = read_header(data)
+    emptied = assemble(
+        head._replace(base_timestamp=-1, count=0), b""
+    )  # as compaction leaves the last one of a producer
+    left = emptied + data[places[1][1] :]
+    built = build(left)
+    assert (built.records, built.min_timestamp, built.max_timestamp, built.max_timestamp_offset) == (2, 200, 300, 102)
+    assert [row.max_timestamp for row in read(built).index] == [300]
+    nothing = build(emptied, end=101)
+    assert (nothing.records, nothing.min_timestamp, nothing.max_timestamp, nothing.max_timestamp_offset) == (
+        0,
+        -1,
+        -1,
+        100,
+    )
 
 
 def test_checks_cover_each_mebibyte() -> None:

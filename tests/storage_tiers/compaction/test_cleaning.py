@@ -197,6 +197,30 @@ def test_the_last_batch_of_a_producer_stays_though_emptied(log: HotLog) -> None:
     assert log.end.producers.producers[7].batches[-1].last_sequence == 1
 
 
+def test_the_newest_record_is_found_beside_an_emptied_batch_that_was_newer(log: HotLog) -> None:
+    write(
+        log,
+        batch(("a", "1"), producer=(7, 0, 0), timestamps=[START_MS + 900]),
+        batch(("a", "2"), ("b", "1")),
+        batch(("z", "1"), timestamps=[START_MS - 5]),
+    )
+    closed(log)
+    clean(log)
+    assert batch_headers(log)[0] == (0, 0, 0), "its producer's last batch"
+    for remake_indexes in (False, True):
+        newest = log.max_timestamp()
+        assert newest is not None
+        assert (newest.timestamp, newest.offset) == (START_MS + 1, 2)
+        assert log.segments()[0].max_timestamp == START_MS + 1
+        if remake_indexes:
+            for name in os.listdir(log.directory):
+                if name.endswith("index"):
+                    os.unlink(os.path.join(log.directory, name))
+        log = reopened(log, clean=False)
+    assert log.segments()[0].max_timestamp == START_MS + 1
+    assert log.max_timestamp() == newest
+
+
 def transaction(log: HotLog, producer: int, sequence: int, kind: ControlKind, *pairs: tuple[str, str | None]) -> None:
     write(log, batch(*pairs, producer=(producer, 0, sequence), transactional=True), marker(kind, producer))
 

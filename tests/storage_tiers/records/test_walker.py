@@ -13,7 +13,7 @@ from storage_tiers.errors import CorruptRecord, LogError
 from storage_tiers.records import batch as layout
 from storage_tiers.records import batch_walk, walker
 from storage_tiers.records.batch import read_header, records_payload
-from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.builder import NewRecord, assemble, build_batch
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.decoder import decode_batch
 from tests.storage_tiers.records import vectors
@@ -212,6 +212,18 @@ def test_scan_lists_whole_batches_and_the_reason_of_its_stop() -> None:
     for end in (len(log) - 1, expected[2][0] + 60, expected[2][0] + 1):
         assert all_agree("scan_batches", log, 0, end) == (expected[:2], expected[2][0], batch_walk.PARTIAL)
     assert all_agree("scan_batches", b"", 0, 0) == ([], 0, batch_walk.WHOLE)
+
+
+def test_the_timestamp_of_an_emptied_batch_counts_as_none() -> None:
+    log, expected = chain(1, 1, 1)
+    at, size = expected[1][:2]
+    header = read_header(log, at)
+    emptied = assemble(header._replace(base_timestamp=-1, count=0), b"")
+    log = log[:at] + emptied + log[at + size :]
+    last = at + len(emptied), *expected[2][1:]
+    kept = [expected[0], (at, len(emptied), *expected[1][2:5], -1), last]
+    assert all_agree("scan_batches", log, 0, len(log)) == (kept, len(log), batch_walk.WHOLE)
+    assert all_agree("recover_scan", log, 0, 100, 3) == (kept, len(log), batch_walk.WHOLE)
 
 
 @pytest.mark.parametrize(
