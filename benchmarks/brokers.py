@@ -30,7 +30,8 @@ class Broker(Protocol):
 
     def stop(self) -> None: ...
 
-    def resident_megabytes(self) -> float | None: ...
+    def resident_megabytes(self, *, children: bool = True) -> float | None:
+        """Of the broker's process, and of those that it started unless they are left out."""
 
     def processor_seconds(self) -> float | None:
         """That it has used so far, with its children."""
@@ -65,8 +66,8 @@ class Tidelog:
         if self._node.running:
             self._node.stop()
 
-    def resident_megabytes(self) -> float | None:
-        return resident_megabytes(self._node.pid)
+    def resident_megabytes(self, *, children: bool = True) -> float | None:
+        return resident_megabytes(self._node.pid, children=children)
 
     def processor_seconds(self) -> float | None:
         return processor_seconds(self._node.pid)
@@ -117,8 +118,8 @@ class Kafka:
             with suppress(KafkaFailed):  # it was killed then
                 self._node.stop()
 
-    def resident_megabytes(self) -> float | None:
-        return resident_megabytes(self._node.pid)
+    def resident_megabytes(self, *, children: bool = True) -> float | None:
+        return resident_megabytes(self._node.pid, children=children)
 
     def processor_seconds(self) -> float | None:
         return processor_seconds(self._node.pid)
@@ -156,8 +157,8 @@ class Floor:
     def stop(self) -> None:
         self.kill()
 
-    def resident_megabytes(self) -> float | None:
-        return None if self._process is None else resident_megabytes(self._process.pid)
+    def resident_megabytes(self, *, children: bool = True) -> float | None:
+        return None if self._process is None else resident_megabytes(self._process.pid, children=children)
 
     def processor_seconds(self) -> float | None:
         return None if self._process is None else processor_seconds(self._process.pid)
@@ -185,7 +186,7 @@ class Rival:
 
     def stop(self) -> None: ...
 
-    def resident_megabytes(self) -> float | None:
+    def resident_megabytes(self, *, children: bool = True) -> float | None:
         return None
 
     def processor_seconds(self) -> float | None:

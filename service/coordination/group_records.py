@@ -28,6 +28,10 @@ _LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), stru
 #: Metadata whose compact length has one byte.
 _SHORT = 0x7E
 _NO_TAGS = b"\x00"
+#: Of such a value: where its metadata's length is, where its timestamp begins, from its end, and its bytes without metadata.
+_METADATA_AT = _OFFSET_VALUE.size
+_TIMESTAMP_AT = -_TIMESTAMP.size - len(_NO_TAGS)
+_SHORTEST = _METADATA_AT + 1 - _TIMESTAMP_AT
 
 
 class OffsetKey(NamedTuple):
@@ -122,16 +126,36 @@ def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
 
 def decode_key(data: bytes) -> GroupRecordKey:
     """CorruptRecord if the bytes are no key."""
+    key = _offset_key(data)
+    if key is not None:
+        return key
     reader = FieldReader(data, "the key of a group's record")
     kind = reader.int16()
     if kind in (_LEGACY_OFFSET, _OFFSET):
-        key: GroupRecordKey = OffsetKey(reader.string(), reader.string(), reader.int32())
+        found: GroupRecordKey = OffsetKey(reader.string(), reader.string(), reader.int32())
     elif kind == _GROUP:
-        key = GroupKey(reader.string())
+        found = GroupKey(reader.string())
     else:
         return UnknownKey(kind)
     reader.end()
-    return key
+    return found
+
+
+def _offset_key(data: bytes) -> OffsetKey | None:
+    """A committed offset's key; None if it is none, or not a readable one. A coordinator loads millions of them, so no
+    `FieldReader` is made."""
+    try:
+        kind, size = _OFFSET_KEY.unpack_from(data)
+        at = _OFFSET_KEY.size + size
+        name_at = at + _LENGTH.size
+        end = len(data) - _PARTITION.size
+        if kind != _OFFSET or size > MAX_STRING_BYTES or name_at + _LENGTH.unpack_from(data, at)[0] != end:
+            return None
+        return OffsetKey(
+            data[_OFFSET_KEY.size : at].decode(), data[name_at:end].decode(), _PARTITION.unpack_from(data, end)[0]
+        )
+    except (struct.error, UnicodeDecodeError):
+        return None
 
 
 def encode_offset(value: CommittedOffset) -> bytes:
@@ -163,6 +187,9 @@ def encode_offset(value: CommittedOffset) -> bytes:
 
 def decode_offset(data: bytes) -> CommittedOffset:
     """CorruptRecord if the bytes are no committed offset of versions 0 to 4."""
+    value = _short_offset(data)
+    if value is not None:
+        return value
     reader = FieldReader(data, "a committed offset")
     version = reader.int16()
     if not 0 <= version <= _OFFSET_VERSION:
@@ -178,6 +205,21 @@ def decode_offset(data: bytes) -> CommittedOffset:
     if len(topic_id) != len(NO_TOPIC_ID):
         raise reader.unknown("length of a topic id", len(topic_id))
     return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, TopicId(topic_id))
+
+
+def _short_offset(data: bytes) -> CommittedOffset | None:
+    """A committed offset of version 4 with short metadata and no topic id, as most are; None if it is none."""
+    size = len(data)
+    if size < _SHORTEST or data[_METADATA_AT] != size - _SHORTEST + 1 or data[_METADATA_AT] > _SHORT + 1 or data[-1]:
+        return None
+    version, offset, leader_epoch = _OFFSET_VALUE.unpack_from(data)
+    if version != _OFFSET_VERSION:
+        return None
+    try:
+        metadata = data[_METADATA_AT + 1 : _TIMESTAMP_AT].decode()
+    except UnicodeDecodeError:
+        return None
+    return CommittedOffset(offset, leader_epoch, metadata, _TIMESTAMP.unpack_from(data, size + _TIMESTAMP_AT)[0])
 
 
 def encode_group(value: GroupMetadata) -> bytes:

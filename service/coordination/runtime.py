@@ -26,22 +26,20 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from service.coordination.answers import Release
 from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.replay import Marker, replay
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
 from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
-    CorruptRecord,
     LeaderNotAvailable,
     LogError,
     NotCoordinator,
     NotEnoughReplicas,
     RequestTimedOut,
 )
-from storage_tiers.records.batch import headers
-from storage_tiers.records.builder import ControlKind, build_written_batch
-from storage_tiers.records.decoder import decode_batch, decode_control
+from storage_tiers.records.builder import build_written_batch
 from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
@@ -325,23 +323,16 @@ class ShardHost(Generic[State]):
         turn = self._lane.turn()
         try:
             async for piece in self._log.read():
-                for position, header in headers(memoryview(piece)):
-                    batch = memoryview(piece)[position : position + header.size]
-                    if header.control:
-                        control = decode_control(batch)
-                        if control is not None:
-                            self._shard.end_transaction(header.producer_id, commit=control.kind is ControlKind.COMMIT)
+                for step in replay(piece):
+                    if isinstance(step, Marker):
+                        self._shard.end_transaction(step.producer_id, commit=step.commit)
                         continue
-                    producer_id = header.producer_id if header.transactional else -1
-                    for record in decode_batch(batch):
-                        if record.key is None:
-                            raise CorruptRecord(f"{self.partition}: the record at offset {record.offset} has no key")
-                        self._shard.load(
-                            record.key, record.value, began_ms, producer_id=producer_id, written_ms=record.timestamp
-                        )
-                        records += 1
-                        if turn.is_over:
-                            await turn.rest()
+                    producer_id = step.producer_id
+                    for key, value, written_ms in zip(step.keys, step.values, step.times, strict=True):
+                        self._shard.load(key, value, began_ms, producer_id=producer_id, written_ms=written_ms)
+                    records += len(step.keys)
+                    if turn.is_over:
+                        await turn.rest()
         finally:
             turn.leave()
         self.state = ShardState.ACTIVE

@@ -27,7 +27,7 @@ class Counted:
 
     def stop(self) -> None: ...
 
-    def resident_megabytes(self) -> float | None:
+    def resident_megabytes(self, *, children: bool = True) -> float | None:
         return None
 
     def processor_seconds(self) -> float | None:

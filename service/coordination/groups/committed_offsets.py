@@ -3,6 +3,9 @@
 Two views: `newest` has every offset that was written, for decisions; `fetch` has those whose records are committed, for
 readers. An offset of a transaction is in neither until the transaction's marker is.
 
+An offset is kept as the bytes of its record's value behind its order: a node may have millions, and Python's objects for one
+would take five times as much. Partitions of the same topic are shared among groups for the same reason.
+
 Pure. `order` numbers the shard's records as they are written: offsets while it loads, counted on from there. Invariants: orders
 rise; `fetch` never shows what a crash could take back; of two values of one partition the later record's counts, so a commit
 marker replaces no plain commit that was written after the transaction's own.
@@ -10,19 +13,20 @@ marker replaces no plain commit that was written after the transaction's own.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import lru_cache
 from typing import NamedTuple
 
-from service.coordination.group_records import CommittedOffset
+from service.coordination.group_records import CommittedOffset, decode_offset
 from storage_tiers.types import TopicPartition
 
-
-class OffsetEntry(NamedTuple):
-    """An offset and the order of its record; a `value` of None was removed."""
-
-    value: CommittedOffset | None
-    order: int
+#: Partitions whose objects groups share.
+SHARED_PARTITIONS = 1 << 16
+_ORDER = struct.Struct(">q")
+#: The order, and behind it the value of the record; nothing is behind it if the offset was removed.
+_Entry = bytes
 
 
 class _OffsetChange(NamedTuple):
@@ -30,37 +34,47 @@ class _OffsetChange(NamedTuple):
 
     group: str
     partition: TopicPartition
-    entry: OffsetEntry
+    entry: _Entry
     visible: int
 
 
-_NOTHING: Mapping[TopicPartition, OffsetEntry] = {}
+_NOTHING: Mapping[TopicPartition, _Entry] = {}
 
 
 class CommittedOffsets:
     __slots__ = ("_changes", "_committed", "_open", "_overlay", "_transactional")
 
     def __init__(self) -> None:
-        self._committed: dict[str, dict[TopicPartition, OffsetEntry]] = {}
+        self._committed: dict[str, dict[TopicPartition, _Entry]] = {}
         #: Written and not committed yet, oldest first, and the newest of them by partition.
         self._changes: deque[_OffsetChange] = deque()
-        self._overlay: dict[str, dict[TopicPartition, OffsetEntry]] = {}
+        self._overlay: dict[str, dict[TopicPartition, _Entry]] = {}
         #: Offsets of open transactions by producer id, and for each partition the producers that have one.
-        self._transactional: dict[int, dict[tuple[str, TopicPartition], OffsetEntry]] = {}
+        self._transactional: dict[int, dict[tuple[str, TopicPartition], _Entry]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
 
     # --- writing ------------------------------------------------------------------------------------------------------
-    def write(self, group: str, partition: TopicPartition, value: CommittedOffset | None, order: int) -> None:
-        """A record outside any transaction; None for a tombstone, which also drops the offsets of open transactions."""
+    def write(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
+        """A record outside any transaction, by its value; None for a tombstone, which also drops the offsets of open
+        transactions."""
         if value is None:
-            for producer_id in tuple(self._open.get(group, {}).get(partition, ())):
-                self._drop(producer_id, group, partition)
-        self._change(_OffsetChange(group, partition, OffsetEntry(value, order), order))
+            self._drop_open(group, partition)
+        self._change(_OffsetChange(group, shared(*partition), _entry(value, order), order))
+
+    def load(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
+        """As `write`, of a record that is committed, as are all before it."""
+        if self._changes:
+            self.commit_through(order - 1)
+        if value is None:
+            self._drop_open(group, partition)
+            self._remove(group, partition)
+        else:
+            self._committed.setdefault(group, {})[partition] = _entry(value, order)
 
     def write_in_transaction(
-        self, producer_id: int, group: str, partition: TopicPartition, value: CommittedOffset, order: int
+        self, producer_id: int, group: str, partition: TopicPartition, value: bytes, order: int
     ) -> None:
-        self._transactional.setdefault(producer_id, {})[group, partition] = OffsetEntry(value, order)
+        self._transactional.setdefault(producer_id, {})[group, partition] = _entry(value, order)
         self._open.setdefault(group, {}).setdefault(partition, set()).add(producer_id)
 
     def end_transaction(self, producer_id: int, *, commit: bool, order: int) -> None:
@@ -68,12 +82,16 @@ class CommittedOffsets:
         for (group, partition), entry in tuple(self._transactional.get(producer_id, {}).items()):
             self._drop(producer_id, group, partition)
             known = self._newest(group, partition)
-            if commit and (known is None or known.order < entry.order):
+            if commit and (known is None or _order(known) < _order(entry)):
                 self._change(_OffsetChange(group, partition, entry, order))
 
     def _change(self, change: _OffsetChange) -> None:
         self._changes.append(change)
         self._overlay.setdefault(change.group, {})[change.partition] = change.entry
+
+    def _drop_open(self, group: str, partition: TopicPartition) -> None:
+        for producer_id in tuple(self._open.get(group, {}).get(partition, ())):
+            self._drop(producer_id, group, partition)
 
     def _drop(self, producer_id: int, group: str, partition: TopicPartition) -> None:
         entries = self._transactional[producer_id]
@@ -92,26 +110,30 @@ class CommittedOffsets:
         changes = self._changes
         while changes and changes[0].visible <= order:
             group, partition, entry, _ = changes.popleft()
-            committed = self._committed.setdefault(group, {})
-            if entry.value is None:
-                committed.pop(partition, None)
+            if _is_removed(entry):
+                self._remove(group, partition)
             else:
-                committed[partition] = entry
-            if not committed:
-                del self._committed[group]
+                self._committed.setdefault(group, {})[partition] = entry
             overlay = self._overlay[group]
             if overlay[partition] is entry:
                 del overlay[partition]
                 if not overlay:
                     del self._overlay[group]
 
+    def _remove(self, group: str, partition: TopicPartition) -> None:
+        committed = self._committed.get(group)
+        if committed is not None:
+            committed.pop(partition, None)
+            if not committed:
+                del self._committed[group]
+
     # --- reading ------------------------------------------------------------------------------------------------------
     def fetch(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
         entry = self._committed.get(group, _NOTHING).get(partition)
-        return None if entry is None else entry.value
+        return None if entry is None else _value(entry)
 
-    def fetch_all(self, group: str) -> Mapping[TopicPartition, OffsetEntry]:
-        """All committed offsets of a group, in the order of their first commits."""
+    def fetch_all(self, group: str) -> Iterable[TopicPartition]:
+        """The partitions of all committed offsets of a group, in the order of their first commits."""
         return self._committed.get(group, _NOTHING)
 
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
@@ -125,16 +147,16 @@ class CommittedOffsets:
         """All offsets of a group as written, committed or not; those of open transactions are left out."""
         overlay = self._overlay.get(group, _NOTHING)
         for partition, entry in self._committed.get(group, _NOTHING).items():
-            if partition not in overlay and entry.value is not None:
-                yield partition, entry.value
+            if partition not in overlay:
+                yield partition, _value(entry)
         for partition, entry in overlay.items():
-            if entry.value is not None:
-                yield partition, entry.value
+            if not _is_removed(entry):
+                yield partition, _value(entry)
 
     def order(self, group: str, partition: TopicPartition) -> int:
         """The order of the newest record of an offset; -1 if there is none."""
         entry = self._newest(group, partition)
-        return -1 if entry is None else entry.order
+        return -1 if entry is None else _order(entry)
 
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""
@@ -152,5 +174,28 @@ class CommittedOffsets:
         """The groups that have an offset, as written."""
         return {*self._committed, *self._overlay, *self._open}
 
-    def _newest(self, group: str, partition: TopicPartition) -> OffsetEntry | None:
+    def _newest(self, group: str, partition: TopicPartition) -> _Entry | None:
         return self._overlay.get(group, _NOTHING).get(partition) or self._committed.get(group, _NOTHING).get(partition)
+
+
+@lru_cache(maxsize=SHARED_PARTITIONS)
+def shared(topic: str, partition: int) -> TopicPartition:
+    """The same object for equal arguments, as far as it is remembered."""
+    return TopicPartition(topic, partition)
+
+
+def _entry(value: bytes | None, order: int) -> _Entry:
+    return _ORDER.pack(order) + (value or b"")
+
+
+def _order(entry: _Entry) -> int:
+    order: int = _ORDER.unpack_from(entry)[0]
+    return order
+
+
+def _is_removed(entry: _Entry) -> bool:
+    return len(entry) == _ORDER.size
+
+
+def _value(entry: _Entry) -> CommittedOffset:
+    return decode_offset(entry[_ORDER.size :])

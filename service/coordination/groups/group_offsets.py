@@ -108,19 +108,21 @@ class GroupOffsets:
                 error = self._metadata_error(topic.topic, each)
                 if error is None:
                     key = TopicPartition(topic.topic, each.partition)
-                    value = CommittedOffset(
-                        each.offset,
-                        each.leader_epoch,
-                        each.metadata or "",
-                        now_ms,
-                        expires_ms,
-                        topic.topic_id or NO_TOPIC_ID,
+                    value = encode_offset(
+                        CommittedOffset(
+                            each.offset,
+                            each.leader_epoch,
+                            each.metadata or "",
+                            now_ms,
+                            expires_ms,
+                            topic.topic_id or NO_TOPIC_ID,
+                        )
                     )
                     if producer_id >= 0:
                         self._offsets.write_in_transaction(producer_id, group, key, value, order)
                     else:
                         self._offsets.write(group, key, value, order)
-                    outcome.write(encode_offset_key(group, topic.topic, each.partition), encode_offset(value))
+                    outcome.write(encode_offset_key(group, topic.topic, each.partition), value)
                     order += 1
                 outcomes.append(PartitionOutcome(each.partition, error))
             answered.append(TopicOutcome(topic.topic, outcomes, topic.topic_id))
@@ -210,9 +212,9 @@ class GroupOffsets:
             end = ends.get(partition)
             if end is None or value.offset <= end or self._offsets.order(group, partition) >= loaded:
                 continue
-            lowered = value._replace(offset=end, leader_epoch=NO_EPOCH)
+            lowered = encode_offset(value._replace(offset=end, leader_epoch=NO_EPOCH))
             self._offsets.write(group, partition, lowered, order)
-            outcome.write(encode_offset_key(group, *partition), encode_offset(lowered))
+            outcome.write(encode_offset_key(group, *partition), lowered)
             topic, number = partition
             outcome.note(
                 "group.offset_lowered", group=group, topic=topic, partition=number, offset=value.offset, end=end

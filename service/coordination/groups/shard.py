@@ -35,7 +35,6 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.deadlines import Deadlines
 from service.coordination.group_records import (
-    CommittedOffset,
     GroupKey,
     OffsetKey,
     UnknownKey,
@@ -43,10 +42,11 @@ from service.coordination.group_records import (
     decode_key,
     decode_offset,
     encode_key,
+    encode_offset,
 )
 from service.coordination.groups.classic_group import DEAD, ClassicGroup, GroupState, JoinWait, Session, SyncWait
 from service.coordination.groups.classic_groups import ClassicGroups
-from service.coordination.groups.committed_offsets import CommittedOffsets
+from service.coordination.groups.committed_offsets import CommittedOffsets, shared
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
 from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
@@ -238,19 +238,18 @@ class GroupShard:
                 self._groups.put(group)
                 self._memory.add(group.kept_bytes)
         else:
-            found = None if value is None else decode_offset(value).not_before(written_ms)
-            self._load_offset(parsed, found, producer_id, order)
+            self._load_offset(parsed, value, producer_id, order, written_ms)
 
-    def _load_offset(self, key: OffsetKey, value: CommittedOffset | None, producer_id: int, order: int) -> None:
-        partition = TopicPartition(key.topic, key.partition)
-        if value is None:
-            self._committed.write(key.group, partition, None, order)
-        elif producer_id == NO_PRODUCER_ID:
-            self._committed.write(key.group, partition, value, order)
-        else:
+    def _load_offset(self, key: OffsetKey, value: bytes | None, producer_id: int, order: int, written_ms: int) -> None:
+        if value is not None:
+            found = decode_offset(value)
+            if found.commit_timestamp < written_ms:
+                value = encode_offset(found.not_before(written_ms))
+        partition = shared(key.topic, key.partition)
+        if value is not None and producer_id != NO_PRODUCER_ID:
             self._committed.write_in_transaction(producer_id, key.group, partition, value, order)
-        # Nobody reads yet, and a log that is loaded is committed.
-        self._committed.commit_through(order)
+        else:
+            self._committed.load(key.group, partition, value, order)
 
     def loaded(self, now_ms: int) -> Outcome:
         """All records are read."""

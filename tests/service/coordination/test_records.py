@@ -211,6 +211,48 @@ def test_a_record_that_is_cut_or_continued_is_corrupt() -> None:
             decoder(data + b"\0")
 
 
+def _outcome(decoder: Callable[[bytes], object], data: bytes) -> object:
+    try:
+        return decoder(data)
+    except CorruptRecord as error:
+        return str(error)
+
+
+@given(st.data())
+def test_the_short_ways_of_an_offsets_key_and_value_find_what_the_long_ones_do(data: st.DataObject) -> None:
+    """Also in bytes that someone changed."""
+    value = CommittedOffset(
+        data.draw(st.integers(0, 2**63 - 1)),
+        data.draw(st.integers(-1, 9)),
+        data.draw(st.text(max_size=3) | st.text("x", min_size=124, max_size=130)),
+        data.draw(st.integers(-1, 2**63 - 1)),
+        data.draw(st.sampled_from((-1, 9))),
+        data.draw(st.sampled_from((NO_TOPIC_ID, TopicId(bytes(range(16)))))),
+    )
+    key = group_records.encode_offset_key(data.draw(st.text(max_size=3)), data.draw(st.text(max_size=3)), 7)
+    short_ways = (
+        (group_records.decode_key, "_offset_key", key),
+        (group_records.decode_offset, "_short_offset", group_records.encode_offset(value)),
+    )
+    for decoder, short_way, whole in short_ways:
+        changed = bytearray(whole)
+        for _ in range(data.draw(st.integers(0, 2))):
+            changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(
+                st.sampled_from((0, 1, 2, 4, 0x7F, 0x80, 0xFF))
+            )
+        found = _outcome(decoder, bytes(changed))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(group_records, short_way, lambda _: None)
+            assert _outcome(decoder, bytes(changed)) == found
+
+
+def test_most_offsets_take_the_short_ways() -> None:
+    key = group_records.encode_offset_key("group", "topic", 7)
+    assert group_records._offset_key(key) == OffsetKey("group", "topic", 7)
+    value = CommittedOffset(5, -1, "host-1", 9)
+    assert group_records._short_offset(group_records.encode_offset(value)) == value
+
+
 def test_versions_and_states_that_do_not_exist_are_named() -> None:
     for decoder, data, said in (
         (group_records.decode_offset, "0005", "its version is 5"),

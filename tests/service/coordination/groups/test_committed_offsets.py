@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.coordination.group_records import CommittedOffset
+from service.coordination.group_records import CommittedOffset, encode_offset
 from service.coordination.groups.committed_offsets import CommittedOffsets
 from storage_tiers.types import TopicPartition
 
@@ -16,13 +16,17 @@ def offset(number: int) -> CommittedOffset:
     return CommittedOffset(number, -1, "", 0)
 
 
+def record(number: int) -> bytes:
+    return encode_offset(offset(number))
+
+
 def test_readers_see_an_offset_once_its_record_is_committed() -> None:
     book = CommittedOffsets()
-    book.write("g", A, offset(5), 0)
+    book.write("g", A, record(5), 0)
     assert book.fetch("g", A) is None
     assert dict(book.newest("g")) == {A: offset(5)}
     book.commit_through(0)
-    book.write("g", A, offset(9), 1)
+    book.write("g", A, record(9), 1)
     assert book.fetch("g", A) == offset(5)
     book.commit_through(1)
     assert book.fetch("g", A) == offset(9)
@@ -30,15 +34,15 @@ def test_readers_see_an_offset_once_its_record_is_committed() -> None:
 
 def test_readers_see_whichever_of_two_pending_offsets_is_committed() -> None:
     book = CommittedOffsets()
-    book.write("g", A, offset(1), 0)
-    book.write("g", A, offset(2), 1)
+    book.write("g", A, record(1), 0)
+    book.write("g", A, record(2), 1)
     book.commit_through(0)
     assert (book.fetch("g", A), dict(book.newest("g"))) == (offset(1), {A: offset(2)})
 
 
 def test_an_offset_of_a_transaction_counts_once_its_marker_is_committed() -> None:
     book = CommittedOffsets()
-    book.write_in_transaction(7, "g", A, offset(5), 0)
+    book.write_in_transaction(7, "g", A, record(5), 0)
     book.commit_through(0)
     assert (book.fetch("g", A), book.is_unstable("g", A), dict(book.newest("g"))) == (None, True, {})
     book.end_transaction(7, commit=True, order=1)
@@ -49,7 +53,7 @@ def test_an_offset_of_a_transaction_counts_once_its_marker_is_committed() -> Non
 
 def test_an_aborted_transaction_leaves_nothing() -> None:
     book = CommittedOffsets()
-    book.write_in_transaction(7, "g", A, offset(5), 0)
+    book.write_in_transaction(7, "g", A, record(5), 0)
     book.end_transaction(7, commit=False, order=1)
     book.commit_through(1)
     assert (book.fetch("g", A), book.is_unstable("g", A), book.groups()) == (None, False, set())
@@ -57,9 +61,9 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
 
 def test_a_commit_marker_does_not_replace_a_plain_commit_that_was_written_after_the_transactions() -> None:
     book = CommittedOffsets()
-    book.write_in_transaction(7, "g", A, offset(5), 0)
-    book.write("g", A, offset(9), 1)
-    book.write_in_transaction(7, "g", B, offset(6), 2)
+    book.write_in_transaction(7, "g", A, record(5), 0)
+    book.write("g", A, record(9), 1)
+    book.write_in_transaction(7, "g", B, record(6), 2)
     book.end_transaction(7, commit=True, order=3)
     book.commit_through(3)
     assert (book.fetch("g", A), book.fetch("g", B)) == (offset(9), offset(6))
@@ -67,7 +71,7 @@ def test_a_commit_marker_does_not_replace_a_plain_commit_that_was_written_after_
 
 def test_a_tombstone_takes_the_offsets_of_open_transactions_with_it() -> None:
     book = CommittedOffsets()
-    book.write_in_transaction(7, "g", A, offset(5), 0)
+    book.write_in_transaction(7, "g", A, record(5), 0)
     assert book.partitions("g") == [A]
     book.write("g", A, None, 1)
     book.end_transaction(7, commit=True, order=2)
@@ -121,14 +125,33 @@ def test_both_views_are_those_of_the_log(life: list[Step]) -> None:
         else:
             written.append((what, at, producer))
             if what == "write":
-                book.write(group, partition, offset(order), order)
+                book.write(group, partition, record(order), order)
             elif what == "remove":
                 book.write(group, partition, None, order)
             elif what == "in transaction":
-                book.write_in_transaction(producer, group, partition, offset(order), order)
+                book.write_in_transaction(producer, group, partition, record(order), order)
             else:
                 book.end_transaction(producer, commit=what == "commit", order=order)
         for index, (name, each) in enumerate(groups):
             seen, newest = book.fetch(name, each), dict(book.newest(name)).get(each)
             assert (seen and seen.offset) == replay(written[:settled], index)
             assert (newest and newest.offset) == replay(written, index)
+    loaded = loaded_from(written, groups)
+    for index, (name, each) in enumerate(groups):
+        seen = loaded.fetch(name, each)
+        assert (seen and seen.offset) == replay(written, index)
+        assert loaded.is_unstable(name, each) == book.is_unstable(name, each)
+
+
+def loaded_from(written: list[Step], groups: list[tuple[str, TopicPartition]]) -> CommittedOffsets:
+    book = CommittedOffsets()
+    for order, (what, at, producer) in enumerate(written):
+        group, partition = groups[at]
+        if what in ("commit", "abort"):
+            book.end_transaction(producer, commit=what == "commit", order=order)
+        elif what == "in transaction":
+            book.write_in_transaction(producer, group, partition, record(order), order)
+        else:
+            book.load(group, partition, None if what == "remove" else record(order), order)
+    book.commit_through(len(written))
+    return book
