@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from service.broker.background.held_back import held_back
 from service.broker.partition.counts import PartitionCounts
 from service.observability.exposition import Exposition, labels_of
 
@@ -71,6 +72,7 @@ class LogTotals:
     failed: int = 0
     evicted_bytes: int = 0
     longest_lag_s: float = 0.0
+    held_back: int = 0
 
 
 async def collect_log(node: Node, into: Exposition) -> LogTotals:
@@ -99,6 +101,7 @@ async def collect_log(node: Node, into: Exposition) -> LogTotals:
     into.put("tidelog_metrics_left_out", max(0, len(partitions) - left), labels_of(kind="partition"))
     into.put("tidelog_local_evicted_bytes_total", seen.evicted_bytes)
     into.put("tidelog_tier_offload_lag_seconds_max", seen.longest_lag_s)
+    into.put("tidelog_tier_offload_held_back_partitions", seen.held_back)
     return seen
 
 
@@ -130,10 +133,15 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
     sums.lag_bytes += beyond.closed_size
     sums.lag_segments += beyond.closed_segments
     seen.longest_lag_s = max(seen.longest_lag_s, age_s)
+    held = held_back(partition)
+    seen.held_back += held is not None
     if into is not None:
         into.put("tidelog_tier_offload_lag_bytes", beyond.size, labels)
         into.put("tidelog_tier_offload_lag_segments", beyond.segments, labels)
         into.put("tidelog_tier_offload_lag_seconds", age_s, labels)
+        if held is not None:
+            of_producer = labels_of(**partition.partition._asdict(), producer_id=held.producer_id)
+            into.put("tidelog_tier_offload_held_back_bytes", held.held_bytes, of_producer)
 
 
 async def _put_topics(topics: dict[str, Sums], everything: Sums, most: int, into: Exposition) -> None:

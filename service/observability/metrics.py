@@ -286,6 +286,17 @@ _TIER = (
         "tier_offload_lag_seconds_max",
         "The largest lag of all partitions, including those not listed one by one.",
     ),
+    _own(
+        _GAUGE,
+        "tier_offload_held_back_bytes",
+        "Bytes of closed segments that wait for the end of an open transaction, by its producer; absent where none does.",
+        (*_PARTITION, "producer_id"),
+    ),
+    _own(
+        _GAUGE,
+        "tier_offload_held_back_partitions",
+        "Partitions of which closed segments wait for the end of an open transaction, including those not listed one by one.",
+    ),
     _own(_COUNTER, "served_bytes_total", "Bytes of record batches returned by fetches, by tier.", ("tier",)),
     _own(
         _COUNTER,

@@ -5,11 +5,30 @@ stable offset is offloaded, so local disk fills until the transaction ends.
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
 from storage_tiers import events
 
 log = logging.getLogger(__name__)
+
+
+class HeldBackOffload(NamedTuple):
+    """`offset` is the first of the producer's open transaction, `held_bytes` the closed segments that wait for its end."""
+
+    producer_id: int
+    offset: int
+    held_bytes: int
+
+
+def held_back(partition: Partition) -> HeldBackOffload | None:
+    """None unless an open transaction delays an offload."""
+    hot = partition.log.hot
+    producers = hot.end.producers
+    first, producer_id = producers.first_undecided_offset, producers.first_undecided_producer
+    if first is None or producer_id is None or first >= hot.active_start_offset or not _is_offloaded(partition):
+        return None
+    return HeldBackOffload(producer_id, first, hot.totals_after(first).closed_size)
 
 
 class HeldBack:
@@ -20,24 +39,20 @@ class HeldBack:
         self._found: dict[Partition, int] = {}
 
     def look(self, partition: Partition) -> None:
-        hot = partition.log.hot
-        producers = hot.end.producers
-        first, producer_id = producers.first_undecided_offset, producers.first_undecided_producer
-        told = self._told.get(partition)
-        if first is None or producer_id is None or first >= hot.active_start_offset or not _is_offloaded(partition):
+        held, told = held_back(partition), self._told.get(partition)
+        if held is None:
             if told is not None:
                 events.info(log, "offload.released", partition=partition.partition)
             return
-        self._found[partition] = producer_id
-        if told != producer_id:
-            held = hot.totals_after(first).closed_size
+        self._found[partition] = held.producer_id
+        if told != held.producer_id:
             events.warning(
                 log,
                 "offload.held_back",
                 partition=partition.partition,
-                producer_id=producer_id,
-                offset=first,
-                held_bytes=held,
+                producer_id=held.producer_id,
+                offset=held.offset,
+                held_bytes=held.held_bytes,
             )
 
     def walked(self) -> None:

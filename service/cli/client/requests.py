@@ -1,7 +1,7 @@
-"""Requests that librdkafka's admin client lacks: leader epochs, tiered ends, brokers' ids.
+"""Requests that librdkafka's admin client lacks: leader epochs, tiered ends, open transactions, brokers' ids.
 
 Each request opens its own connection, without retries. Versions are fixed: Metadata 12 (topic
-ids, leader epochs), ListOffsets 9 (KIP-1005, the latest tiered offset).
+ids, leader epochs), ListOffsets 9 (KIP-1005, the latest tiered offset), DescribeProducers 0.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.cli.errors import CommandError
 from service.cli.kafka import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from service.cli.listener import split_address
 
 #: ListOffsets' special timestamp (KIP-1005).
+LATEST_TIERED = -5
 #: The error code for a partition whose store is behind.
 STORAGE_ERROR = 56
-LATEST_TIERED = -5
 _CLIENT_ID = "tidelog-cli"
 
 
@@ -68,6 +68,36 @@ def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[
         for part in found.partitions
         if (part.error_code == 0 and part.offset >= 0) or part.error_code == STORAGE_ERROR
     }
+
+
+class OpenTransaction(NamedTuple):
+    """The oldest of a partition: records from `offset` on are not offloaded, nor read as committed, before it ends."""
+
+    producer_id: int
+    offset: int
+
+
+def open_transactions(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, OpenTransaction]:
+    """By partition that the node at `address` leads and that has one."""
+    from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+    from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+    from kio.schema.types import TopicName
+    from kio.static.primitive import i32
+
+    asked = TopicRequest(name=TopicName(topic), partition_indexes=tuple(map(i32, partitions)))
+    answer: DescribeProducersResponse = ask(
+        address, DescribeProducersRequest(topics=(asked,)), DescribeProducersResponse
+    )
+    found = {
+        part.partition_index: [
+            OpenTransaction(each.producer_id, each.current_txn_start_offset)
+            for each in part.active_producers
+            if each.current_txn_start_offset >= 0
+        ]
+        for found in answer.topics
+        for part in found.partitions
+    }
+    return {index: min(each, key=lambda one: one.offset) for index, each in found.items() if each}
 
 
 def ask(address: str, request: Any, answer_type: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,8 @@ from service.cli.output import AsJson, counted, print_json, print_table
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ConfigResource, TopicDescription
+
+    from service.cli.client.requests import OpenTransaction
 
 topic = typer.Typer(no_args_is_help=True, help="Create, inspect, change and seal topics.")
 
@@ -119,7 +122,7 @@ def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, pro
 def describe(
     name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
 ) -> None:
-    """Show a topic's partitions, offsets, and the configs that differ from their defaults."""
+    """Show a topic's partitions, offsets, open transactions, and the configs that differ from their defaults."""
     admin = connect_admin(bootstrap)
     (found,) = describe_topics(bootstrap, admin, [name])
     configs = _changed_configs(bootstrap, admin, name)
@@ -154,6 +157,9 @@ def describe(
             for v in partitions
         ],
     )
+    for view in partitions:
+        if (line := _held_back_line(view)) is not None:
+            typer.echo(line)
 
 
 @topic.command()
@@ -277,7 +283,7 @@ def delete_records(
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """`leader_epoch`, `log_start`, `end` and `tiered_end` are None if unknown or absent. `store_behind`: the store shows less
-    than the leader has seen; `/readyz` says what to do."""
+    than the leader has seen; `/readyz` says what to do. `open_transaction` is the oldest one, None without any."""
 
     partition: int
     leader: int | None
@@ -285,12 +291,27 @@ class PartitionView:
     log_start: int | None
     end: int | None
     tiered_end: int | None
+    open_transaction: OpenTransaction | None
     store_behind: bool
     replicas: Sequence[int]
     isr: Sequence[int]
 
     def as_json(self) -> Mapping[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.open_transaction is not None:
+            found["open_transaction"] = self.open_transaction._asdict()
+        return found
+
+
+def _held_back_line(view: PartitionView) -> str | None:
+    """What an open transaction holds back, by its producer; None without one."""
+    if view.open_transaction is None or view.end is None:
+        return None
+    producer_id, offset = view.open_transaction
+    return (
+        f"partition {view.partition}: producer {producer_id} has a transaction open since offset {offset}; from there on "
+        f"{counted(view.end - offset, 'offset')} cannot be offloaded or read as committed before it ends"
+    )
 
 
 def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription) -> list[PartitionView]:
@@ -300,7 +321,7 @@ def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription
     starts = _offsets(admin, found.name, numbers, earliest=True)
     ends = _offsets(admin, found.name, numbers, earliest=False)
     epochs = leader_epochs(require_reachable(bootstrap), found.name)
-    tiered = _tiered_ends(found)
+    tiered, opened = _tiered_ends(found), _open_transactions(admin, found, ends)
     return [
         PartitionView(
             part.id,
@@ -309,6 +330,7 @@ def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription
             starts.get(part.id),
             ends.get(part.id),
             tiered.get(part.id),
+            opened.get(part.id),
             part.id in tiered and tiered[part.id] is None,
             [node.id for node in part.replicas],
             [node.id for node in part.isr],
@@ -321,28 +343,52 @@ def _tiered_ends(found: TopicDescription) -> Mapping[int, int | None]:
     """Tiered ends by partition, from the leaders that answer; None if the store is behind."""
     from service.cli.client.requests import tiered_ends
 
+    ends: dict[int, int | None] = {}
+    for address, numbers in _led(found).items():
+        with suppress(CommandError):
+            ends.update(tiered_ends(address, found.name, numbers))
+    return ends
+
+
+def _open_transactions(
+    admin: AdminClient, found: TopicDescription, ends: Mapping[int, int]
+) -> Mapping[int, OpenTransaction]:
+    """By partition, from the leaders that answer. A partition may have thousands of producers: it is asked for them only if
+    its last stable offset is below its end."""
+    from service.cli.client.requests import open_transactions
+
+    stable = _offsets(admin, found.name, list(ends), earliest=False, committed=True) if ends else {}
+    opened: dict[int, OpenTransaction] = {}
+    for address, numbers in _led(found).items():
+        held = [number for number in numbers if number in stable and stable[number] < ends[number]]
+        with suppress(CommandError):
+            opened.update(open_transactions(address, found.name, held) if held else {})
+    return opened
+
+
+def _led(found: TopicDescription) -> Mapping[str, list[int]]:
+    """Partitions by their leader's address."""
     led: dict[str, list[int]] = {}
     for part in found.partitions:
         if part.leader:
             led.setdefault(f"{part.leader.host}:{part.leader.port}", []).append(part.id)
-    ends: dict[int, int | None] = {}
-    for address, numbers in led.items():
-        try:
-            ends.update(tiered_ends(address, found.name, numbers))
-        except CommandError:
-            continue
-    return ends
+    return led
 
 
-def _offsets(admin: AdminClient, name: str, numbers: Sequence[int], *, earliest: bool) -> Mapping[int, int]:
+def _offsets(
+    admin: AdminClient, name: str, numbers: Sequence[int], *, earliest: bool, committed: bool = False
+) -> Mapping[int, int]:
     """Offsets by partition, without those that failed."""
-    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
     spec = OffsetSpec.earliest() if earliest else OffsetSpec.latest()
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     asked = {TopicPartition(name, number): spec for number in numbers}
     found = {}
-    for partition, future in admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S).items():
+    for partition, future in admin.list_offsets(
+        asked, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S
+    ).items():
         try:
             found[partition.partition] = future.result(REQUEST_TIMEOUT_S * 2).offset
         except KafkaException:

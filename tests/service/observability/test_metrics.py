@@ -13,7 +13,7 @@ from service.observability.metrics import METRICS
 from service.observability.stats import ASK_S
 from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.types import TopicPartition
-from tests.service.observability import works, works_cold, works_fetching
+from tests.service.observability import works, works_cold, works_coordinators, works_fetching
 from tests.service.observability.world import WORKS, Change, Is, Rose, Samples, Within, observed
 from tests.support.clients import TIERED, create, produce, seal, until
 from tests.support.node import Node
@@ -25,7 +25,7 @@ IN_A_PROCESS = {
     "tidelog_tier_process_lost_total",
     "tidelog_node_info",
 }
-_MODULES = (works, works_cold, works_fetching)
+_MODULES = (works, works_cold, works_coordinators, works_fetching)
 _SUFFIXES = ("_count", "_sum", "_bucket")
 
 
