@@ -66,8 +66,8 @@ def test_a_transaction_open_over_three_rolls_is_named_everywhere(tmp_path: Path)
         assert partition["tiered_end"] is None
         text = tidelog("topic", "describe", "t", "--bootstrap-server", node.kafka).out.splitlines()
         assert text[-1] == (
-            f"partition 0: producer {producer_id} has a transaction open since offset 1; from there on "
-            f"{partition['end'] - 1} offsets cannot be offloaded or read as committed before it ends"
+            f"partition 0: producer {producer_id} has a transaction open since offset 1: {partition['end'] - 1} "
+            "offsets from there on are neither offloaded nor read as committed before it ends"
         )
 
         slow.commit_transaction(30)
