@@ -1,7 +1,8 @@
 """What a broker and its cleaner process say to each other: a JSON object per line.
 
 The broker sends an order. The cleaner answers with the offset that it reached, then with each group of segments that it has
-written; it waits after each of these until the broker says that it may go on, because the broker alone exchanges files.
+written; it waits after each of these until the broker says that it may go on, which the broker does before it exchanges the
+files: the next group is written meanwhile, and no more than that.
 Segments of the bucket are asked for one by one, since the broker alone has them fetched. It ends with its counts, or with an
 error.
 """

@@ -317,6 +317,14 @@ class _Target:
         self._files.close(self._fd)
 
 
+def remove_cleaned(files: Files, directory: str) -> None:
+    """Removes what a cleaner that has ended left behind, where no exchange has begun. Blocking; never fails."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            if name.endswith(layout.CLEANED):
+                files.unlink(os.path.join(directory, name))
+
+
 def _batch(chunk: Chunk, index: int) -> tuple[memoryview, BatchHeader]:
     at, size = chunk.batches[index][:2]
     return memoryview(chunk.data)[at : at + size], read_header(chunk.data, at)

@@ -432,7 +432,7 @@ class HotLog:
         steps of the returned eviction before the next call. StorageError if a disk operation fails."""
         segments = self._segments
         oldest = segments.all[0]
-        if len(segments.all) == 1 or oldest.end > offset or self._is_swapping:
+        if len(segments.all) == 1 or oldest.end > offset or self.is_swapping:
             return None
         if oldest in self._durability.pending:
             self.flush()
@@ -457,14 +457,15 @@ class HotLog:
         return found
 
     @property
-    def _is_swapping(self) -> bool:
+    def is_swapping(self) -> bool:
+        """Whether an exchange of segments has begun and not ended."""
         return self.swap is not None and not self.swap.is_ended
 
     def begin_swap(self, new: RewrittenSegment) -> SegmentSwap | None:
         """The exchange of closed segments for a rewritten one, whose files lie beside them; None if the log has changed since
         they were read. Its steps: `prepare` in any thread, `finish_swap`, `settle` in any thread."""
         old = self._segments.exactly(new.replaces, new.end)
-        if self._is_swapping or not old or any(segment in self._durability.pending for segment in old):
+        if self.is_swapping or not old or any(segment in self._durability.pending for segment in old):
             return None
         self.swap = SegmentSwap(self._files, self.directory, new)
         return self.swap

@@ -39,9 +39,10 @@ class CleanerProcess:
     async def carry_out(
         self, order: CleanOrder, bring: Callable[[int], Awaitable[str]] | None = None
     ) -> AsyncGenerator[CleanerAnswer, None]:
-        """The cleaner's answers. It goes on when the next one is asked for. `bring` fetches the remote segment that begins at
-        an offset, and returns its file, which the cleaner removes. StorageError if it cannot be started or ended, and what it
-        raises itself; call `end` after any error, and after leaving before the last answer."""
+        """The cleaner's answers. It writes the next group of segments while the caller exchanges the files of the last one, and
+        waits before the group after that. `bring` fetches the remote segment that begins at an offset, and returns its file,
+        which the cleaner removes. StorageError if it cannot be started or ended, and what it raises itself; call `end` after
+        any error, and after leaving before the last answer."""
         if self._process is None:
             await self._start()
         self._writer.write(encode_order(order))
@@ -67,10 +68,11 @@ class CleanerProcess:
                 assert bring is not None
                 self._writer.write(encode_path(await bring(answer.base)))
                 continue
-            yield answer
             if isinstance(answer, Cleaned):
+                yield answer
                 return
             self._writer.write(GO_ON)
+            yield answer
 
     async def _start(self) -> None:
         try:

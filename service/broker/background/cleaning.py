@@ -37,7 +37,7 @@ from storage_tiers.compaction.clean_point import (
     write_clean_point,
 )
 from storage_tiers.compaction.messages import CleanOrder, Reached
-from storage_tiers.compaction.rewriter import CleaningJob
+from storage_tiers.compaction.rewriter import CleaningJob, remove_cleaned
 from storage_tiers.compaction.source import cleaning_of, last_records
 from storage_tiers.errors import LogError, StorageError
 from storage_tiers.files import Files
@@ -210,10 +210,16 @@ class Cleaning:
                 await asyncio.to_thread(swap.end)  # an earlier one that the disk refused to settle
             await (self._clean_remote if due.is_remote else self._clean)(due.partition, due.plan, settings)
         except _Abandoned:
-            await self._process.end()
+            await self._give_up(due.partition.log.hot)
         except (LogError, OSError) as error:
-            await self._process.end()
+            await self._give_up(due.partition.log.hot)
             self._failed(due.partition, is_remote=due.is_remote, error=error)
+
+    async def _give_up(self, hot: HotLog) -> None:
+        """Ends the process, and removes what it had written of the next group."""
+        await self._process.end()
+        if not hot.is_swapping:
+            await asyncio.to_thread(remove_cleaned, self._files, hot.directory)
 
     def _failed(self, partition: Partition, *, is_remote: bool, error: Exception) -> None:
         if partition.deleted:

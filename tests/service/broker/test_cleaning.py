@@ -206,6 +206,35 @@ async def test_a_topic_that_is_compacted_no_more_keeps_its_records(
         assert not [name for name in os.listdir(led(node).log.hot.directory) if name.endswith(".swap")]
 
 
+async def test_the_next_segments_are_written_while_files_are_exchanged_and_removed_if_that_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = Cleaning._exchange
+    rewritten: list[int] = []
+
+    async def after_a_change(
+        self: Cleaning, partition: Partition, hot: HotLog, new: RewrittenSegment, below: int
+    ) -> None:
+        rewritten.append(new.base)
+        await until(lambda: any(int(name.split(".")[0]) > new.base for name in cleaned_files(hot)))
+        hot.reconfigure(replace(hot.settings, cleanup_compact=False, cleanup_delete=True))
+        await exchange(self, partition, hot, new, below)
+
+    monkeypatch.setattr(Cleaning, "_exchange", after_a_change)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        for number in range(100):
+            await put(node, (f"k{number}", "x" * 40), ("often", "x" * 40))
+        await closed(node)
+        await until(lambda: bool(rewritten) and not cleaned_files(led(node).log.hot))
+        assert await offsets(node) == list(range(200))
+    assert rewritten == [0]
+
+
+def cleaned_files(hot: HotLog) -> list[str]:
+    return [name for name in os.listdir(hot.directory) if name.endswith(".cleaned")]
+
+
 async def test_a_cleaner_that_dies_is_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
