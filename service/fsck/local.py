@@ -14,7 +14,7 @@ from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageRef, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
-from storage_tiers.compaction import clean_point
+from storage_tiers.compaction.clean_point import was_cleaned
 from storage_tiers.compaction.reduction import is_reduction
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
@@ -95,9 +95,7 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
     if not local:
         return
     segments = list(live_segments(manifest, bucket.pages(manifest.ids), local[0][0]))
-    was_compacted = any(
-        clean_point.read_clean_point(directory, name) for name in (clean_point.FILE_NAME, clean_point.BUCKET_FILE_NAME)
-    )
+    was_compacted = was_cleaned(directory)
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
         data = _read(path)
         if data is None:
@@ -165,11 +163,8 @@ def _compare(
             continue
         their = theirs.get(header.base_offset)
         if not was_compacted if their is None else not _is_same(data[at : at + header.size], their):
-            report.add(
-                FindingKind.LOCAL_DISAGREES,
-                path,
-                f"the batch at offset {header.base_offset} differs from {segment.key}; the next start discards the local log",
-            )
+            detail = f"the batch at offset {header.base_offset} differs from {segment.key}"
+            report.add(FindingKind.LOCAL_DISAGREES, path, detail)
             return
 
 

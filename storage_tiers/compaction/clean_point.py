@@ -49,6 +49,18 @@ def write_clean_point(files: Files, directory: str, point: CleanPoint, name: str
     replace_file(files, os.path.join(directory, name), json.dumps(content).encode())
 
 
+def begin_clean_point(files: Files, directory: str, name: str) -> None:
+    """Leaves a point at which nothing is clean, unless there is a file: it says that records may be missing on purpose, and so
+    must be there before the first of them goes. OSError if the disk refuses."""
+    if not os.path.exists(os.path.join(directory, name)):
+        write_clean_point(files, directory, CleanPoint(0, ()), name)
+
+
+def was_cleaned(directory: str) -> bool:
+    """Whether compaction may have taken records of the partition, in one of the tiers."""
+    return any(os.path.exists(os.path.join(directory, name)) for name in (FILE_NAME, BUCKET_FILE_NAME))
+
+
 def read_clean_point(directory: str, name: str = FILE_NAME) -> CleanPoint | None:
     """None if there is none or it cannot be read: the log is cleaned from its start then."""
     try:

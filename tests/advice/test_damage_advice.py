@@ -139,3 +139,31 @@ async def test_a_file_that_fsck_says_to_keep_shows_what_is_missing(tmp_path: Pat
         await leads(node, "t")
         assert [record.offset for record in await node.read_all("t")] == list(range(20))
     assert sound(tmp_path, "--data-dir", tmp_path / "data")
+
+
+async def test_local_records_that_differ_from_the_buckets_are_served_from_it_once_their_files_are_away(
+    tmp_path: Path,
+) -> None:
+    """As the row of `local_disagrees` in docs/operations.md says: a start alone keeps such a log."""
+    async with on_disk(tmp_path) as node:
+        await filled(node, 20, {"local.retention.ms": "-1", "local.retention.bytes": "-1"})
+        await node.append("t", b"in the bucket later")
+        written = [record.value for record in await node.read_all("t")]
+    segments = sorted((tmp_path / "data" / "t-0").glob("*.log"))
+    damaged = segments[1]
+    async with on_disk(tmp_path) as node:
+        await node.seal("t")
+    damaged.write_bytes(damaged.read_bytes().replace(b"%03d" % int(damaged.stem), b"999"))
+    for _ in range(2):
+        assert str(damaged) in found_by_fsck(tmp_path, "--data-dir", tmp_path / "data")
+        async with on_disk(tmp_path) as node:
+            await leads(node, "t")
+    (tmp_path / "elsewhere").mkdir()
+    for segment in segments[:2]:
+        segment.rename(tmp_path / "elsewhere" / segment.name)
+    async with on_disk(tmp_path) as node:
+        await leads(node, "t")
+        assert [record.value for record in await node.read_all("t")] == written
+        assert (await node.append("t", b"more")).base_offset == 21
+        assert node.node.broker.partitions.get(T0).log.hot.local_start_offset == int(segments[2].stem)
+    assert sound(tmp_path, "--data-dir", tmp_path / "data")

@@ -33,6 +33,7 @@ from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.compaction.clean_point import (
     BUCKET_FILE_NAME,
     CleanPoint,
+    begin_clean_point,
     clean_point,
     cleaned_to,
     read_clean_point,
@@ -227,6 +228,8 @@ class ColdCleaning:
             await asyncio.to_thread(_append, path, ready.path, is_first=start == 0)
 
     async def replace(self, partition: Partition, job: ExtendJob, old: tuple[RemoteSegment, ...]) -> None:
+        # `tidelog fsck` would take what the bucket lacks then for lost, were the node to die before the cleaning is noted.
+        await asyncio.to_thread(begin_clean_point, self._files, partition.log.hot.directory, BUCKET_FILE_NAME)
         before, writer = partition.log.tier, self._access.writer
         if writer is None or not self._access.is_open:
             raise TierUnavailable("the object store has not answered yet; retry")
