@@ -28,6 +28,8 @@ _LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), stru
 #: Metadata whose compact length has one byte.
 _SHORT = 0x7E
 _NO_TAGS = b"\x00"
+#: Of a group's member: timeouts and the size of its subscription, the size of its assignment, an instance id that is null.
+_MEMBER, _SIZE, _NULL = struct.Struct(">iii"), struct.Struct(">i"), b"\xff\xff"
 #: Of such a value: where its metadata's length is, where its timestamp begins, from its end, and its bytes without metadata.
 _METADATA_AT = _OFFSET_VALUE.size
 _TIMESTAMP_AT = -_TIMESTAMP.size - len(_NO_TAGS)
@@ -231,16 +233,27 @@ def encode_group(value: GroupMetadata) -> bytes:
     writer.string(value.leader)
     writer.int64(value.state_timestamp)
     writer.count(len(value.members))
-    for member in value.members:
-        writer.string(member.member_id)
-        writer.string(member.group_instance_id)
-        writer.string(member.client_id)
-        writer.string(member.client_host)
-        writer.int32(member.rebalance_timeout)
-        writer.int32(member.session_timeout)
-        writer.sized_bytes(member.subscription)
-        writer.sized_bytes(member.assignment)
-    return bytes(writer.data)
+    # One list for all of them: a group may have thousands, and the event loop waits.
+    parts: list[bytes] = [bytes(writer.data)]
+    for member_id, instance, client_id, host, rebalance_timeout, session_timeout, subscription, assignment in value.members:
+        parts += (
+            _string(member_id),
+            _NULL if instance is None else _string(instance),
+            _string(client_id),
+            _string(host),
+            _MEMBER.pack(rebalance_timeout, session_timeout, len(subscription)),
+            subscription,
+            _SIZE.pack(len(assignment)),
+            assignment,
+        )
+    return b"".join(parts)
+
+
+def _string(text: str) -> bytes:
+    content = text.encode()
+    if len(content) > MAX_STRING_BYTES:
+        raise too_long(len(content))
+    return _LENGTH.pack(len(content)) + content
 
 
 def decode_group(data: bytes) -> GroupMetadata:
