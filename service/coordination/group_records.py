@@ -235,7 +235,16 @@ def encode_group(value: GroupMetadata) -> bytes:
     writer.count(len(value.members))
     # One list for all of them: a group may have thousands, and the event loop waits.
     parts: list[bytes] = [bytes(writer.data)]
-    for member_id, instance, client_id, host, rebalance_timeout, session_timeout, subscription, assignment in value.members:
+    for (
+        member_id,
+        instance,
+        client_id,
+        host,
+        rebalance_timeout,
+        session_timeout,
+        subscription,
+        assignment,
+    ) in value.members:
         parts += (
             _string(member_id),
             _NULL if instance is None else _string(instance),

@@ -13,7 +13,7 @@ from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.files import OsFiles
 from tests.spark.buckets import JAVA_OPTIONS, START_MS, Bucket
-from tests.support import s3_servers
+from tests.support import kafka_jars, s3_servers
 from tests.support.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark's defaults for a small machine, with a JVM that does not optimise code that runs once. Workers use the
-    test's Python and inherit its environment."""
+    """Spark's defaults for a small machine and its connector for Kafka, with a JVM that does not optimise code that runs once.
+    Workers use the test's Python and inherit its environment."""
     from pyspark.sql import SparkSession
 
     s3_servers.set_environment()
@@ -35,6 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             SparkSession.builder.master("local[2]")
             .appName("tidelog tests")
             .config("spark.ui.enabled", "false")
+            .config("spark.jars", ",".join(map(str, kafka_jars.spark_connector())))
             .config("spark.driver.memory", "1g")
             .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
             .config("spark.sql.warehouse.dir", str(warehouse))

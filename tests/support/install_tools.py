@@ -1,5 +1,5 @@
-"""Installs what the tests run and `pip` does not provide: Kafka's jars, kafkajs, promtool, the schemas of Kubernetes and
-versitygw. `python -m tests.support.install_tools`.
+"""Installs what the tests run and `pip` does not provide: Kafka's jars, Spark's connector for Kafka, kafkajs, promtool, the
+schemas of Kubernetes and versitygw. `python -m tests.support.install_tools`.
 
 All but the last are required. Without versitygw (no Go available) the S3 suites run on moto alone and say so.
 """
@@ -18,8 +18,9 @@ from tests.support.s3_servers import VERSITYGW
 def main() -> int:
     try:
         kafka_jars.class_path()
+        kafka_jars.spark_connector()
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"Kafka's jars cannot be fetched from Maven Central: {error}", file=sys.stderr)
+        print(f"Kafka's jars and Spark's connector cannot be fetched from Maven Central: {error}", file=sys.stderr)
         return 1
     try:
         node_packages.node_path()

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import subprocess
 from pathlib import Path
 
 VERSION = "4.2.1"
 ARTIFACTS = ("kafka-clients", "kafka-tools", "kafka_2.13")
+#: Spark's connector for Kafka, and those of its dependencies that PySpark does not have.
+SPARK_VERSION = importlib.metadata.version("pyspark")
+CONNECTOR = (
+    "spark-sql-kafka-0-10_2.13",
+    "spark-token-provider-kafka-0-10_2.13",
+    "kafka-clients",
+    "commons-pool2",
+)
 ROOT = Path(__file__).resolve().parents[2] / ".cache" / f"kafka-{VERSION}"
 FETCH_SECONDS = 900
 TOOL_SECONDS = 120
@@ -19,6 +28,10 @@ _DEPENDENCY = (
     "<dependency><groupId>org.apache.kafka</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 )
 _TESTS_DEPENDENCY = _DEPENDENCY.replace("</dependency>", "<classifier>test</classifier></dependency>")
+_CONNECTOR = (
+    f"<dependency><groupId>org.apache.spark</groupId><artifactId>{CONNECTOR[0]}</artifactId>"
+    f"<version>{SPARK_VERSION}</version></dependency>"
+)
 _LOGGER = "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>"
 
 
@@ -68,6 +81,22 @@ def streams() -> str:
             subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, timeout=FETCH_SECONDS)
             (folder / "complete").touch()
     return f"{folder}/*:{tools}"
+
+
+def spark_connector() -> list[Path]:
+    """The jars of Spark's own source and sink for Kafka, beside those that PySpark has."""
+    folder = ROOT / f"spark-{SPARK_VERSION}"
+    class_path()
+    with open(ROOT / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            folder.mkdir(exist_ok=True)
+            (folder / "pom.xml").write_text(_POM.format(_CONNECTOR))
+            command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
+            command += [f"-DoutputDirectory={folder}", f"-DincludeArtifactIds={','.join(CONNECTOR)}"]
+            subprocess.run(command, check=True, timeout=FETCH_SECONDS)
+            (folder / "complete").touch()
+    return sorted(folder.glob("*.jar"))
 
 
 def compile_class(source: Path, into: Path) -> None:
