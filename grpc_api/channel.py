@@ -12,6 +12,7 @@ import grpc.aio
 from grpc_api.limits import CLIENT_OPTIONS
 from grpc_api.messages.errors import error_of_call
 from storage_tiers.clock import Clock, Rng
+from storage_tiers.errors import Busy, CoordinatorNotAvailable, LeaderNotAvailable, RequestTimedOut
 
 #: What a call without a time of its own may take.
 CALL_TIMEOUT_S = 60.0
@@ -40,3 +41,12 @@ async def answered(call: Awaitable[Answer], address: str) -> Answer:
         return await call
     except grpc.aio.AioRpcError as failure:
         raise error_of_call(failure, address) from None
+
+
+async def decided(call: Awaitable[Answer], address: str) -> Answer:
+    """As `answered`, for a coordinator's call: CoordinatorNotAvailable if the node did not decide it, since the channel's own
+    errors mean nothing to whoever asks a coordinator."""
+    try:
+        return await answered(call, address)
+    except (LeaderNotAvailable, RequestTimedOut, Busy) as error:
+        raise CoordinatorNotAvailable(str(error)) from None

@@ -25,6 +25,7 @@ from grpc_api.proto.configs_pb2_grpc import ConfigsStub
 from grpc_api.remote_groups import RemoteGroups
 from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
+from grpc_api.remote_transactions import RemoteTransactions
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
 from storage_tiers.types import OffsetRange, TopicPartition
@@ -103,8 +104,8 @@ class RemoteCold:
 
 
 class RemoteCore:
-    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes transactions, and queries about the
-    node's own state (`grpc_api.contract.node`)."""
+    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes queries about the node's own state
+    (`grpc_api.contract.node`)."""
 
     def __init__(self, node: NodeChannel) -> None:
         self.topics = RemoteTopics(node)
@@ -112,6 +113,7 @@ class RemoteCore:
         self.configs = RemoteConfigs(node)
         self.cold = RemoteCold(node)
         self.groups = RemoteGroups(node)
+        self.transactions = RemoteTransactions(node)
 
     @classmethod
     @asynccontextmanager

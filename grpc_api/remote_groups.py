@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from grpc_api.channel import CALL_TIMEOUT_S, NodeChannel, answered
+from grpc_api.channel import CALL_TIMEOUT_S, NodeChannel, decided
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
     DeleteGroup,
@@ -59,7 +59,6 @@ from grpc_api.messages.groups import (
 )
 from grpc_api.proto import groups_pb2 as pb
 from grpc_api.proto.groups_pb2_grpc import GroupsStub
-from storage_tiers.errors import Busy, CoordinatorNotAvailable, LeaderNotAvailable, RequestTimedOut
 
 Message = TypeVar("Message")
 
@@ -147,7 +146,4 @@ class RemoteGroups:
         return GroupDeleted(answer.group, maybe_error(answer))
 
     async def _decided(self, call: Awaitable[Message]) -> Message:
-        try:
-            return await answered(call, self._address)
-        except (LeaderNotAvailable, RequestTimedOut, Busy) as error:
-            raise CoordinatorNotAvailable(str(error)) from None
+        return await decided(call, self._address)

@@ -8,6 +8,7 @@ from grpc_api.contract.cold import Cold
 from grpc_api.contract.groups import Groups
 from grpc_api.contract.log import Log
 from grpc_api.contract.topics import Configs, Topics
+from grpc_api.contract.transactions import Transactions
 
 
 class Core(Protocol):
@@ -25,3 +26,6 @@ class Core(Protocol):
 
     @property
     def groups(self) -> Groups: ...
+
+    @property
+    def transactions(self) -> Transactions: ...

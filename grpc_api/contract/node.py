@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from grpc_api.contract.core import Core
-from grpc_api.contract.transactions import Transactions
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 
@@ -68,6 +67,3 @@ class NodeCore(Core, Protocol):
 
     @property
     def node(self) -> NodeQueries: ...
-
-    @property
-    def transactions(self) -> Transactions: ...

@@ -97,6 +97,7 @@ def _add_servicers(core: Core, server: Any) -> list[str]:
         offsets_pb2_grpc,
         records_pb2_grpc,
         topics_pb2_grpc,
+        transactions_pb2_grpc,
     )
     from grpc_api.servicers.cold import CoreCold
     from grpc_api.servicers.configs import CoreConfigs
@@ -105,6 +106,7 @@ def _add_servicers(core: Core, server: Any) -> list[str]:
     from grpc_api.servicers.offsets import CoreOffsets
     from grpc_api.servicers.records import CoreRecords
     from grpc_api.servicers.topics import CoreTopics
+    from grpc_api.servicers.transactions import CoreTransactions
 
     log_pb2_grpc.add_LogServicer_to_server(CoreLog(core), server)
     records_pb2_grpc.add_RecordsServicer_to_server(CoreRecords(core), server)
@@ -113,4 +115,6 @@ def _add_servicers(core: Core, server: Any) -> list[str]:
     configs_pb2_grpc.add_ConfigsServicer_to_server(CoreConfigs(core), server)
     cold_pb2_grpc.add_ColdServicer_to_server(CoreCold(core), server)
     groups_pb2_grpc.add_GroupsServicer_to_server(CoreGroups(core), server)
-    return [f"tidelog.v1.{name}" for name in ("Log", "Records", "Offsets", "Topics", "Configs", "Cold", "Groups")]
+    transactions_pb2_grpc.add_TransactionsServicer_to_server(CoreTransactions(core), server)
+    names = ("Log", "Records", "Offsets", "Topics", "Configs", "Cold", "Groups", "Transactions")
+    return [f"tidelog.v1.{name}" for name in names]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from tests.advice.rows import BROKER, FAULTS, GATEWAY, REQUESTS, SDK, SERVICERS, TIER, row
 from tests.advice.table_coordination import COORDINATION_ROWS
 from tests.advice.table_keeping import DIRECTORY_ROWS, STORE_ROWS
-from tests.advice.table_programs import GROUP_COMMAND_ROWS, REQUEST_ROWS, SPARK_ROWS, TXN_COMMAND_ROWS, WORD_ROWS
+from tests.advice.table_programs import GROUP_COMMAND_ROWS, REQUEST_ROWS, SPARK_ROWS, TRANSACTION_ROWS, WORD_ROWS
 
 ROWS = (
     *COORDINATION_ROWS,
@@ -23,7 +23,7 @@ ROWS = (
     *STORE_ROWS,
     *REQUEST_ROWS,
     *GROUP_COMMAND_ROWS,
-    *TXN_COMMAND_ROWS,
+    *TRANSACTION_ROWS,
     *WORD_ROWS,
     *SPARK_ROWS,
 )

@@ -213,7 +213,11 @@ GROUP_COMMAND_ROWS = (
 
 _TXN = "tests/service/cli/client/test_txn.py::test_"
 
-TXN_COMMAND_ROWS = (
+TRANSACTION_ROWS = (
+    row(
+        "take both from InitProducer",
+        SERVICERS + "test_transactions.py::test_a_producer_that_kafka_cannot_name_is_refused",
+    ),
     row("write 90s or 1h30m", _TXN + "filters_choose_by_state_producer_age_and_name", _TXN + "durations_are_read"),
     row("is not a state of a transaction; write one of", _TXN + "filters_choose_by_state_producer_age_and_name"),
     row("--partition is of a topic; name it with --topic", _TXN + "a_hanging_transaction_is_found_and_ended"),

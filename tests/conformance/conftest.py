@@ -14,13 +14,17 @@ from storage_tiers.clock import SystemClock, SystemRng
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.service.broker.support import Driven, Running, running
 
-#: Groups do not wait for more members, and their topic is small.
-GROUPS_AT_ONCE = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
+#: Groups do not wait for more members, and the coordinators' topics are small.
+AT_ONCE = {
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
 
 
 @asynccontextmanager
 async def serving(how: str, directory: Path) -> AsyncIterator[Running]:
-    async with running(directory / "data", broker=GROUPS_AT_ONCE) as started:
+    async with running(directory / "data", broker=AT_ONCE) as started:
         if how == "in one process":
             yield started
             return

@@ -1,0 +1,88 @@
+"""What `tidelog.v1.Transactions` adds to the contract: requests that a message can hold but the contract cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from grpc_api.channel import open_channel
+from grpc_api.messages.errors import detail_in
+from grpc_api.proto import transactions_pb2 as pb
+from grpc_api.proto.transactions_pb2_grpc import TransactionsStub
+from grpc_api.servicers.server import serve_grpc
+from tests.kafka_gateway.memory_core import MemoryCore
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[Any]:
+    core = MemoryCore()
+    server = await serve_grpc(core, "127.0.0.1", 0)
+    try:
+        async with open_channel(f"127.0.0.1:{server.port}") as channel:
+            stub: Any = TransactionsStub(channel)
+            async with asyncio.timeout(20):
+                while await _is_loading(stub):
+                    await asyncio.sleep(0.005)
+            yield stub
+    finally:
+        await server.stop(0)
+        core.close()
+
+
+async def _is_loading(stub: Any) -> bool:
+    try:
+        await stub.Describe(pb.DescribeTransactionRequest(transactional_id="x"))
+    except grpc.aio.AioRpcError as failure:
+        assert failure.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
+        return True
+    return False
+
+
+async def refusal(call: Any) -> str:
+    """Why the call failed as a whole: the reason, and the message."""
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await call
+    detail = detail_in(failed.value.trailing_metadata())
+    assert detail is not None and detail.reason == "InvalidRequest", detail
+    return detail.message
+
+
+@pytest.mark.parametrize(("number", "epoch"), [(-1, 0), (5, -1), (5, 1 << 15), (-1, -1)])
+async def test_a_producer_that_kafka_cannot_name_is_refused(stub: Any, number: int, epoch: int) -> None:
+    wrong = pb.ProducerIdentity(id=number, epoch=epoch)
+    for call in (
+        stub.InitProducer(pb.InitTransactionalProducerRequest(transactional_id="x", timeout_ms=1000, expected=wrong)),
+        stub.AddPartitions(pb.AddPartitionsToTransactionRequest(transactional_id="x", producer=wrong)),
+        stub.AddOffsets(pb.AddOffsetsToTransactionRequest(transactional_id="x", producer=wrong, group="g")),
+        stub.End(pb.EndTransactionRequest(transactional_id="x", producer=wrong, commit=True)),
+        stub.WriteMarkers(pb.WriteTransactionMarkersRequest(producer=wrong)),
+    ):
+        assert "take both from InitProducer" in await refusal(call)
+    # The advice works.
+    asked = pb.InitTransactionalProducerRequest(transactional_id="x", timeout_ms=1000)
+    producer = (await stub.InitProducer(asked)).producer
+    ended = await stub.End(pb.EndTransactionRequest(transactional_id="x", producer=producer, commit=True))
+    assert ended.error.kafka_error == "INVALID_TXN_STATE"  # there is no transaction to end
+
+
+async def test_a_transactional_producer_needs_a_name(stub: Any) -> None:
+    said = await refusal(stub.InitProducer(pb.InitTransactionalProducerRequest(timeout_ms=1000)))
+    assert "Log.InitProducerId is for an idempotent producer" in said
+
+
+async def test_requests_are_bounded(stub: Any) -> None:
+    producer = pb.ProducerIdentity(id=1, epoch=0)
+    many = [pb.TransactionPartition(topic="t", partition=number) for number in range(10_001)]
+    for call in (
+        stub.AddPartitions(
+            pb.AddPartitionsToTransactionRequest(transactional_id="x", producer=producer, partitions=many)
+        ),
+        stub.WriteMarkers(pb.WriteTransactionMarkersRequest(producer=producer, partitions=many)),
+        stub.List(pb.ListTransactionsRequest(producer_ids=range(10_001))),
+    ):
+        assert "at most 10000" in await refusal(call)
