@@ -61,11 +61,13 @@ def decode_batch(batch: Buffer, *, max_bytes: int | None = None, verify: bool = 
 
 
 def decode_control(batch: Buffer, *, verify: bool = True) -> ControlRecord | None:
-    """The marker in a control batch; None for control records that end no transaction (KRaft's own). CorruptRecord if the batch
-    is not a valid control batch."""
+    """The marker in a control batch; None for control records that end no transaction (KRaft's own), and for a batch that
+    compaction has emptied. CorruptRecord if the batch is not a valid control batch."""
     header = whole_header(batch, verify=verify)
     if not header.control:
         raise CorruptRecord(f"the batch at offset {header.base_offset} is not a control batch")
+    if header.count == 0:
+        return None
     record = next(_records(batch, header, None), None)
     if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise CorruptRecord(f"the control batch at offset {header.base_offset} has no control record")

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from service.coordination.replay import RECORDS_AT_ONCE, Marker, Replayed, replay
 from storage_tiers.errors import CorruptRecord
-from storage_tiers.records.batch import headers
-from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch, build_empty_batch
+from storage_tiers.records.batch import headers, read_header
+from storage_tiers.records.builder import (
+    ControlKind,
+    NewRecord,
+    assemble,
+    build_batch,
+    build_control_batch,
+    build_empty_batch,
+)
 from storage_tiers.records.codecs import Codec
 from storage_tiers.records.decoder import decode_batch, decode_control
 
@@ -79,6 +86,15 @@ markers = st.builds(
 def test_a_log_says_what_the_plain_decoder_reads(batches: list[bytes]) -> None:
     piece = b"".join(batches)
     assert replayed(piece) == plainly(piece)
+
+
+def test_a_marker_that_compaction_has_emptied_says_nothing() -> None:
+    marker = build_control_batch(
+        ControlKind.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=5, base_offset=1
+    )
+    emptied = assemble(read_header(marker)._replace(base_timestamp=-1, count=0), b"")
+    before, after = build_batch(records(1)), build_batch(records(1), base_offset=2)
+    assert replayed(before + emptied + after) == replayed(before) + replayed(after)
 
 
 def test_a_record_without_a_key_is_named() -> None:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from storage_tiers.errors import CorruptRecord, RecordTooLarge, UnsupportedMessageFormat
 from storage_tiers.records import batch as layout
 from storage_tiers.records.batch import Codec, read_header
-from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch, encode_record
+from storage_tiers.records.builder import (
+    ControlKind,
+    NewRecord,
+    assemble,
+    build_batch,
+    build_control_batch,
+    encode_record,
+)
 from storage_tiers.records.decoder import Record, decode, decode_batch, decode_control
 from storage_tiers.types import AbortedTransaction
 from tests.storage_tiers.records import vectors
@@ -90,6 +97,11 @@ def test_control_batches_that_end_no_transaction() -> None:
     assert decode_control(marker, verify=False) is None
     with pytest.raises(CorruptRecord, match="not a control batch"):
         decode_control(build_batch([NewRecord(None, None)]))
+
+
+def test_a_marker_that_compaction_has_emptied_ends_no_transaction() -> None:
+    emptied = assemble(read_header(vectors.COMMIT)._replace(base_timestamp=-1, count=0), b"")
+    assert decode_control(emptied) is None
 
 
 def test_offsets_mask_records_outside_the_request() -> None:
