@@ -275,7 +275,8 @@ class ColdRewrite:
         index = self._path(new.base, layout.TRANSACTION_INDEX) + layout.CLEANED
         self._files.update((path, snapshot, index))
         self._files.update(self._path(new.base, suffix) + layout.CLEANED for suffix in layout.COMPANIONS)
-        state = await self._cold.state_of(old[-1])
+        state, tier = await self._cold.state_of(old[-1]), self._partition.log.tier
+        assert tier is not None, "segments of a manifest are exchanged"
         await asyncio.to_thread(_write, snapshot, state.producer_snapshot)
         aborted = await asyncio.to_thread(read_transactions, index) if new.has_transactions else []
         job = ExtendJob(
@@ -284,7 +285,7 @@ class ColdRewrite:
             length=new.size,
             base=new.base,
             end=new.end,
-            leader_epoch=self._partition.state.leader_epoch,
+            leader_epoch=tier.leader_epoch,  # which an exchange does not raise
             last_record_epoch=max(entry.epoch for entry in state.epochs if entry.start_offset < new.end),
             epochs=state.epochs,
             producer_snapshot=snapshot,

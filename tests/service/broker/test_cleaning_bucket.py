@@ -12,6 +12,7 @@ from service.broker.background.cleaning import _ALL, CleanerSettings, Cleaning
 from service.broker.partition.partition import Partition
 from service.fsck.bucket import FsckScope
 from service.fsck.bucket import check_bucket as fsck
+from service.fsck.manifest_check import segment_faults
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -187,6 +188,22 @@ async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
     cold = cleaning(node)._cold
     assert cold is not None
     return await cold.plan(led(node), now_ms, CleaningLimits(0, 1000, 1.0))
+
+
+async def test_a_rewritten_segment_is_of_no_newer_leader_epoch_than_its_manifest(tmp_path: Path) -> None:
+    """The first commit after a start may be an exchange, which does not raise the manifest's epoch."""
+    bucket = store()
+    async with running(tmp_path / "data", bucket, broker={"log.cleaner.enable": "false"}) as node:
+        await node.create("t", configs=COMPACTED)
+        for number in range(4):
+            await put(node, ("a", f"{number}"), ("b", f"{number}"))
+            await node.seal("t")
+        before = await manifest_of(led(node))
+    async with running(tmp_path / "data", bucket, broker=EAGER) as node:
+        await until(lambda: bucket_cleaned_to(node) > 0)
+        manifest = await manifest_of(led(node))
+    assert manifest.segments[0].key != before.segments[0].key
+    assert [fault for segment in manifest.segments for fault in segment_faults(manifest, segment)] == []
 
 
 def bucket_cleaned_to(node: Running, topic: str = "t") -> int:
