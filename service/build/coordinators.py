@@ -20,6 +20,7 @@ from service.broker.partition.coordinators import Coordinators
 from service.broker.partition.partitions import Partitions
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
+from service.coordination.counts import GroupCounts, TransactionCounts
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
@@ -45,11 +46,22 @@ MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorShards:
+    """The shards that this node runs, and what they have done."""
+
+    groups: CoordinatorRuntime[GroupShard]
+    transactions: CoordinatorRuntime[TransactionShard]
+    group_counts: GroupCounts
+    transaction_counts: TransactionCounts
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCoordinators:
     """`led` loads and unloads the shards; `groups` and `transactions` are the contract's services. All of the node's producer
     ids are of `producer_ids`."""
 
     led: Coordinators
+    shards: CoordinatorShards
     groups: GroupService
     transactions: TransactionService
     markers: TransactionMarkers
@@ -74,10 +86,10 @@ def build_coordinators(
     #: Lists have places of their own: they do not wait for shards that load.
     lane, lists, topics = Lane(), Lane(), KnownPartitions(metadata)
 
-    memory = MemberMemory()
+    memory, group_counts, transaction_counts = MemberMemory(), GroupCounts(), TransactionCounts()
 
     def new_shard() -> GroupShard:
-        return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs), memory)
+        return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs), memory, group_counts)
 
     groups = CoordinatorRuntime(
         CONSUMER_OFFSETS, new_shard, clock=host.clock, lane=lane, backoff=partial(Backoff, LOADING, host.rng)
@@ -99,7 +111,7 @@ def build_coordinators(
     )
     transactions = CoordinatorRuntime(
         TRANSACTION_STATE,
-        lambda: TransactionShard(_transaction_settings(configs)),
+        lambda: TransactionShard(_transaction_settings(configs), transaction_counts),
         clock=host.clock,
         lane=lane,
         backoff=partial(Backoff, LOADING, host.rng),
@@ -113,6 +125,7 @@ def build_coordinators(
     )
     return NodeCoordinators(
         Coordinators({CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}),
+        CoordinatorShards(groups, transactions, group_counts, transaction_counts),
         GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator), lists),
         coordinator,
         markers,

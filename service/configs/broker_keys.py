@@ -470,6 +470,14 @@ _METRICS = (
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
+    _key(
+        "tidelog.metrics.groups",
+        _INT,
+        500,
+        "Consumer groups whose lag /metrics lists one by one.",
+        at_least(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
 )
 
 BROKER_KEYS = Registry(

@@ -79,6 +79,7 @@ class BrokerConfigs(Values):
     tidelog_disk_watermark_slow = Typed[float]("tidelog.disk.watermark.slow")
     tidelog_grpc_max_connections = Typed[int]("tidelog.grpc.max.connections")
     tidelog_metadata_snapshot_interval_ms = Typed[int]("tidelog.metadata.snapshot.interval.ms")
+    tidelog_metrics_groups = Typed[int]("tidelog.metrics.groups")
     tidelog_metrics_partitions = Typed[int]("tidelog.metrics.partitions")
     tidelog_metrics_topics = Typed[int]("tidelog.metrics.topics")
     tidelog_partition_max_producer_ids = Typed[int]("tidelog.partition.max.producer.ids")

@@ -118,6 +118,8 @@ class ShardHost(Generic[State]):
         """`after` is called whenever the shard is loaded or some of its records are committed; it may not ask at once."""
         self.partition = partition
         self.state = ShardState.LOADING
+        #: Of the last load, None before the first has ended.
+        self.load_ms: int | None = None
         self._log = log
         self._new = new
         self._clock = clock
@@ -337,7 +339,8 @@ class ShardHost(Generic[State]):
             turn.leave()
         self.state = ShardState.ACTIVE
         now_ms = self._clock.steady_ms()
-        events.info(log, "coordinator.loaded", partition=self.partition, records=records, ms=now_ms - began_ms)
+        self.load_ms = now_ms - began_ms
+        events.info(log, "coordinator.loaded", partition=self.partition, records=records, ms=self.load_ms)
         self._take(self._shard.loaded(now_ms))
         if self._after is not None:
             self._after(self)

@@ -23,6 +23,9 @@ PARTITIONS_A_TURN = 32
 #: Topics written per iteration.
 TOPICS_A_TURN = 32
 
+#: A transaction is late this long after the longest timeout that a producer may have (Kafka's constant).
+LATE_MS = 5 * 60 * 1000
+
 _PREFIX = "kafka_server_brokertopicmetrics_"
 #: Metric and attribute of `Sums`; then metric and attribute of `PartitionCounts`.
 _OF_SUMS = (
@@ -73,6 +76,7 @@ class LogTotals:
     evicted_bytes: int = 0
     longest_lag_s: float = 0.0
     held_back: int = 0
+    late_transactions: int = 0
 
 
 async def collect_log(node: Node, into: Exposition) -> LogTotals:
@@ -114,7 +118,9 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
     seen.serving += partition.read_error is None
     seen.waiting += partition.is_recovering
     seen.failed += partition.life.is_failed
-    seen.producers += len(hot.end.producers.producers)
+    producers, most_ms = hot.end.producers, node.configs.broker.transaction_max_timeout_ms
+    seen.producers += len(producers.producers)
+    seen.late_transactions += producers.has_late_transaction(now_ms, most_ms + LATE_MS)
     seen.evicted_bytes += hot.evicted_bytes
     labels = ""
     if into is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from service.observability.metrics import GROUPS, METRICS, Metric
+from service.observability.metric import Metric
+from service.observability.metrics import GROUPS, METRICS
 from service.observability.unsupported_metrics import UNSUPPORTED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
@@ -33,9 +34,10 @@ le) (rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))`). The other ti
 fetches are `request="Fetch"`. Counters begin at 0 at each start. A metric with the label `topic` also has one sample without
 it, the sum of all topics: select with `topic=""` or `topic!=""`.
 
-`tidelog.metrics.topics` (1,000) and `tidelog.metrics.partitions` (2,000), both dynamic, bound the topics and partitions listed
-one by one. Those beyond count in the sums only; `tidelog_metrics_left_out` is their number. The values of other
-labels are bounded by the numbers of APIs, error codes and kinds of store requests. `promtool check metrics` objects to two
+`tidelog.metrics.topics` (1,000), `tidelog.metrics.partitions` (2,000) and `tidelog.metrics.groups` (500), all dynamic, bound
+the topics, partitions and consumer groups listed one by one. A scrape compares at most 20,000 committed offsets with the ends
+of their logs. Those beyond count in the sums only; `tidelog_metrics_left_out` is their number. The values of other labels are
+bounded by the numbers of APIs, error codes and kinds of store requests. `promtool check metrics` objects to two
 of Kafka's names, `delayedOperation` and `..._connection_count`.
 
 A scrape visits a few partitions per iteration of the event loop. It starts no tier process, and waits at most a second for a
@@ -54,8 +56,7 @@ running one. No metric costs work per record. Idle shares cover the last 30 s.
 _UNSUPPORTED = """\
 ### Not served
 
-These metrics of Apache Kafka 4.2.1's brokers are not served. Metrics of the group and transaction coordinators are not listed:
-they are not measured yet.
+These metrics of Apache Kafka 4.2.1's brokers are not served.
 """
 
 

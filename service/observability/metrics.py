@@ -8,31 +8,8 @@ times have only a sum and a count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
-
-class MetricKind(Enum):
-    """Prometheus's types. A summary here has a sum and a count, no quantiles."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-    SUMMARY = "summary"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """`labels` are all labels of a sample; `sum_too` adds one sample without labels, the sum.
-    `mbean` is Kafka's, empty for tidelog's own metrics."""
-
-    name: str
-    kind: MetricKind
-    help: str
-    labels: tuple[str, ...] = ()
-    mbean: str = ""
-    sum_too: bool = False
-
+from service.observability.coordinator_metrics import CLEANING, COORDINATED
+from service.observability.metric import Metric, MetricKind, of_bean, own
 
 _COUNTER, _GAUGE, _HISTOGRAM, _SUMMARY = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.SUMMARY
 _PARTITION = ("topic", "partition")
@@ -54,24 +31,6 @@ def _of_all_topics(bean: str, help_text: str) -> Metric:
         help_text,
         mbean=mbean,
     )
-
-
-def _bean(
-    kind: MetricKind,
-    domain: str,
-    group: str,
-    bean: str,
-    help_text: str,
-    labels: tuple[str, ...] = (),
-    *,
-    name: str = "",
-) -> Metric:
-    made = f"kafka_{domain}_{group}_{bean}".lower()
-    return Metric(name or made, kind, help_text, labels, f"kafka.{domain}:type={group},name={bean}")
-
-
-def _own(kind: MetricKind, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(f"tidelog_{name}", kind, help_text, labels)
 
 
 _TOPICS = (
@@ -109,20 +68,29 @@ _REMOTE = (
 )
 
 _REPLICAS = (
-    _bean(_GAUGE, "server", "ReplicaManager", "PartitionCount", "Partitions on this node."),
-    _bean(_GAUGE, "server", "ReplicaManager", "LeaderCount", "Partitions that this node leads and serves."),
-    _bean(_GAUGE, "server", "ReplicaManager", "OfflineReplicaCount", "Partitions that could not be opened."),
-    _bean(
+    of_bean(_GAUGE, "server", "ReplicaManager", "PartitionCount", "Partitions on this node."),
+    of_bean(_GAUGE, "server", "ReplicaManager", "LeaderCount", "Partitions that this node leads and serves."),
+    of_bean(_GAUGE, "server", "ReplicaManager", "OfflineReplicaCount", "Partitions that could not be opened."),
+    of_bean(
         _GAUGE,
         "server",
         "ReplicaManager",
         "UnderReplicatedPartitions",
         "Partitions with fewer in-sync replicas than replicas.",
     ),
-    _bean(_GAUGE, "server", "ReplicaManager", "UnderMinIsrPartitionCount", "Partitions below min.insync.replicas."),
-    _bean(_GAUGE, "server", "ReplicaManager", "AtMinIsrPartitionCount", "Partitions at min.insync.replicas exactly."),
-    _bean(_GAUGE, "server", "ReplicaManager", "ProducerIdCount", "Idempotent producers remembered, in all partitions."),
-    _bean(
+    of_bean(_GAUGE, "server", "ReplicaManager", "UnderMinIsrPartitionCount", "Partitions below min.insync.replicas."),
+    of_bean(_GAUGE, "server", "ReplicaManager", "AtMinIsrPartitionCount", "Partitions at min.insync.replicas exactly."),
+    of_bean(
+        _GAUGE, "server", "ReplicaManager", "ProducerIdCount", "Idempotent producers remembered, in all partitions."
+    ),
+    of_bean(
+        _GAUGE,
+        "server",
+        "ReplicaManager",
+        "PartitionsWithLateTransactionsCount",
+        "Partitions whose oldest open transaction has gone on for 5 minutes beyond transaction.max.timeout.ms: nobody ends it.",
+    ),
+    of_bean(
         _GAUGE,
         "server",
         "DelayedOperationPurgatory",
@@ -130,15 +98,15 @@ _REPLICAS = (
         "Delayed requests: produce until its flush, fetch until new records or the bucket's answer.",
         ("delayedOperation",),
     ),
-    _bean(_GAUGE, "server", "FetchSessionCache", "NumIncrementalFetchSessions", "Fetch sessions (KIP-227)."),
-    _bean(
+    of_bean(_GAUGE, "server", "FetchSessionCache", "NumIncrementalFetchSessions", "Fetch sessions (KIP-227)."),
+    of_bean(
         _GAUGE,
         "server",
         "FetchSessionCache",
         "NumIncrementalFetchPartitionsCached",
         "Partitions in all fetch sessions.",
     ),
-    _bean(
+    of_bean(
         _COUNTER,
         "server",
         "FetchSessionCache",
@@ -146,7 +114,7 @@ _REPLICAS = (
         "Fetch sessions evicted for others.",
         name="kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
     ),
-    _bean(
+    of_bean(
         _GAUGE,
         "server",
         "KafkaServer",
@@ -157,7 +125,7 @@ _REPLICAS = (
 
 _IDLE = "requests and answers; over the last 30 s of scrapes (at the first scrape: since the start)."
 _SOCKETS = (
-    _bean(
+    of_bean(
         _GAUGE,
         "network",
         "SocketServer",
@@ -165,7 +133,7 @@ _SOCKETS = (
         f"Share of time, 0 to 1, that the event loop was free of {_IDLE}",
         name="kafka_network_socketserver_networkprocessoravgidle_percent",
     ),
-    _bean(
+    of_bean(
         _GAUGE,
         "server",
         "KafkaRequestHandlerPool",
@@ -192,11 +160,11 @@ _SOCKETS = (
 
 
 def _time(bean: str, help_text: str, kind: MetricKind = _SUMMARY) -> Metric:
-    return _bean(kind, "network", "RequestMetrics", bean, help_text, ("request",))
+    return of_bean(kind, "network", "RequestMetrics", bean, help_text, ("request",))
 
 
 _REQUESTS = (
-    _bean(
+    of_bean(
         _COUNTER,
         "network",
         "RequestMetrics",
@@ -205,7 +173,7 @@ _REQUESTS = (
         ("request",),
         name="kafka_network_requestmetrics_requests_total",
     ),
-    _bean(
+    of_bean(
         _COUNTER,
         "network",
         "RequestMetrics",
@@ -230,7 +198,7 @@ _REQUESTS = (
 
 
 def _of_log(bean: str, help_text: str) -> Metric:
-    return _bean(_GAUGE, "log", "Log", bean, help_text, _PARTITION)
+    return of_bean(_GAUGE, "log", "Log", bean, help_text, _PARTITION)
 
 
 _LOGS = (
@@ -238,14 +206,14 @@ _LOGS = (
     _of_log("LogStartOffset", "First readable offset, in either tier."),
     _of_log("LogEndOffset", "Offset of the next record."),
     _of_log("NumLogSegments", "Local segments."),
-    _bean(
+    of_bean(
         _SUMMARY,
         "log",
         "LogFlushStats",
         "LogFlushRateAndTimeMs",
         "Milliseconds of fsyncs, including the wait for a thread.",
     ),
-    _bean(
+    of_bean(
         _GAUGE,
         "log",
         "LogManager",
@@ -256,7 +224,7 @@ _LOGS = (
 
 
 def _of_controller(bean: str, help_text: str) -> Metric:
-    return _bean(_GAUGE, "controller", "KafkaController", bean, help_text)
+    return of_bean(_GAUGE, "controller", "KafkaController", bean, help_text)
 
 
 _CONTROLLER = (
@@ -273,123 +241,123 @@ _CONTROLLER = (
 )
 
 _TIER = (
-    _own(_GAUGE, "tier_offload_lag_bytes", "Bytes not in the bucket yet, including open segments.", _PARTITION),
-    _own(_GAUGE, "tier_offload_lag_seconds", "Age of the oldest segment not in the bucket yet.", _PARTITION),
-    _own(
+    own(_GAUGE, "tier_offload_lag_bytes", "Bytes not in the bucket yet, including open segments.", _PARTITION),
+    own(_GAUGE, "tier_offload_lag_seconds", "Age of the oldest segment not in the bucket yet.", _PARTITION),
+    own(
         _GAUGE,
         "tier_offload_lag_segments",
         "Segments not in the bucket yet, including open ones with records.",
         _PARTITION,
     ),
-    _own(
+    own(
         _GAUGE,
         "tier_offload_lag_seconds_max",
         "The largest lag of all partitions, including those not listed one by one.",
     ),
-    _own(
+    own(
         _GAUGE,
         "tier_offload_held_back_bytes",
         "Bytes of closed segments that wait for the end of an open transaction, by its producer; absent where none does.",
         (*_PARTITION, "producer_id"),
     ),
-    _own(
+    own(
         _GAUGE,
         "tier_offload_held_back_partitions",
         "Partitions of which closed segments wait for the end of an open transaction, including those not listed one by one.",
     ),
-    _own(_COUNTER, "served_bytes_total", "Bytes of record batches returned by fetches, by tier.", ("tier",)),
-    _own(
+    own(_COUNTER, "served_bytes_total", "Bytes of record batches returned by fetches, by tier.", ("tier",)),
+    own(
         _COUNTER,
         "local_evicted_bytes_total",
         "Bytes of local segments deleted because the bucket has them, or because they expired.",
     ),
-    _own(_COUNTER, "cold_chunk_reads_total", "Cold reads, by whether the cache had their chunks.", ("result",)),
-    _own(
+    own(_COUNTER, "cold_chunk_reads_total", "Cold reads, by whether the cache had their chunks.", ("result",)),
+    own(
         _COUNTER,
         "cold_chunks_fetched_total",
         "Chunks fetched from the bucket: on demand, or by read-ahead.",
         ("reason",),
     ),
-    _own(_COUNTER, "cold_chunks_evicted_total", "Chunks evicted from the cache."),
-    _own(_COUNTER, "cold_chunks_wasted_total", "Chunks read ahead that were evicted unread."),
-    _own(_COUNTER, "cold_sidecars_fetched_total", "Index parts of sidecars fetched from the bucket."),
-    _own(_GAUGE, "cold_chunk_cache_bytes", "Bytes of disk that the chunk cache uses."),
-    _own(_GAUGE, "cold_chunk_cache_limit_bytes", "Bytes of disk that the chunk cache may use."),
-    _own(
+    own(_COUNTER, "cold_chunks_evicted_total", "Chunks evicted from the cache."),
+    own(_COUNTER, "cold_chunks_wasted_total", "Chunks read ahead that were evicted unread."),
+    own(_COUNTER, "cold_sidecars_fetched_total", "Index parts of sidecars fetched from the bucket."),
+    own(_GAUGE, "cold_chunk_cache_bytes", "Bytes of disk that the chunk cache uses."),
+    own(_GAUGE, "cold_chunk_cache_limit_bytes", "Bytes of disk that the chunk cache may use."),
+    own(
         _COUNTER,
         "cold_fetches_held_seconds_total",
         "Seconds by which chunk fetches were delayed in favour of producers.",
     ),
-    _own(_GAUGE, "cold_fetches_in_flight", "Chunks and sidecars being fetched from the bucket."),
-    _own(
+    own(_GAUGE, "cold_fetches_in_flight", "Chunks and sidecars being fetched from the bucket."),
+    own(
         _COUNTER,
         "store_requests_total",
         "Requests to the object store; each part of a multipart upload counts.",
         ("operation",),
     ),
-    _own(_COUNTER, "store_errors_total", "Calls to the object store that failed.", ("operation", "error")),
-    _own(_SUMMARY, "store_request_seconds", "Seconds of calls to the object store, successful or not.", ("operation",)),
-    _own(_COUNTER, "store_downloaded_bytes_total", "Bytes read from the object store."),
-    _own(_COUNTER, "store_uploaded_bytes_total", "Bytes written to the object store."),
-    _own(_COUNTER, "store_retries_total", "Retried reads of the object store."),
-    _own(
+    own(_COUNTER, "store_errors_total", "Calls to the object store that failed.", ("operation", "error")),
+    own(_SUMMARY, "store_request_seconds", "Seconds of calls to the object store, successful or not.", ("operation",)),
+    own(_COUNTER, "store_downloaded_bytes_total", "Bytes read from the object store."),
+    own(_COUNTER, "store_uploaded_bytes_total", "Bytes written to the object store."),
+    own(_COUNTER, "store_retries_total", "Retried reads of the object store."),
+    own(
         _GAUGE,
         "store_cluster_behind",
         "1 while `cluster.json` in the store is missing or older than this node has written. It then writes nothing there.",
     ),
-    _own(_GAUGE, "store_reachable", "1 while the object store answers, else 0."),
-    _own(_GAUGE, "tier_process_running", "1 while the tier process runs; it exits after a minute without work."),
-    _own(_GAUGE, "tier_process_resident_bytes", "Memory of the tier process; 0 while none runs."),
-    _own(_GAUGE, "tier_process_peak_resident_bytes", "Peak memory of the current or last tier process."),
-    _own(_COUNTER, "tier_process_starts_total", "Tier processes started."),
-    _own(_COUNTER, "tier_process_lost_total", "Tier processes that exited unexpectedly."),
-    _own(_COUNTER, "tier_questions_total", "Operations requested of the tier process.", ("question",)),
-    _own(_COUNTER, "tier_question_failures_total", "Operations of the tier process that failed, by error.", ("error",)),
+    own(_GAUGE, "store_reachable", "1 while the object store answers, else 0."),
+    own(_GAUGE, "tier_process_running", "1 while the tier process runs; it exits after a minute without work."),
+    own(_GAUGE, "tier_process_resident_bytes", "Memory of the tier process; 0 while none runs."),
+    own(_GAUGE, "tier_process_peak_resident_bytes", "Peak memory of the current or last tier process."),
+    own(_COUNTER, "tier_process_starts_total", "Tier processes started."),
+    own(_COUNTER, "tier_process_lost_total", "Tier processes that exited unexpectedly."),
+    own(_COUNTER, "tier_questions_total", "Operations requested of the tier process.", ("question",)),
+    own(_COUNTER, "tier_question_failures_total", "Operations of the tier process that failed, by error.", ("error",)),
 )
 
 _NODE = (
-    _own(_GAUGE, "node_info", "Always 1; the node's identity.", ("version", "cluster_id", "node_id")),
-    _own(_GAUGE, "ready", "1 while /readyz answers 200."),
-    _own(
+    own(_GAUGE, "node_info", "Always 1; the node's identity.", ("version", "cluster_id", "node_id")),
+    own(_GAUGE, "ready", "1 while /readyz answers 200."),
+    own(
         _GAUGE,
         "partitions_store_behind",
         "Partitions for which the object store shows less than this node has seen; they are neither deleted nor evicted.",
     ),
-    _own(
+    own(
         _GAUGE, "recovering_partitions", "Recovering partitions: they cannot lead before the object store has answered."
     ),
-    _own(
+    own(
         _GAUGE,
         "clock_step_seconds",
         "Seconds by which the wall clock, after it was set, is ahead of the expected time; 0 while it is trusted.",
     ),
-    _own(
+    own(
         _COUNTER,
         "descriptor_shortages_total",
         "Times that a log's file could not be opened at once because no file descriptor was left.",
     ),
-    _own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
-    _own(_COUNTER, "produce_throttled_total", "Produce requests delayed because the disk is filling."),
-    _own(_COUNTER, "produce_refused_total", "Batches refused because the disk is full."),
-    _own(_GAUGE, "append_queue_bytes", "Bytes of batches that wait for a thread to validate, repack or write them."),
-    _own(_COUNTER, "append_written_by_threads_total", "Batches written by threads because the page cache was slow."),
-    _own(
+    own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
+    own(_COUNTER, "produce_throttled_total", "Produce requests delayed because the disk is filling."),
+    own(_COUNTER, "produce_refused_total", "Batches refused because the disk is full."),
+    own(_GAUGE, "append_queue_bytes", "Bytes of batches that wait for a thread to validate, repack or write them."),
+    own(_COUNTER, "append_written_by_threads_total", "Batches written by threads because the page cache was slow."),
+    own(
         _GAUGE,
         "append_seconds_per_gigabyte",
         "Recent processor time per GB of the event loop's own appends of batches of at least 16 KiB; above 1.6 threads write.",
     ),
-    _own(_COUNTER, "gateway_busy_seconds_total", "Seconds that the event loop spent on Kafka requests and answers."),
-    _own(
+    own(_COUNTER, "gateway_busy_seconds_total", "Seconds that the event loop spent on Kafka requests and answers."),
+    own(
         _COUNTER,
         "gateway_failures_total",
         "Requests that failed outside their handler and closed their connection: bugs.",
     ),
-    _own(
+    own(
         _SUMMARY,
         "scrape_seconds",
         "Duration of earlier scrapes in seconds, including other work of the event loop meanwhile.",
     ),
-    _own(_GAUGE, "metrics_left_out", "Topics and partitions beyond those listed one by one.", ("kind",)),
+    own(_GAUGE, "metrics_left_out", "Topics, partitions and groups beyond those listed one by one.", ("kind",)),
     Metric("process_cpu_seconds_total", _COUNTER, "Processor time of the broker process, in seconds."),
     Metric("process_resident_memory_bytes", _GAUGE, "Memory of the broker process."),
     Metric("process_virtual_memory_bytes", _GAUGE, "Address space of the broker process."),
@@ -407,6 +375,8 @@ GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Sockets and the event loop", _SOCKETS),
     ("Requests", _REQUESTS),
     ("Logs", _LOGS),
+    ("Groups and transactions", COORDINATED),
+    ("The log cleaner", CLEANING),
     ("Controller", _CONTROLLER),
     ("The tier and the object store", _TIER),
     ("The node", _NODE),

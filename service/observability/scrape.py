@@ -11,6 +11,7 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from service.observability.collect_coordinators import collect_cleaner, collect_coordinators
 from service.observability.collect_gateway import GatewayMetrics
 from service.observability.collect_log import LogTotals, collect_log
 from service.observability.collect_tier import collect_tier
@@ -48,6 +49,8 @@ class Scraper:
             into.put_summary("tidelog_scrape_seconds", self._scrapes, self._scraping_s)
             seen = await collect_log(self.node, into)
             await collect_tier(self.node, into)
+            await collect_coordinators(self.node, into)
+            collect_cleaner(self.node, into)
             self._gateway.collect(into)
             self._replicas(into, seen)
             self._refusals(into)
@@ -73,6 +76,7 @@ class Scraper:
         into.put(manager + "underminisrpartitioncount", 0)
         into.put(manager + "atminisrpartitioncount", seen.serving)
         into.put(manager + "produceridcount", seen.producers)
+        into.put(manager + "partitionswithlatetransactionscount", seen.late_transactions)
         flusher = self.node.work.flusher
         into.put_summary("kafka_log_logflushstats_logflushrateandtimems", flusher.flushes, flusher.flushing_s * 1000)
         into.put("kafka_log_logmanager_offlinelogdirectorycount", int(seen.failed > 0))

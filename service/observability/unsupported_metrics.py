@@ -60,22 +60,24 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
         "A quorum of one: no elections, no heartbeats, no queue between controller and broker, no lag.",
     ),
     (
-        (
-            "kafka.log:type=LogCleaner,name=*",
-            "kafka.log:type=LogCleanerManager,name=*",
-            "kafka.utils:type=Throttler,name=cleaner-io",
-        ),
-        "The log says what the cleaner does: `log.cleaned`, `log.not_cleaned`.",
+        ("kafka.log:type=LogCleaner,name=DeadThreadCount",),
+        "A cleaner process that dies is started again; the log says so (`log.not_cleaned`).",
+    ),
+    (
+        ("kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=*",),
+        "Markers are written into this node's own partitions; those that are not written yet count as prepared in "
+        "tidelog_transactional_ids. Of the coordinators' own beans, times of queues, threads and batches are not served: "
+        "requests wait in no queue.",
     ),
     (
         (
             "kafka.server:type=AddPartitionsManager-channel-metrics",
             "kafka.server:type=AddPartitionsToTxnManager,name=*",
-            "kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount",
             "kafka.server:type=txn-marker-channel-metrics",
             "kafka.server:type=Persister-channel-metrics",
             "kafka.server:type=ShareGroupMetrics,name=*",
             "kafka.server:type=ShareSessionCache,name=*",
+            "kafka.server:type=share-coordinator-metrics",
             _TOPICS + "*ShareFetchRequestsPerSec",
             _TOPICS + "*ShareAcknowledgementRequestsPerSec",
         ),

@@ -53,12 +53,13 @@ class Policy:
 
 @dataclass(slots=True)
 class Cleaned:
-    """Counts of one cleaning: records that were read and that stay, and bytes of batches."""
+    """Counts of one cleaning: records that were read and that stay, bytes of batches, and keys in the map."""
 
     records_read: int = 0
     records_kept: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    keys: int = 0
 
 
 def note_keys(batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: CleanedTransactions, start: int) -> bool:

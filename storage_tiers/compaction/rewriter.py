@@ -99,6 +99,12 @@ class Rewriter:
     def read_keys(self) -> int:
         """Fills the map from the dirty segments; returns the offset up to which it knows all keys, where this cleaning ends.
         StorageError if the map cannot hold the keys of the first dirty batch, CorruptRecord for damage."""
+        try:
+            return self._read_keys()
+        finally:
+            self.counted.keys = self._keys.count
+
+    def _read_keys(self) -> int:
         cleaning = self._cleaning
         # One that ended below would take its producer's next transaction for aborted: its marker is not shown.
         overlapping = [each for each in cleaning.aborted if each.last_offset >= cleaning.dirty_start]

@@ -286,6 +286,12 @@ class ProducerStateManager:
         """Producer id of the oldest open transaction."""
         return next(iter(self._open.values()), None)
 
+    def has_late_transaction(self, now_ms: int, most_ms: int) -> bool:
+        """Whether the producer of the oldest open transaction has written nothing for longer than `most_ms`."""
+        producer_id = self.first_undecided_producer
+        entry = None if producer_id is None else self.producers.get(producer_id)
+        return entry is not None and now_ms - entry.seen_ms > most_ms
+
     def take_forgotten(self) -> int:
         """Number of producers forgotten for exceeding `max_producers` since the last call."""
         forgotten, self._forgotten = self._forgotten, 0

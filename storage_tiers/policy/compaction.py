@@ -26,13 +26,23 @@ class CleaningLimits(NamedTuple):
 
 
 class CleaningPlan(NamedTuple):
-    """Offsets [dirty_start, end) are dirty. Sizes in bytes; `is_overdue` if a record is older than `max.compaction.lag.ms`."""
+    """Offsets [dirty_start, end) are dirty. Sizes in bytes; `overdue_ms` is how much older than `max.compaction.lag.ms` a
+    record is, 0 if none is."""
 
     dirty_start: int
     end: int
     clean_bytes: int
     dirty_bytes: int
-    is_overdue: bool
+    overdue_ms: int
+    min_ratio: float
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.overdue_ms > 0
+
+    @property
+    def is_due(self) -> bool:
+        return self.is_overdue or self.dirty_ratio > self.min_ratio
 
     @property
     def dirty_ratio(self) -> float:
@@ -52,8 +62,8 @@ def plan_cleaning(
     limits: CleaningLimits,
     first_timestamp: Callable[[View], int],
 ) -> CleaningPlan | None:
-    """None if nothing is due. `segments` are the log's durable ones from the oldest on; `cleaned_to` is where the last cleaning
-    ended, 0 if that is not known. `first_timestamp` (ms) is asked for one segment at most."""
+    """None if nothing is dirty. `segments` are the log's durable ones from the oldest on; `cleaned_to` is where the last
+    cleaning ended, 0 if that is not known. `first_timestamp` (ms) is asked for one segment at most."""
     end, clean_bytes, dirty_bytes = 0, 0, 0
     oldest_dirty: View | None = None
     for segment in segments:
@@ -68,12 +78,12 @@ def plan_cleaning(
             oldest_dirty = oldest_dirty or segment
     if oldest_dirty is None:
         return None
-    is_overdue = False
+    overdue_ms = 0
     if limits.max_lag_ms < _UNBOUNDED:
         timestamp = first_timestamp(oldest_dirty)
-        is_overdue = timestamp > 0 and now_ms - timestamp > limits.max_lag_ms
-    plan = CleaningPlan(max(cleaned_to, segments[0].base), end, clean_bytes, dirty_bytes, is_overdue)
-    return plan if is_overdue or plan.dirty_ratio > limits.min_ratio else None
+        overdue_ms = max(0, now_ms - timestamp - limits.max_lag_ms) if timestamp > 0 else 0
+    dirty_start = max(cleaned_to, segments[0].base)
+    return CleaningPlan(dirty_start, end, clean_bytes, dirty_bytes, overdue_ms, limits.min_ratio)
 
 
 _UNBOUNDED = (1 << 63) - 1

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from scripts.grafana_dashboard import PATH, ROWS, WIDTH, Panel, text
-from service.observability.metrics import METRICS, Metric, MetricKind
+from service.observability.metric import Metric, MetricKind
+from service.observability.metrics import METRICS
 from tests.grafana.promql import asked
 
 ROOT = PATH.parents[1]

@@ -19,6 +19,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from service.broker.background.cleaner_process import CleanerProcess
+from service.broker.background.cleaning_figures import CleaningFigures
 from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.flusher import Flusher
 from service.broker.background.tiering import Tiering
@@ -85,7 +86,7 @@ class CleaningParts(NamedTuple):
     cold: ColdCleaning | None
 
 
-class _Due(NamedTuple):
+class _Dirty(NamedTuple):
     """Segments to clean: the bucket's, or the local ones."""
 
     partition: Partition
@@ -121,6 +122,12 @@ class Cleaning:
         #: By log, and whether it is the bucket's part, whose cleaning failed: the steady time in ms of the next attempt.
         self._retries: dict[tuple[HotLog, bool], int] = {}
         self._due_ms = 0
+        self.figures = CleaningFigures()
+
+    @property
+    def uncleanable(self) -> frozenset[HotLog]:
+        """The logs whose last cleaning failed, in either tier."""
+        return frozenset(hot for hot, _ in self._retries)
 
     async def tick(self) -> None:
         """Cleans all logs that are due, the dirtiest first, then rests for `log.cleaner.backoff.ms`."""
@@ -135,16 +142,20 @@ class Cleaning:
         self._due_ms = self._clock.steady_ms() + settings.backoff_ms
 
     # --- which --------------------------------------------------------------------------------------------------------
-    async def _dirtiest(self) -> _Due | None:
-        found: _Due | None = None
+    async def _dirtiest(self) -> _Dirty | None:
+        found: _Dirty | None = None
         known: set[HotLog] = set()
+        self.figures.look(self._clock.steady_ms())
         async for some in slices(self._partitions, LOOKS_A_TURN):
             for partition in some:
                 if not self._may_clean(partition):
                     continue
                 known.add(partition.log.hot)
                 for due in (self._local(partition), await self._remote(partition)):
-                    if due is not None and (found is None or _rank(due.plan) > _rank(found.plan)):
+                    if due is None:
+                        continue
+                    self.figures.found(due.plan)
+                    if due.plan.is_due and (found is None or _rank(due.plan) > _rank(found.plan)):
                         found = due
         for hot in self._points.keys() - known:
             self._points.pop(hot)
@@ -163,15 +174,15 @@ class Cleaning:
             and partition not in self._tiering.lineage
         )
 
-    def _local(self, partition: Partition) -> _Due | None:
+    def _local(self, partition: Partition) -> _Dirty | None:
         try:
             plan = self._plan(partition)
         except (LogError, OSError) as error:
             self._failed(partition, is_remote=False, error=error)
             return None
-        return None if plan is None else _Due(partition, plan, is_remote=False)
+        return None if plan is None else _Dirty(partition, plan, is_remote=False)
 
-    async def _remote(self, partition: Partition) -> _Due | None:
+    async def _remote(self, partition: Partition) -> _Dirty | None:
         if self._cold is None or self._rests(partition, is_remote=True):
             return None
         limits = self._policy.topic(partition.partition.topic).limits
@@ -180,7 +191,7 @@ class Cleaning:
         except (LogError, OSError) as error:
             self._failed(partition, is_remote=True, error=error)
             return None
-        return None if plan is None else _Due(partition, plan, is_remote=True)
+        return None if plan is None else _Dirty(partition, plan, is_remote=True)
 
     def _rests(self, partition: Partition, *, is_remote: bool) -> bool:
         return self._clock.steady_ms() < self._retries.get((partition.log.hot, is_remote), 0)
@@ -204,7 +215,7 @@ class Cleaning:
         )
 
     # --- how ----------------------------------------------------------------------------------------------------------
-    async def _try(self, due: _Due, settings: CleanerSettings) -> None:
+    async def _try(self, due: _Dirty, settings: CleanerSettings) -> None:
         try:
             if (swap := due.partition.log.hot.swap) is not None:
                 await asyncio.to_thread(swap.end)  # an earlier one that the disk refused to settle
@@ -234,7 +245,7 @@ class Cleaning:
         if cleaning is None:
             raise _Abandoned
         order = self._order(partition, cleaning, plan, settings, drops_below)
-        reached, counted = plan.dirty_start, Cleaned()
+        reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
             async with aclosing(self._process.carry_out(order)) as answers:
                 async for answer in answers:
@@ -249,6 +260,8 @@ class Cleaning:
                 raise _Abandoned from None  # evicted before it was read
             raise
         await self._note(partition, hot, reached)
+        self._retries.pop((hot, False), None)
+        self.figures.cleaned(_tier(False), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
         self._cleaned(partition, reached, counted, is_remote=False)
 
     async def _clean_remote(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
@@ -257,7 +270,7 @@ class Cleaning:
         rewrite = await self._cold.begin(partition, plan)
         # All that is older lies in the bucket, too, and was cleaned or will be before the segment with the tombstone.
         order = self._order(partition, rewrite.job, plan, settings, plan.end)
-        reached, counted = plan.dirty_start, Cleaned()
+        reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
             async with aclosing(self._process.carry_out(order, rewrite.bring)) as answers:
                 async for answer in answers:
@@ -272,6 +285,8 @@ class Cleaning:
             await rewrite.note(reached)
         finally:
             await asyncio.to_thread(rewrite.clear)
+        self._retries.pop((hot, True), None)
+        self.figures.cleaned(_tier(True), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
         self._cleaned(partition, reached, counted, is_remote=True)
 
     def _order(

@@ -99,7 +99,7 @@ class ColdCleaning:
 
     # --- which --------------------------------------------------------------------------------------------------------
     async def plan(self, partition: Partition, now_ms: int, limits: CleaningLimits) -> CleaningPlan | None:
-        """None if nothing is due. LogError if the manifest cannot be read."""
+        """None if nothing is dirty. LogError if the manifest cannot be read."""
         known = await self._look(partition)
         if known is None:
             return None

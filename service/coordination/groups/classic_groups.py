@@ -28,6 +28,7 @@ from grpc_api.contract.groups import (
     Synced,
     SyncGroup,
 )
+from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines
 from service.coordination.groups.classic_group import (
     ClassicGroup,
@@ -67,12 +68,14 @@ MAX_PROTOCOLS = 64
 class ClassicGroups:
     """The groups of one shard, by id."""
 
-    def __init__(self, deadlines: Deadlines, rng: Rng, settings: GroupSettings, memory: ShardMembers) -> None:
+    def __init__(
+        self, deadlines: Deadlines, rng: Rng, settings: GroupSettings, memory: ShardMembers, counts: GroupCounts
+    ) -> None:
         self._groups: dict[str, ClassicGroup] = {}
         self._deadlines = deadlines
         self._rng = rng
         self._memory = memory
-        self.rebalancing = Rebalancing(deadlines, settings)
+        self.rebalancing = Rebalancing(deadlines, settings, counts)
 
     @property
     def groups(self) -> Mapping[str, ClassicGroup]:

@@ -136,6 +136,17 @@ class CommittedOffsets:
         """The partitions of all committed offsets of a group, in the order of their first commits."""
         return self._committed.get(group, _NOTHING)
 
+    def count(self, group: str) -> int:
+        """How many offsets of a group are committed."""
+        return len(self._committed.get(group, _NOTHING))
+
+    def offsets(self, group: str) -> Iterator[tuple[TopicPartition, int]]:
+        """All committed offsets of a group, one at a time; those that are removed meanwhile are left out."""
+        for partition in tuple(self._committed.get(group, _NOTHING)):
+            value = self.fetch(group, partition)
+            if value is not None:
+                yield partition, value.offset
+
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
         """Whether an open transaction has an offset for it."""
         return partition in self._open.get(group, {})

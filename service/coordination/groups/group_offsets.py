@@ -27,6 +27,7 @@ from grpc_api.contract.groups import (
     TopicOutcome,
     TxnOffsetCommit,
 )
+from service.coordination.counts import GroupCounts
 from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, encode_offset_key
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.classic_groups import ClassicGroups
@@ -58,8 +59,11 @@ class OffsetSettings(NamedTuple):
 class GroupOffsets:
     """`settings` may be replaced at any time."""
 
-    def __init__(self, groups: ClassicGroups, offsets: CommittedOffsets, settings: OffsetSettings) -> None:
+    def __init__(
+        self, groups: ClassicGroups, offsets: CommittedOffsets, settings: OffsetSettings, counts: GroupCounts
+    ) -> None:
         self.settings = settings
+        self._counts = counts
         self._groups = groups
         self._offsets = offsets
 
@@ -124,6 +128,7 @@ class GroupOffsets:
                         self._offsets.write(group, key, value, order)
                     outcome.write(encode_offset_key(group, topic.topic, each.partition), value)
                     order += 1
+                    self._counts.commits += 1
                 outcomes.append(PartitionOutcome(each.partition, error))
             answered.append(TopicOutcome(topic.topic, outcomes, topic.topic_id))
         return OffsetsCommitted(answered)
@@ -190,6 +195,7 @@ class GroupOffsets:
                 if key in known:
                     self.remove(request.group, key, order, outcome)
                     order += 1
+                    self._counts.deletions += 1
             answered.append(TopicOutcome(topic.topic, [PartitionOutcome(each, error) for each in topic.partitions]))
         return OffsetsDeleted(None, answered)
 
@@ -203,6 +209,7 @@ class GroupOffsets:
         for partition in self._offsets.partitions(group):
             self.remove(group, partition, order, outcome)
             order += 1
+            self._counts.deletions += 1
 
     def lower(
         self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int, order: int, outcome: Outcome
@@ -243,6 +250,7 @@ class GroupOffsets:
             if is_over and not self._offsets.is_unstable(group.group_id, partition):
                 self.remove(group.group_id, partition, order, outcome)
                 order += 1
+                self._counts.expirations += 1
             else:
                 is_left = True
         return not is_left and not self._offsets.has_open_transactions(group.group_id)

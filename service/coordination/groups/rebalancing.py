@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, Synced
+from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.group_records import GroupKey, encode_group, encode_key
 from service.coordination.groups.classic_group import REBALANCES_FROM, ClassicGroup, GroupState, Member, Session
@@ -43,8 +44,9 @@ class GroupSettings(NamedTuple):
 class Rebalancing:
     """`settings` may be replaced at any time."""
 
-    def __init__(self, deadlines: Deadlines, settings: GroupSettings) -> None:
+    def __init__(self, deadlines: Deadlines, settings: GroupSettings, counts: GroupCounts) -> None:
         self.settings = settings
+        self._counts = counts
         self._deadlines = deadlines
 
     # --- sessions -----------------------------------------------------------------------------------------------------
@@ -182,6 +184,7 @@ class Rebalancing:
             self._refuse_assignment(group, error, now_ms, outcome)
             return
         group.enter(GroupState.STABLE, now_ms)
+        self._counts.rebalances += 1
         self.write(group, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
         for member in group.members.values():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
@@ -33,6 +33,7 @@ from grpc_api.contract.groups import (
     SyncGroup,
     TxnOffsetCommit,
 )
+from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines
 from service.coordination.group_records import (
     GroupKey,
@@ -69,16 +70,32 @@ LISTED = 200
 TIMERS_A_TICK = 100
 
 
+class GroupFigures(NamedTuple):
+    """One group for metrics: its state, numbers of its members and committed offsets, and these offsets."""
+
+    group_id: str
+    state: GroupState
+    members: int
+    offsets: int
+    committed: Iterator[tuple[TopicPartition, int]]
+
+
 class GroupShard:
     def __init__(
-        self, rng: Rng, groups: GroupSettings, offsets: OffsetSettings, memory: MemberMemory | None = None
+        self,
+        rng: Rng,
+        groups: GroupSettings,
+        offsets: OffsetSettings,
+        memory: MemberMemory | None = None,
+        counts: GroupCounts | None = None,
     ) -> None:
-        """`memory` is shared by the shards of a node."""
+        """`memory` and `counts` are shared by the shards of a node."""
+        counts = counts or GroupCounts()
         self._deadlines = Deadlines()
         self._memory = (memory or MemberMemory()).shard()
-        self._groups = ClassicGroups(self._deadlines, rng, groups, self._memory)
+        self._groups = ClassicGroups(self._deadlines, rng, groups, self._memory, counts)
         self._committed = CommittedOffsets()
-        self._offsets = GroupOffsets(self._groups, self._committed, offsets)
+        self._offsets = GroupOffsets(self._groups, self._committed, offsets, counts)
         #: The order of the next record.
         self.written = 0
         #: The order of the first record that was not loaded.
@@ -277,6 +294,21 @@ class GroupShard:
                 ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
                 for group in groups[at : at + LISTED]
                 if group.group_id not in self._uncommitted and (not states or group.state.value.lower() in states)
+            ]
+
+    def figures(self) -> Iterator[Sequence[GroupFigures]]:
+        """In shares, as `list`."""
+        groups = tuple(self._groups)
+        for at in range(0, len(groups), LISTED):
+            yield [
+                GroupFigures(
+                    each.group_id,
+                    each.state,
+                    len(each.members),
+                    self._committed.count(each.group_id),
+                    self._committed.offsets(each.group_id),
+                )
+                for each in groups[at : at + LISTED]
             ]
 
     def describe(self, request: DescribeGroup) -> DescribedGroup:

@@ -33,6 +33,7 @@ from grpc_api.contract.transactions import (
     ProducerInitialized,
     TransactionEnded,
 )
+from service.coordination.counts import TransactionCounts
 from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.outcome import Outcome
 from service.coordination.transaction_records import (
@@ -91,8 +92,10 @@ class WaitEnd(NamedTuple):
 
 
 class TransactionShard:
-    def __init__(self, settings: TransactionSettings) -> None:
+    def __init__(self, settings: TransactionSettings, counts: TransactionCounts | None = None) -> None:
+        """`counts` are shared by the shards of a node."""
         self.settings = settings
+        self._counts = counts or TransactionCounts()
         self.written = 0
         self._deadlines = Deadlines()
         self._transactions: dict[str, Transaction] = {}
@@ -150,6 +153,10 @@ class TransactionShard:
         found = self._transactions.get(markers.transactional_id)
         if found is None or found.status not in PREPARED or found.producer != markers.producer:
             return outcome
+        if found.status is TransactionStatus.PREPARE_COMMIT:
+            self._counts.committed += 1
+        else:
+            self._counts.aborted += 1
         found.complete(now_ms)
         self._write(found, outcome)
         self._idle(found, now_ms)
@@ -185,6 +192,7 @@ class TransactionShard:
         if known.status is TransactionStatus.ONGOING:
             # The open transaction is of a producer that has gone: it ends first, and this one waits for that.
             outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
+            self._counts.fenced += 1
             known.fence(now_ms)
             self._decide(known, outcome)
             self._wait(known, event, waiter, now_ms)
@@ -290,6 +298,7 @@ class TransactionShard:
             producer_id=known.producer.id,
             timeout_ms=known.timeout_ms,
         )
+        self._counts.timed_out += 1
         known.fence(now_ms)
         self._decide(known, outcome)
 
@@ -385,6 +394,14 @@ class TransactionShard:
             known.start_ms,
             sorted(known.partitions or ()) if is_open else (),
         )
+
+    def figures(self) -> Iterator[Sequence[tuple[str, int]]]:
+        """State of each id, and when its open transaction began in ms, -1 without one; in shares, as `list`."""
+        ids = tuple(self._transactions.values())
+        for at in range(0, len(ids), LISTED):
+            yield [
+                (NAMES[known.status], -1 if known.status in IDLE else known.start_ms) for known in ids[at : at + LISTED]
+            ]
 
     def list(self, request: ListTransactions, now_ms: int) -> Iterator[Sequence[ListedTransaction]]:
         """In shares, each of what LISTED ids have; the caller lets others work in between. InvalidRegularExpression as

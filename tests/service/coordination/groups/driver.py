@@ -17,6 +17,7 @@ from grpc_api.contract.groups import (
     Synced,
     SyncGroup,
 )
+from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines
 from service.coordination.group_records import GroupMetadata, decode_group
 from service.coordination.groups.classic_group import ClassicGroup
@@ -35,7 +36,9 @@ class Driver:
     def __init__(self, **settings: int) -> None:
         self.deadlines = Deadlines()
         self.memory = MemberMemory()
-        self.groups = ClassicGroups(self.deadlines, SeededRng(1), GroupSettings(**settings), self.memory.shard())
+        self.groups = ClassicGroups(
+            self.deadlines, SeededRng(1), GroupSettings(**settings), self.memory.shard(), GroupCounts()
+        )
         self.now = 1_000_000
         self.answers: dict[str, Any] = {}
         self.records: list[CoordinatorRecord] = []

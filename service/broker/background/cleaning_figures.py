@@ -1,0 +1,58 @@
+"""What the log cleaner has done and left to do: plain numbers for metrics, in Kafka's terms.
+
+Counters begin with the node. `last` is the last pass over one log; `dirtiest_ratio` and `overdue_ms` are of the last look at
+all logs, also of those that were not due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from storage_tiers.compaction.batches import Cleaned
+from storage_tiers.compaction.offset_map import SLOT_BYTES
+from storage_tiers.policy.compaction import CleaningPlan
+
+
+@dataclass(slots=True)
+class CleanedBytes:
+    """Passes over one tier's logs, and bytes of batches that they read and wrote."""
+
+    passes: int = 0
+    read: int = 0
+    written: int = 0
+
+
+@dataclass(slots=True)
+class LastCleaning:
+    """One pass: `buffer_share` is how much of `log.cleaner.dedupe.buffer.size` its keys took, 0 to 1."""
+
+    ms: int
+    counted: Cleaned
+    buffer_share: float
+
+
+@dataclass(slots=True)
+class CleaningFigures:
+    #: By tier, as the log names it.
+    done: dict[str, CleanedBytes] = field(default_factory=lambda: {"local": CleanedBytes(), "bucket": CleanedBytes()})
+    last: LastCleaning | None = None
+    dirtiest_ratio: float = 0.0
+    overdue_ms: int = 0
+    #: The steady time in ms of the last look at all logs, None before the first.
+    looked_ms: int | None = None
+
+    def look(self, now_ms: int) -> None:
+        """All logs are looked at anew; `found` follows for each that has something to clean."""
+        self.looked_ms = now_ms
+        self.dirtiest_ratio, self.overdue_ms = 0.0, 0
+
+    def found(self, plan: CleaningPlan) -> None:
+        self.dirtiest_ratio = max(self.dirtiest_ratio, plan.dirty_ratio)
+        self.overdue_ms = max(self.overdue_ms, plan.overdue_ms)
+
+    def cleaned(self, tier: str, counted: Cleaned, ms: int, map_bytes: int) -> None:
+        done = self.done[tier]
+        done.passes += 1
+        done.read += counted.bytes_read
+        done.written += counted.bytes_written
+        self.last = LastCleaning(ms, counted, counted.keys * SLOT_BYTES / map_bytes)
