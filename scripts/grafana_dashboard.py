@@ -259,6 +259,105 @@ STORE = (
     ),
 )
 
+GROUPS = (
+    Panel(
+        "Consumer groups",
+        "short",
+        (
+            Query(now("kafka_coordinator_group_groupmetadatamanager_numgroupsstable"), "stable"),
+            Query(now("kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance"), "wait for members"),
+            Query(now("kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance"), "wait for leaders"),
+            Query(now("kafka_coordinator_group_groupmetadatamanager_numgroupsempty"), "empty"),
+        ),
+        stacked=True,
+    ),
+    Panel(
+        "Groups that are furthest behind",
+        "short",
+        (Query(f"topk(10, {now('tidelog_group_lag_records', 'group')})", "{{group}}"),),
+        "Records between committed offsets and the ends of their logs.",
+    ),
+    Panel(
+        "Groups that read from the bucket",
+        "short",
+        (Query(f"topk(10, {now('tidelog_group_lag_in_bucket_records', 'group')} > 0)", "{{group}}"),),
+        "Records of their lag that lie in the bucket.",
+    ),
+    Panel(
+        "Offsets committed",
+        "ops",
+        (
+            Query(rate("kafka_server_group_coordinator_metrics_offset_commit_total"), "committed"),
+            Query(rate("kafka_server_group_coordinator_metrics_offset_expiration_total"), "expired"),
+        ),
+    ),
+    Panel(
+        "Rebalances",
+        "ops",
+        (Query(rate("kafka_server_group_coordinator_metrics_group_completed_rebalance_total"), "completed"),),
+    ),
+    Panel(
+        "Partitions of coordinators",
+        "short",
+        (
+            Query(now("kafka_server_group_coordinator_metrics_num_partitions", "state"), "groups {{state}}"),
+            Query(now("tidelog_coordinators_unreadable"), "unreadable"),
+        ),
+    ),
+)
+
+TRANSACTIONS = (
+    Panel(
+        "Transactions that end",
+        "ops",
+        (
+            Query(rate("tidelog_transactions_ended_total", "outcome"), "{{outcome}}"),
+            Query(rate("tidelog_transactions_timed_out_total"), "timed out"),
+            Query(rate("tidelog_transactions_fenced_total"), "fenced"),
+        ),
+        "Those that timed out or were fenced are aborted.",
+    ),
+    Panel(
+        "Oldest open transaction",
+        "s",
+        (Query(now("tidelog_transaction_open_seconds_max", "instance", function="max"), "{{instance}}"),),
+    ),
+    Panel(
+        "Transactions that hold offloads back",
+        "bytes",
+        (
+            Query(
+                now("tidelog_tier_offload_held_back_bytes", "topic, partition, producer_id"),
+                "{{topic}}-{{partition}} producer {{producer_id}}",
+            ),
+        ),
+        "Closed segments that wait on local disk for the end of a transaction.",
+    ),
+    Panel(
+        "Transactional ids",
+        "short",
+        (Query(now("tidelog_transactional_ids", "state"), "{{state}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Cleaner: dirty share and failures",
+        "short",
+        (
+            Query(now("kafka_log_logcleanermanager_max_dirty_percent", "instance", function="max"), "% {{instance}}"),
+            Query(now("kafka_log_logcleanermanager_uncleanable_partitions_count"), "logs that failed"),
+        ),
+        "The dirtiest log's share, and logs whose last cleaning failed.",
+    ),
+    Panel(
+        "Cleaner: bytes",
+        "Bps",
+        (
+            Query(rate("tidelog_cleaner_read_bytes_total", "tier"), "read, {{tier}}"),
+            Query(rate("tidelog_cleaner_written_bytes_total", "tier"), "kept, {{tier}}"),
+        ),
+    ),
+)
+
 PROCESS = (
     Panel(
         "Memory",
@@ -307,6 +406,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Hot log": HOT,
     "Tiering": TIERING,
     "Object store": STORE,
+    "Groups": GROUPS,
+    "Transactions and compaction": TRANSACTIONS,
     "Process": PROCESS,
 }
 

@@ -15,6 +15,8 @@ Labels = frozenset[tuple[str, str]]
 TOPICS = "kafka_server_brokertopicmetrics_"
 REQUESTS = "kafka_network_requestmetrics_"
 SOCKETS = "kafka_server_socket_server_metrics_"
+GROUPS = "kafka_coordinator_group_groupmetadatamanager_"
+COORDINATOR = "kafka_server_group_coordinator_metrics_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,35 @@ class TierNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupNumbers:
+    """Records between a group's committed offsets and the ends of their logs; some of them in the bucket."""
+
+    group: str
+    lag: float
+    in_bucket: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorNumbers:
+    """Groups and transactions. `undecided` ids have an open transaction, `completing` ones await their markers; `lags` are of
+    the groups that are behind."""
+
+    groups: float
+    rebalancing: float
+    members: float
+    commits_per_s: float
+    rebalances_per_s: float
+    transactional_ids: float
+    undecided: float
+    completing: float
+    oldest_s: float
+    committed_per_s: float
+    aborted_per_s: float
+    held_back_bytes: float
+    lags: tuple[GroupNumbers, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeNumbers:
     """Rates are of the `interval_s` between the readings."""
 
@@ -127,12 +158,16 @@ class NodeNumbers:
     store_reachable: bool | None
     store_behind: bool
     tier: TierNumbers
+    coordinators: CoordinatorNumbers
     apis: tuple[ApiNumbers, ...]
     topics: tuple[TopicNumbers, ...]
 
 
 #: Metrics of a store that is behind: for the cluster, for partitions.
 _BEHIND = ("tidelog_store_cluster_behind", "tidelog_partitions_store_behind")
+
+
+_REBALANCING = ("numgroupspreparingrebalance", "numgroupscompletingrebalance")
 
 
 class _Change:
@@ -219,6 +254,7 @@ def node_numbers(before: Scrape, after: Scrape, *, unix_s: float) -> NodeNumbers
         store_reachable=None if reachable is None else bool(reachable),
         store_behind=any(after.gauge(name) for name in _BEHIND),
         tier=_tier(change),
+        coordinators=_coordinators(change),
         apis=tuple(_apis(change)),
         topics=tuple(_topics(change)),
     )
@@ -247,6 +283,37 @@ def _tier(change: _Change) -> TierNumbers:
         store_retries_per_s=change.rate("tidelog_store_retries_total"),
         evicted_per_s=change.rate("tidelog_local_evicted_bytes_total"),
     )
+
+
+def _coordinators(change: _Change) -> CoordinatorNumbers:
+    after = change.after
+    states = {labels["state"]: value for labels, value in after.values("tidelog_transactional_ids")}
+    ended = change.rates("tidelog_transactions_ended_total", "outcome")
+    return CoordinatorNumbers(
+        groups=after.gauge(f"{GROUPS}numgroups"),
+        rebalancing=sum(after.gauge(GROUPS + name) for name in _REBALANCING),
+        members=after.gauge("tidelog_group_members"),
+        commits_per_s=change.rate(f"{COORDINATOR}offset_commit_total"),
+        rebalances_per_s=change.rate(f"{COORDINATOR}group_completed_rebalance_total"),
+        transactional_ids=sum(states.values()),
+        undecided=states.get("Ongoing", 0.0),
+        completing=states.get("PrepareCommit", 0.0) + states.get("PrepareAbort", 0.0),
+        oldest_s=after.gauge("tidelog_transaction_open_seconds_max"),
+        committed_per_s=ended.get("committed", 0.0),
+        aborted_per_s=ended.get("aborted", 0.0),
+        held_back_bytes=after.total("tidelog_tier_offload_held_back_bytes"),
+        lags=tuple(_lags(after)),
+    )
+
+
+def _lags(after: Scrape) -> Iterator[GroupNumbers]:
+    """Groups that are behind, the furthest first."""
+    found = [
+        GroupNumbers(labels["group"], lag, after.gauge("tidelog_group_lag_in_bucket_records", group=labels["group"]))
+        for labels, lag in after.values("tidelog_group_lag_records")
+        if lag
+    ]
+    yield from sorted(found, key=lambda row: (-row.lag, row.group))
 
 
 def _apis(change: _Change) -> Iterator[ApiNumbers]:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from service.cli.top.numbers import ApiNumbers, NodeNumbers, TierNumbers, TopicNumbers
+from service.cli.top.numbers import (
+    ApiNumbers,
+    CoordinatorNumbers,
+    GroupNumbers,
+    NodeNumbers,
+    TierNumbers,
+    TopicNumbers,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -29,7 +36,7 @@ class NodeView:
 
 
 def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12) -> RenderableType:
-    """`topics` and `apis` bound the rows of their tables; a last line counts the rest."""
+    """`topics` and `apis` bound the rows of their tables, `topics` also those of groups; a last line counts the rest."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.text import Text
@@ -38,8 +45,9 @@ def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12)
     parts: list[RenderableType] = [Text(title, style="bold"), _Nodes(seen)]
     parts += [Text(f"{each.address}: {each.trouble}", style="red") for each in seen if each.trouble]
     if live:
-        side = [_tiering(live), _store(live)]
+        side: list[RenderableType] = [_tiering(live), _store(live), Group(*_coordinators(live))]
         parts += [Columns([_requests(live, apis), *side], padding=(0, 2)), _topics(live, topics)]
+        parts += _groups(live, topics)
     return Group(*parts)
 
 
@@ -139,8 +147,6 @@ def _tiering(live: Sequence[NodeNumbers]) -> Table:
         return sum(map(field, tiers))
 
     hits = [tier.hit_ratio for tier in tiers if tier.hit_ratio is not None]
-    table = _table("tiering", "", "")
-    table.show_header = False
     rows = {
         "served hot": size(total(lambda t: t.hot_bytes_per_s)) + "/s",
         "served cold": size(total(lambda t: t.cold_bytes_per_s)) + "/s",
@@ -153,9 +159,7 @@ def _tiering(live: Sequence[NodeNumbers]) -> Table:
         "cache hits": "-" if not hits else f"{sum(hits) / len(hits):.0%}",
         "cache": f"{size(total(lambda t: t.cache_bytes))} of {size(total(lambda t: t.cache_limit_bytes))}",
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return _pairs("tiering", rows)
 
 
 def _store(live: Sequence[NodeNumbers]) -> Table:
@@ -171,6 +175,61 @@ def _store(live: Sequence[NodeNumbers]) -> Table:
     table.add_row("errors", _warn(count(errors) + "/s", errors > 0))
     table.add_row("retries", count(sum(node.tier.store_retries_per_s for node in live)) + "/s")
     return table
+
+
+def _coordinators(live: Sequence[NodeNumbers]) -> list[Table]:
+    """A table each of groups and transactions, on a node that has some."""
+    coordinators = [node.coordinators for node in live]
+
+    def total(field: Callable[[CoordinatorNumbers], float]) -> float:
+        return sum(map(field, coordinators))
+
+    completing, held_back = total(lambda c: c.completing), total(lambda c: c.held_back_bytes)
+    found = []
+    if total(lambda c: c.groups):
+        groups = {
+            "groups": count(total(lambda c: c.groups)),
+            "  rebalancing": count(total(lambda c: c.rebalancing)),
+            "members": count(total(lambda c: c.members)),
+            "rebalances": count(total(lambda c: c.rebalances_per_s)) + "/s",
+            "offsets": count(total(lambda c: c.commits_per_s)) + "/s",
+        }
+        found.append(_pairs("consumer groups", groups))
+    if total(lambda c: c.transactional_ids):
+        transactions = {
+            "committed": count(total(lambda c: c.committed_per_s)) + "/s",
+            "aborted": count(total(lambda c: c.aborted_per_s)) + "/s",
+            "open": count(total(lambda c: c.undecided)),
+            "  oldest": duration(max(each.oldest_s for each in coordinators)),
+            "  hold back": _warn(size(held_back), held_back > 0),
+            "completing": count(completing),
+        }
+        found.append(_pairs("transactions", transactions))
+    return found
+
+
+def _pairs(title: str, rows: Mapping[str, str]) -> Table:
+    table = _table(title, "", "")
+    table.show_header = False
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _groups(live: Sequence[NodeNumbers], most: int) -> list[Table]:
+    """The groups that are behind. A group has one coordinator, but a node sees the lag of the partitions that it leads."""
+    found: dict[str, GroupNumbers] = {}
+    for row in (row for node in live for row in node.coordinators.lags):
+        known = found.get(row.group, GroupNumbers(row.group, 0, 0))
+        found[row.group] = GroupNumbers(row.group, row.lag + known.lag, row.in_bucket + known.in_bucket)
+    if not found:
+        return []
+    table = _table("groups that are behind", "group", "records", "in bucket")
+    rows = sorted(found.values(), key=lambda row: (-row.lag, row.group))
+    for row in rows[:most]:
+        table.add_row(row.group, count(row.lag), count(row.in_bucket))
+    _and_more(table, len(rows) - most)
+    return [table]
 
 
 def _topics(live: Sequence[NodeNumbers], most: int) -> Table:

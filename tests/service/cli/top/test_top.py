@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
@@ -18,6 +18,8 @@ from service.cli.kafka import http_addresses
 from service.cli.top.command import Nodes
 from service.cli.top.numbers import (
     ApiNumbers,
+    CoordinatorNumbers,
+    GroupNumbers,
     NodeNumbers,
     Scrape,
     TierNumbers,
@@ -54,11 +56,44 @@ tidelog_cold_chunk_reads_total{{result="hit"}} {hits}
 tidelog_cold_chunk_reads_total{{result="miss"}} 5
 # TYPE tidelog_store_requests_total counter
 tidelog_store_requests_total{{operation="get"}} {gets}
+# TYPE kafka_coordinator_group_groupmetadatamanager_numgroups gauge
+kafka_coordinator_group_groupmetadatamanager_numgroups 7
+# TYPE kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance gauge
+kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance 2
+# TYPE kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance gauge
+kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance 1
+# TYPE tidelog_group_members gauge
+tidelog_group_members 21
+# TYPE kafka_server_group_coordinator_metrics_offset_commit_total counter
+kafka_server_group_coordinator_metrics_offset_commit_total {commits}
+# TYPE kafka_server_group_coordinator_metrics_group_completed_rebalance_total counter
+kafka_server_group_coordinator_metrics_group_completed_rebalance_total {rebalances}
+# TYPE tidelog_group_lag_records gauge
+tidelog_group_lag_records{{group="near"}} 5
+tidelog_group_lag_records{{group="far"}} 500
+tidelog_group_lag_records{{group="there"}} 0
+# TYPE tidelog_group_lag_in_bucket_records gauge
+tidelog_group_lag_in_bucket_records{{group="near"}} 0
+tidelog_group_lag_in_bucket_records{{group="far"}} 400
+# TYPE tidelog_transactional_ids gauge
+tidelog_transactional_ids{{state="Ongoing"}} 3
+tidelog_transactional_ids{{state="PrepareCommit"}} 1
+tidelog_transactional_ids{{state="PrepareAbort"}} 2
+tidelog_transactional_ids{{state="CompleteCommit"}} 40
+# TYPE tidelog_transaction_open_seconds_max gauge
+tidelog_transaction_open_seconds_max 90
+# TYPE tidelog_transactions_ended_total counter
+tidelog_transactions_ended_total{{outcome="committed"}} {committed}
+tidelog_transactions_ended_total{{outcome="aborted"}} {aborted}
+# TYPE tidelog_tier_offload_held_back_bytes gauge
+tidelog_tier_offload_held_back_bytes{{topic="a",partition="0",producer_id="1"}} 1000
+tidelog_tier_offload_held_back_bytes{{topic="b",partition="0",producer_id="2"}} 2000
 """
 
 
 def page(at: float, **numbers: float) -> Scrape:
-    given = {"started": 1000, "bytes_in": 0, "requests": 0, "quick": 0, "hits": 0, "gets": 0, **numbers}
+    counters = "bytes_in", "requests", "quick", "hits", "gets", "commits", "rebalances", "committed", "aborted"
+    given = {"started": 1000, **dict.fromkeys(counters, 0), **numbers}
     return Scrape.parse(PAGE.format(**given), at)
 
 
@@ -75,6 +110,26 @@ def test_rates_are_of_the_interval() -> None:
     assert api.p99_ms == pytest.approx(9.82)
     (topic,) = numbers.topics
     assert (topic.topic, topic.bytes_in_per_s) == ("orders", 1000)
+
+
+def test_groups_and_transactions_have_their_numbers() -> None:
+    before = page(10, commits=100, rebalances=1, committed=10, aborted=1)
+    after = page(14, commits=500, rebalances=9, committed=50, aborted=3)
+    assert node_numbers(before, after, unix_s=1060).coordinators == CoordinatorNumbers(
+        groups=7,
+        rebalancing=3,
+        members=21,
+        commits_per_s=100,
+        rebalances_per_s=2,
+        transactional_ids=46,
+        undecided=3,
+        completing=3,
+        oldest_s=90,
+        committed_per_s=10,
+        aborted_per_s=0.5,
+        held_back_bytes=3000,
+        lags=(GroupNumbers("far", 500, 400), GroupNumbers("near", 5, 0)),
+    )
 
 
 def test_counters_restart_with_the_node() -> None:
@@ -116,6 +171,21 @@ TIER = TierNumbers(
     store_retries_per_s=1.0,
     evicted_per_s=64 * MIB,
 )
+COORDINATORS = CoordinatorNumbers(
+    groups=2_000,
+    rebalancing=3,
+    members=6_000,
+    commits_per_s=1_234.5,
+    rebalances_per_s=0.5,
+    transactional_ids=12,
+    undecided=2,
+    completing=1,
+    oldest_s=150,
+    committed_per_s=480,
+    aborted_per_s=1.5,
+    held_back_bytes=300 * MIB,
+    lags=(GroupNumbers("billing", 1_200_000, 1_000_000), GroupNumbers("mail", 12, 0), GroupNumbers("slow", 3, 0)),
+)
 NUMBERS = NodeNumbers(
     interval_s=2.0,
     version="0.1.0",
@@ -141,6 +211,7 @@ NUMBERS = NodeNumbers(
     store_reachable=True,
     store_behind=False,
     tier=TIER,
+    coordinators=COORDINATORS,
     apis=(ApiNumbers("Produce", 23_000, 0.21, 1.234, 0), ApiNumbers("Metadata", 0.5, None, None, 0.5)),
     topics=(
         TopicNumbers("orders", 112_640, 110 * MIB, 128 * MIB, 900 * MIB, 2_500 * MIB, 5 * MIB, 42),
@@ -171,6 +242,19 @@ def test_a_narrow_screen_cuts_nothing_off() -> None:
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     for words in ("1 127.0.0.1:9094", "23,457", "1,000 (3 recovering)", "88.0 MiB", "2.44 GiB"):
         assert words in text
+
+
+def test_a_node_without_groups_and_transactions_shows_no_tables_of_them() -> None:
+    none = CoordinatorNumbers(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+    text = rendered([NodeView("127.0.0.1:9094", replace(NUMBERS, coordinators=none))])
+    assert "groups" not in text and "transactions" not in text and "tiering" in text
+
+
+def test_nodes_add_up() -> None:
+    text = rendered([NodeView("a:1", NUMBERS), NodeView("b:2", replace(NUMBERS, node_id="2"))])
+    billing = next(line for line in text.splitlines() if "billing" in line)
+    assert billing.split() == ["billing", "2,400,000", "2,000,000"]
+    assert "4,000" in text and "960/s" in text and "600 MiB" in text
 
 
 def test_the_state_of_a_node_is_on_its_line() -> None:
@@ -236,6 +320,29 @@ def test_a_node_under_load(node: Node) -> None:
     assert produced.p99_ms is not None and produced.p50_ms is not None and 0 < produced.p50_ms <= produced.p99_ms
     assert [topic.topic for topic in numbers.topics] == ["flights"] and numbers.topics[0].hot_bytes >= 500_000
     assert numbers.connections >= 1 and numbers.memory_bytes > 10 * MIB and numbers.ready
+
+
+def test_groups_lag_and_transactions_of_a_node_are_seen(node: Node) -> None:
+    write(node, "lagging", 30)
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "behind", "log_level": 2})
+    consumer.commit(offsets=[TopicPartition("lagging", 0, 10)], asynchronous=False)
+    consumer.close()
+    producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "x", "log_level": 2})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("lagging", b"in the transaction")
+    assert producer.flush(30) == 0
+    nodes = Nodes([node.http], SystemClock())
+    nodes.look()
+    (seen,) = nodes.look()
+    producer.abort_transaction(30)
+    nodes.close()
+    assert seen.numbers is not None
+    found = seen.numbers.coordinators
+    assert (found.groups, found.members, found.undecided) == (1, 0, 1)
+    assert found.lags == (GroupNumbers("behind", 21, 0),)
+    ran = tidelog("top", "--once", "--interval", "0.2", "-b", node.kafka)
+    assert "consumer groups" in ran.out and "transactions" in ran.out and "behind" in ran.out
 
 
 def test_the_command_finds_the_node(node: Node) -> None:
