@@ -30,7 +30,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from scripts.grafana_dashboard import ROWS, Panel
+from scripts.dashboard_panels import ROWS, Panel
 from service.cli.top.command import Nodes
 from service.cli.top.screen import screen
 from storage_tiers.clock import SystemClock

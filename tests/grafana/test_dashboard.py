@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scripts.grafana_dashboard import PATH, ROWS, WIDTH, Panel, text
+from scripts.dashboard_panels import ROWS, Panel
+from scripts.grafana_dashboard import PATH, WIDTH, text
 from service.observability.metric import Metric, MetricKind
 from service.observability.metrics import METRICS
 from tests.grafana.promql import asked
