@@ -161,7 +161,8 @@ async def test_the_buckets_records_are_due_by_age_whatever_their_least_timestamp
             await node.append_batch("t", batch(*[("a", "1")] * len(stamps), timestamps=stamps))
             await node.seal("t")
         plan = await bucket_plan(node, now_ms=LATER_MS)
-        assert (plan is not None) == is_due
+        assert plan is not None
+        assert plan.is_due == is_due
 
 
 async def test_a_tombstone_that_was_cleaned_once_is_due_by_age_again(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ async def test_a_tombstone_that_was_cleaned_once_is_due_by_age_again(tmp_path: P
 
 
 async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
-    """What of the bucket is due, of records older than a second."""
+    """What of the bucket is dirty; records older than a second are due."""
     cold = cleaning(node)._cold
     assert cold is not None
     return await cold.plan(led(node), now_ms, CleaningLimits(0, 1000, 1.0))
