@@ -164,15 +164,13 @@ def collect_cleaner(node: Node, into: Exposition) -> None:
     cleaning, now_ms = node.broker.cleaning, node.ground.host.clock.steady_ms()
     figures, uncleanable = cleaning.figures, cleaning.uncleanable
     last = figures.last
-    if last is not None:
-        read = last.counted.bytes_read
-        into.put(_CLEANER + "cleaner_recopy_percent", 100 * last.counted.bytes_written / read if read else 0)
-        into.put(_CLEANER + "max_buffer_utilization_percent", 100 * last.buffer_share)
-        into.put(_CLEANER + "max_clean_time_secs", last.ms / 1000)
+    read = last.counted.bytes_read
+    into.put(_CLEANER + "cleaner_recopy_percent", 100 * last.counted.bytes_written / read if read else 0)
+    into.put(_CLEANER + "max_buffer_utilization_percent", 100 * last.buffer_share)
+    into.put(_CLEANER + "max_clean_time_secs", last.ms / 1000)
     into.put(_CLEANER + "max_compaction_delay_secs", figures.overdue_ms / 1000)
     into.put(_CLEANERS + "max_dirty_percent", 100 * figures.dirtiest_ratio)
-    if figures.looked_ms is not None:
-        into.put(_CLEANERS + "time_since_last_run_ms", now_ms - figures.looked_ms)
+    into.put(_CLEANERS + "time_since_last_run_ms", now_ms - figures.looked_ms)
     into.put(_CLEANERS + "uncleanable_partitions_count", len(uncleanable))
     into.put(_CLEANERS + "uncleanable_bytes", sum(hot.size_bytes for hot in uncleanable))
     into.put("kafka_utils_throttler_cleaner_io_total", sum(each.read + each.written for each in figures.done.values()))

@@ -122,7 +122,7 @@ class Cleaning:
         #: By log, and whether it is the bucket's part, whose cleaning failed: the steady time in ms of the next attempt.
         self._retries: dict[tuple[HotLog, bool], int] = {}
         self._due_ms = 0
-        self.figures = CleaningFigures()
+        self.figures = CleaningFigures(clock.steady_ms())
 
     @property
     def uncleanable(self) -> frozenset[HotLog]:

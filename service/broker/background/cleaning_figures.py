@@ -24,22 +24,24 @@ class CleanedBytes:
 
 @dataclass(slots=True)
 class LastCleaning:
-    """One pass: `buffer_share` is how much of `log.cleaner.dedupe.buffer.size` its keys took, 0 to 1."""
+    """One pass, or all 0 before the first: `buffer_share` is how much of `log.cleaner.dedupe.buffer.size` its keys took, 0 to
+    1."""
 
-    ms: int
-    counted: Cleaned
-    buffer_share: float
+    ms: int = 0
+    counted: Cleaned = field(default_factory=Cleaned)
+    buffer_share: float = 0.0
 
 
 @dataclass(slots=True)
 class CleaningFigures:
+    """`looked_ms` is the steady time of the last look at all logs, at first that of the node's start."""
+
+    looked_ms: int
     #: By tier, as the log names it.
     done: dict[str, CleanedBytes] = field(default_factory=lambda: {"local": CleanedBytes(), "bucket": CleanedBytes()})
-    last: LastCleaning | None = None
+    last: LastCleaning = field(default_factory=LastCleaning)
     dirtiest_ratio: float = 0.0
     overdue_ms: int = 0
-    #: The steady time in ms of the last look at all logs, None before the first.
-    looked_ms: int | None = None
 
     def look(self, now_ms: int) -> None:
         """All logs are looked at anew; `found` follows for each that has something to clean."""
