@@ -183,13 +183,12 @@ class Accumulator:
 
     def take_all(self) -> list[ProducerBatch]:
         """Removes and returns every batch, in flight or not."""
-        taken = []
-        for lane in self.lanes:
-            if lane.flying is not None:
-                taken.append(self.landed(lane))
-            while lane.queue:
-                taken.append(self._drop_first(lane))
-        return taken
+        flying = [self.landed(lane) for lane in self.lanes if lane.flying is not None]
+        return flying + self.take_queued()
+
+    def take_queued(self) -> list[ProducerBatch]:
+        """Removes and returns every batch that is not in flight."""
+        return [self._drop_first(lane) for lane in self.lanes for _ in range(len(lane.queue))]
 
     def _drop_first(self, lane: PartitionQueue) -> ProducerBatch:
         batch = lane.queue.popleft()

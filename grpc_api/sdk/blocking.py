@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -22,10 +21,19 @@ import grpc.aio
 from grpc_api.contract.cold import ColdManifest, ColdSegment
 from grpc_api.contract.log import SealedPartition
 from grpc_api.contract.topics import ConfigEntry, TopicDescription
-from grpc_api.sdk.client import DEFAULT_CONSUMER, DEFAULT_PRODUCER, DEFAULT_READER, SEAL_TIMEOUT_S, Client
+from grpc_api.sdk.client import (
+    DEFAULT_CONSUMER,
+    DEFAULT_PRODUCER,
+    DEFAULT_READER,
+    SEAL_TIMEOUT_S,
+    TRANSACTION_TIMEOUT_S,
+    Client,
+)
 from grpc_api.sdk.consumer import GroupConsumer
-from grpc_api.sdk.producer import ThreadedUse
+from grpc_api.sdk.producer import Producer, ThreadedUse
 from grpc_api.sdk.reader import Reader
+from grpc_api.sdk.record_handles import RecordHandle, RecordHandles
+from grpc_api.sdk.transactional import OngoingTransaction, TransactionalProducer
 from grpc_api.sdk.values import (
     ConsumerOptions,
     GroupInfo,
@@ -82,85 +90,15 @@ async def _within(work: Coroutine[Any, Any, Answer], timeout_s: float | None) ->
         return await work
 
 
-class _Handles:
-    """The handles of one producer. They share a condition, because a lock per record would cost more than sending it."""
-
-    def __init__(self) -> None:
-        self.condition = threading.Condition()
-        self.to_call: list[_Handle] = []
-
-    @contextmanager
-    def ending(self) -> Iterator[None]:
-        """Set results of handles inside this block. Callbacks run after it, without the condition held."""
-        with self.condition:
-            yield
-            self.condition.notify_all()
-            called, self.to_call = self.to_call, []
-        for handle in called:
-            handle.call_back()
-
-
-class _Handle(Future[Sent]):
-    """A record's future for threads. It works with `wait` and `as_completed`, but cannot be cancelled."""
-
-    _state = RUNNING
-    _result = None
-    _exception = None
-
-    def __init__(self, handles: _Handles) -> None:
-        # Replaces `Future.__init__`, which would create a condition; the other attributes are the class's.
-        self._handles = handles
-        self._condition = handles.condition
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Callable[[Future[Sent]], object]] = []
-
-    def set_result(self, result: Sent) -> None:
-        """With the condition held."""
-        self._result = result
-        self._state = FINISHED
-        for waiter in self._waiters:
-            waiter.add_result(self)
-        if self._done_callbacks:
-            self._handles.to_call.append(self)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """With the condition held."""
-        self._exception = exception
-        self._state = FINISHED
-        for waiter in self._waiters:
-            waiter.add_exception(self)
-        if self._done_callbacks:
-            self._handles.to_call.append(self)
-
-    def done(self) -> bool:
-        return self._state == FINISHED
-
-    def result(self, timeout: float | None = None) -> Sent:
-        self._wait(timeout)
-        return super().result(0)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._wait(timeout)
-        return super().exception(0)
-
-    def call_back(self) -> None:
-        self._invoke_callbacks()  # type: ignore[attr-defined]
-
-    def _wait(self, timeout: float | None) -> None:
-        """Waits until this record is done. Other records' results wake it too, which `Future` would take for a timeout."""
-        with self._condition:
-            self._condition.wait_for(self.done, timeout)
-
-
 class BlockingProducer:
-    """Made by `BlockingClient.producer`."""
+    """Made by `BlockingClient.producer`. `opening` makes the producer of the loop."""
 
-    def __init__(self, loop: _Loop, client: Client, options: ProducerOptions) -> None:
+    def __init__(self, loop: _Loop, opening: Callable[[ThreadedUse], Producer]) -> None:
         self._loop = loop
         self._room = threading.Condition()
-        handles = _Handles()
-        threads = ThreadedUse(partial(_Handle, handles), handles.ending, self._has_room)
-        self._producer = loop.run(_now(client.open_producer, options, threads))
+        handles = RecordHandles()
+        threads = ThreadedUse(partial(RecordHandle, handles), handles.ending, self._has_room)
+        self._producer = loop.run(_now(opening, threads))
 
     def send(
         self,
@@ -194,6 +132,69 @@ class BlockingProducer:
     def flush(self) -> None:
         """Returns once every record sent so far is acknowledged or has failed."""
         self._loop.run(self._producer.flush())
+
+    def _close(self) -> None:
+        self._loop.run(self._producer.close())
+
+
+class BlockingTransaction:
+    """Made by `BlockingTransactionalProducer.transaction`; over at the end of its block."""
+
+    def __init__(self, loop: _Loop, records: BlockingProducer, opened: OngoingTransaction) -> None:
+        self._loop = loop
+        self._records = records
+        self._opened = opened
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Future[Sent]:
+        """As `BlockingProducer.send`. Readers of committed records see the record once the transaction is committed."""
+        self._opened.check()
+        return self._records.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+
+    def send_offsets(
+        self, group: str | BlockingGroupConsumer, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Commits a group's offsets with the transaction, as of the asyncio client."""
+        member = group if isinstance(group, str) else group._consumer
+        self._loop.run(self._opened.send_offsets(member, offsets))
+
+
+class BlockingTransactionalProducer:
+    """Made by `BlockingClient.transactional_producer`. One transaction at a time."""
+
+    def __init__(self, loop: _Loop, opening: Callable[[ThreadedUse], TransactionalProducer]) -> None:
+        self._loop = loop
+        self._records = BlockingProducer(loop, self._opened(opening))
+
+    def _opened(self, opening: Callable[[ThreadedUse], TransactionalProducer]) -> Callable[[ThreadedUse], Producer]:
+        def opened(threads: ThreadedUse) -> Producer:
+            self._producer = opening(threads)
+            return self._producer.records
+
+        return opened
+
+    @contextmanager
+    def transaction(self) -> Iterator[BlockingTransaction]:
+        """A transaction for the block: committed at its end, aborted if it ends by an exception, as of the asyncio client."""
+        block = self._producer.transaction()
+        opened = self._loop.run(block.__aenter__())
+        try:
+            yield BlockingTransaction(self._loop, self._records, opened)
+        except BaseException as error:
+            self._loop.run(block.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self._loop.run(block.__aexit__(None, None, None))
+
+    def _start(self) -> None:
+        self._loop.run(self._producer.start())
 
     def _close(self) -> None:
         self._loop.run(self._producer.close())
@@ -311,8 +312,25 @@ class BlockingClient:
     @contextmanager
     def producer(self, options: ProducerOptions = DEFAULT_PRODUCER) -> Iterator[BlockingProducer]:
         """A producer for the block, which ends once every record is acknowledged or has failed."""
-        producer = BlockingProducer(self._loop, self._client, options)
+        producer = BlockingProducer(self._loop, partial(self._client.open_producer, options))
         try:
+            yield producer
+        finally:
+            producer._close()
+
+    @contextmanager
+    def transactional_producer(
+        self,
+        transactional_id: str,
+        options: ProducerOptions = DEFAULT_PRODUCER,
+        *,
+        timeout_s: float = TRANSACTION_TIMEOUT_S,
+    ) -> Iterator[BlockingTransactionalProducer]:
+        """A producer of transactions for the block, as of the asyncio client. One thread at a time begins and ends them."""
+        opening = partial(self._client.open_transactional_producer, transactional_id, options, timeout_s)
+        producer = BlockingTransactionalProducer(self._loop, opening)
+        try:
+            producer._start()
             yield producer
         finally:
             producer._close()

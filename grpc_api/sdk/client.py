@@ -35,6 +35,7 @@ from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.group_admin import GroupAdmin
 from grpc_api.sdk.producer import Producer, ThreadedUse
 from grpc_api.sdk.reader import Reader
+from grpc_api.sdk.transactional import TransactionalProducer
 from grpc_api.sdk.values import (
     ConsumerOptions,
     GroupInfo,
@@ -52,6 +53,8 @@ DEFAULT_PRODUCER = ProducerOptions()
 DEFAULT_READER = ReaderOptions()
 DEFAULT_CONSUMER = ConsumerOptions()
 SEAL_TIMEOUT_S = 60.0
+#: As in Kafka's clients.
+TRANSACTION_TIMEOUT_S = 60.0
 
 
 class Client:
@@ -89,6 +92,31 @@ class Client:
             yield producer
         finally:
             await producer.close()
+
+    @asynccontextmanager
+    async def transactional_producer(
+        self,
+        transactional_id: str,
+        options: ProducerOptions = DEFAULT_PRODUCER,
+        *,
+        timeout_s: float = TRANSACTION_TIMEOUT_S,
+    ) -> AsyncIterator[TransactionalProducer]:
+        """A producer of transactions for the block. It aborts what an earlier producer of this transactional id left open, and
+        fences it. The node aborts a transaction that is open for more than `timeout_s`."""
+        producer = self.open_transactional_producer(transactional_id, options, timeout_s)
+        try:
+            await producer.start()
+            yield producer
+        finally:
+            await producer.close()
+
+    def open_transactional_producer(
+        self, transactional_id: str, options: ProducerOptions, timeout_s: float, threads: ThreadedUse | None = None
+    ) -> TransactionalProducer:
+        """A producer that its caller starts and closes."""
+        return TransactionalProducer(
+            self._node, self._core, transactional_id, options, timeout_s=timeout_s, threads=threads
+        )
 
     def open_producer(self, options: ProducerOptions, threads: ThreadedUse | None = None) -> Producer:
         """A producer that its caller closes."""

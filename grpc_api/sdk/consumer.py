@@ -20,7 +20,7 @@ from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.checking import checked_offsets
 from grpc_api.sdk.handover import Handover
-from grpc_api.sdk.membership import Membership
+from grpc_api.sdk.membership import MemberIdentity, Membership
 from grpc_api.sdk.patience import Patience
 from grpc_api.sdk.reader import Reader
 from grpc_api.sdk.values import ConsumerOptions, Message
@@ -98,6 +98,17 @@ class GroupConsumer:
         if offsets:
             await self._membership.commit(offsets)
             self._committed = {**self._committed, **offsets}
+
+    def taken(self) -> tuple[MemberIdentity, Mapping[TopicPartition, int]]:
+        """As whom, and from where on, a transaction commits that all records taken so far are processed. InvalidRequest if this
+        consumer commits by itself."""
+        if self._options.auto_commit_s is not None:
+            raise InvalidRequest(
+                "this consumer commits by itself, whatever becomes of the transaction: set auto_commit_s=None"
+            )
+        identity = self._membership.identity
+        self.handover.processed()
+        return identity, self.position
 
     # --- asking for records -------------------------------------------------------------------------------------------
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from typing import NamedTuple
 
 from grpc_api.channel import NodeChannel
 from grpc_api.contract.caller import Caller
@@ -75,6 +76,15 @@ AFTER: Mapping[type[LogError], Next] = {
     IllegalGeneration: Next.LOSE,
     UnknownMemberId: Next.BEGIN,
 }
+
+
+class MemberIdentity(NamedTuple):
+    """As whom a member commits."""
+
+    group: str
+    generation: int
+    member_id: str
+    instance_id: str | None
 
 
 class Membership:
@@ -249,16 +259,19 @@ class Membership:
         self._unsubscribe()
 
     # --- offsets ------------------------------------------------------------------------------------------------------
-    async def commit(self, offsets: Mapping[TopicPartition, int], *, retry: bool = True) -> None:
-        """Commits as a member. Raises the first partition's error: after IllegalGeneration or UnknownMemberId the partitions
-        are another member's."""
+    @property
+    def identity(self) -> MemberIdentity:
+        """IllegalGeneration if it is no member."""
         if not self.is_member:
             raise IllegalGeneration(
                 f"this consumer is no longer a member of group {self._group}: its partitions belong to other members"
             )
-        request = OffsetCommit(
-            self._group, self._generation, self._member_id, self._options.instance_id, topic_commits(offsets)
-        )
+        return MemberIdentity(self._group, self._generation, self._member_id, self._options.instance_id)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int], *, retry: bool = True) -> None:
+        """Commits as a member. Raises the first partition's error: after IllegalGeneration or UnknownMemberId the partitions
+        are another member's."""
+        request = OffsetCommit(*self.identity, topic_commits(offsets))
         patience = Patience(self._node, self._options.retry_s if retry else 0.0)
         while True:
             try:

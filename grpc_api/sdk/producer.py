@@ -22,6 +22,7 @@ import grpc.aio
 
 from grpc_api.channel import NodeChannel
 from grpc_api.contract.log import Appended
+from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION
 from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import error_of_call, retriable
 from grpc_api.messages.log import result_of
@@ -66,6 +67,14 @@ class ThreadedUse(NamedTuple):
     has_room: Callable[[], None]
 
 
+class Transactional(NamedTuple):
+    """A transactional producer's id, and whom it tells that records are being sent, and that one has failed."""
+
+    id: str
+    sending: Callable[[], None]
+    failed: Callable[[Exception], None]
+
+
 class Producer:
     """Made by `Client.producer`. Use it only on the loop where it was made, except `put` with `threads`."""
 
@@ -75,7 +84,9 @@ class Producer:
         topics: RemoteTopics,
         options: ProducerOptions,
         threads: ThreadedUse | None = None,
+        transactional: Transactional | None = None,
     ) -> None:
+        self._transactional = transactional
         self._stub: Any = LogStub(node.channel)
         self._address = node.address
         self._topics = topics
@@ -177,6 +188,21 @@ class Producer:
         finally:
             self._accumulator.flushing -= 1
 
+    def begin(self, identity: tuple[int, int]) -> None:
+        """What is sent from now on bears this identity. Nothing may be held: of a transactional producer, between two
+        transactions."""
+        self._identity = identity
+        self._begin_sequences()
+
+    async def drop(self, error: LogError) -> None:
+        """Fails the records that are not under way; returns once the others are acknowledged or have failed."""
+        with self._accumulator.lock:
+            batches = self._accumulator.take_queued()
+        for batch in batches:
+            self._fail(batch, error)
+        self._tell()
+        await self.flush()
+
     async def close(self) -> None:
         """Flushes, then ends the producer."""
         if not self._closed:
@@ -234,7 +260,7 @@ class Producer:
             if retriable(error):
                 lane.resume_at, batch.reason = now, str(error)
             else:
-                self._forget = True
+                self._lose_identity()
                 self._fail(self._landed(lane), error)
         if not retriable(error):
             self._token = b""
@@ -268,19 +294,29 @@ class Producer:
             self._asked.clear()
 
     async def _open(self, call: Any) -> pb.Opened:
-        opening = pb.Open(idempotent=self._options.idempotent, token=self._token)
+        own_identity = self._options.idempotent and self._transactional is None
+        opening = pb.Open(idempotent=own_identity, token=self._token)
         await call.write(pb.ProduceStreamRequest(open=opening))
         response: pb.ProduceStreamResponse = await call.read()
         return response.opened
 
     def _begin(self, opened: pb.Opened) -> None:
+        if self._transactional is not None:
+            return
         identity = (opened.producer_id, opened.producer_epoch)
         if identity != self._identity:
             self._forget = False
-            with self._accumulator.lock:
-                for lane in self._accumulator.lanes:
-                    lane.sequence = 0
+            self._begin_sequences()
         self._identity, self._token = identity, opened.token
+
+    def _begin_sequences(self) -> None:
+        with self._accumulator.lock:
+            for lane in self._accumulator.lanes:
+                lane.sequence = 0
+
+    def _lose_identity(self) -> None:
+        """The next stream has another one. A transactional producer's changes with its transactions."""
+        self._forget = self._transactional is None
 
     async def _write(self, call: Any, reader: asyncio.Future[None]) -> None:
         sequence = 0
@@ -348,15 +384,20 @@ class Producer:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=lane.sequence if self._options.idempotent else -1,
+            transactional=self._transactional is not None,
         )
 
     def _request(self, group: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> pb.ProduceRequest:
+        if self._transactional is not None:
+            self._transactional.sending()
         return pb.ProduceRequest(
             appends=[
                 pb.Append(topic=batch.partition.topic, partition=batch.partition.partition, batch=batch.encoded)
                 for _, batch in group
             ],
             acks=pb.ACKS_ALL if self._options.acks is Acks.ALL else pb.ACKS_LEADER,
+            transactional_id=None if self._transactional is None else self._transactional.id,
+            transaction_version=0 if self._transactional is None else EPOCH_PER_TRANSACTION,
         )
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -388,7 +429,8 @@ class Producer:
         elif isinstance(result, RecordTooLarge):
             self._too_large(lane, batch, result)
         else:
-            self._forget = self._forget or isinstance(result, _FORGOTTEN)
+            if isinstance(result, _FORGOTTEN):
+                self._lose_identity()
             self._fail(self._landed(lane), result)
 
     def _too_large(self, lane: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
@@ -402,6 +444,8 @@ class Producer:
             self._tell()
 
     def _fail(self, batch: ProducerBatch, error: Exception) -> None:
+        if self._transactional is not None:
+            self._transactional.failed(error)
         with self._ending():
             batch.fail(error)
 
@@ -413,7 +457,8 @@ class Producer:
         with self._accumulator.lock:
             expired = self._accumulator.take_expired(now)
         for batch, flew in expired:
-            self._forget = self._forget or (flew and self._options.idempotent)
+            if flew and self._options.idempotent:
+                self._lose_identity()
             known = "the records may or may not be there" if flew else "the records were not sent"
             why = f"; {batch.reason}" if batch.reason else ""
             late = f"not acknowledged within {self._options.delivery_timeout_s} s"

@@ -20,10 +20,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
+from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.answers import Release
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.replay import Marker, replay
@@ -86,13 +87,6 @@ class CoordinatorLog(Protocol):
         """All of the log in pieces of whole batches. LogError if it cannot be read."""
 
 
-class TransactionalProducer(NamedTuple):
-    """The producer in whose transaction an outcome's records are written."""
-
-    id: int
-    epoch: int
-
-
 class ShardState(Enum):
     LOADING = "loading"
     ACTIVE = "active"
@@ -150,7 +144,7 @@ class ShardHost(Generic[State]):
         self._resumes_s = 0.0
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    def ask(self, event: object, caller: Caller, producer: TransactionalProducer | None = None) -> asyncio.Future[Any]:
+    def ask(self, event: object, caller: Caller, producer: ProducerIdAndEpoch | None = None) -> asyncio.Future[Any]:
         """Decides `event` and returns its answer once it may be known. CoordinatorLoading, CoordinatorNotAvailable or
         NotCoordinator, raised or in the future, if it was not decided or may not have been written."""
         self._check()
@@ -223,7 +217,7 @@ class ShardHost(Generic[State]):
         if self.state is ShardState.ACTIVE:
             self._write()
 
-    def _write(self, producer: TransactionalProducer | None = None) -> None:
+    def _write(self, producer: ProducerIdAndEpoch | None = None) -> None:
         records, self._records = self._records, []
         through = self._shard.written - len(records)
         for some in _batches(records, self._log.max_batch_bytes):
@@ -232,7 +226,7 @@ class ShardHost(Generic[State]):
             through += len(some)
             self._append(self._encoded(some, producer), through)
 
-    def _encoded(self, records: list[CoordinatorRecord], producer: TransactionalProducer | None) -> bytes:
+    def _encoded(self, records: list[CoordinatorRecord], producer: ProducerIdAndEpoch | None) -> bytes:
         now_ms, writer = self._clock.unix_ms(), RecordWriter()
         for key, value in records:
             writer.append(key, value, NO_HEADERS, now_ms)

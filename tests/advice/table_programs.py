@@ -213,7 +213,25 @@ GROUP_COMMAND_ROWS = (
 
 _TXN = "tests/service/cli/client/test_txn.py::test_"
 
+_TRANSACTIONAL = SDK + "test_transactional.py::test_"
+
 TRANSACTION_ROWS = (
+    row(
+        "set auto_commit_s=None",
+        _TRANSACTIONAL + "wrong_use_is_explained",
+        _TRANSACTIONAL + "a_copy_loop_copies_each_record_once",
+    ),
+    row(
+        "leave idempotent=False out",
+        _TRANSACTIONAL + "wrong_use_is_explained",
+        _TRANSACTIONAL + "records_of_a_block_are_read_once_it_is_committed",
+    ),
+    row("make another producer to go on", _TRANSACTIONAL + "a_producer_that_was_fenced_learns_it_and_commits_nothing"),
+    row(
+        "begin another with `transaction",
+        _TRANSACTIONAL + "wrong_use_is_explained",
+        _TRANSACTIONAL + "records_of_a_block_are_read_once_it_is_committed",
+    ),
     row(
         "take both from InitProducer",
         SERVICERS + "test_transactions.py::test_a_producer_that_kafka_cannot_name_is_refused",

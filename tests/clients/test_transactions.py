@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.cold import ColdBucket
 from grpc_api.sdk.values import ReaderOptions
+from storage_tiers.errors import ProducerFenced
 from tests.clients.test_groups import consumer, read
 from tests.support.clients import create
 from tests.support.node import Node
@@ -214,3 +215,25 @@ def test_the_sdk_and_the_bucket_show_committed_records_alone(tmp_path: Path) -> 
             client.seal("t")
         with ColdBucket.open(node.store) as bucket:
             assert sorted(each.value or b"" for each in bucket.read("t")) == everything[:5]
+
+
+def test_producers_of_the_sdk_and_of_kafka_fence_each_other(node: Node, topic: str) -> None:
+    """And readers of both see what both have committed."""
+    first = transactional(node, topic)
+    first.begin_transaction()
+    first.produce(topic, "lost", partition=0)
+    assert first.flush(SECONDS) == 0
+    with BlockingClient.connect(node.grpc) as client, client.transactional_producer(topic) as producer:
+        with producer.transaction() as transaction:
+            for value in (b"a", b"b", b"c"):
+                transaction.send(topic, value, partition=1)
+        with pytest.raises(KafkaException) as fenced:
+            first.commit_transaction(SECONDS)
+        assert fenced.value.args[0].fatal()
+        second = transactional(node, topic)
+        with pytest.raises(ProducerFenced, match="another producer"), producer.transaction() as transaction:
+            transaction.send(topic, b"late", partition=1)
+        transact(second, topic, "d", "e")
+        assert found(node, topic, 5) == ["a", "b", "c", "d", "e"]
+        with client.reader(topic) as committed:
+            assert sorted(next(committed).value or b"" for _ in range(5)) == [b"a", b"b", b"c", b"d", b"e"]

@@ -11,6 +11,7 @@ import pytest
 
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.values import ConsumerOptions, Message, ProducerOptions, ReaderOptions
+from storage_tiers.types import TopicPartition
 from tests.support.node import Node
 
 ROUNDS = 2
@@ -106,3 +107,26 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("restart", [crash, stop_cleanly])
+def test_a_transaction_is_committed_once_over_a_restart(tmp_path: Path, restart: Callable[[Node], None]) -> None:
+    """A node that is away in the middle of transactions takes none of their records and doubles none."""
+    with Node(tmp_path) as node, BlockingClient.connect(node.grpc) as client:
+        client.create_topic("t", partitions=2)
+        with client.transactional_producer("x") as producer:
+            for round_ in range(2 * ROUNDS):
+                with producer.transaction() as transaction:
+                    for n in range(100):
+                        transaction.send("t", b"%d" % (100 * round_ + n), partition=n % 2)
+                        if n == 50 and round_ % 2:
+                            restart(node)
+                    transaction.send_offsets("g", {TopicPartition("t", 0): round_})
+        end = time.monotonic() + 60
+        while client.group_offsets("g") != {TopicPartition("t", 0): 2 * ROUNDS - 1}:
+            assert time.monotonic() < end
+        with client.reader("t") as reader:
+            found = [next(reader) for _ in range(200 * ROUNDS)]
+        for partition in (0, 1):
+            numbers = [int(each.value or b"") for each in found if each.partition == partition]
+            assert numbers == list(range(partition, 200 * ROUNDS, 2))

@@ -40,9 +40,10 @@ from grpc_api.contract.groups import (
     TopicPartitionIndexes,
     TxnOffsetCommit,
 )
+from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.broker.api.listing import listed
 from service.coordination.groups.shard import GroupEvent, GroupShard
-from service.coordination.runtime import CoordinatorRuntime, ShardHost, TransactionalProducer
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers.errors import InvalidGroupId, LogError, NotCoordinator, UnknownTopicId, UnknownTopicOrPartition
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicId, TopicPartition
@@ -117,11 +118,11 @@ class GroupService:
         if request.group:  # else refused below
             at = self._host(request.group).partition
             await self._transactional.enter(at, request)
-        producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         return await self._commit(request, caller, producer)
 
     def _commit(
-        self, request: OffsetCommit | TxnOffsetCommit, caller: Caller, producer: TransactionalProducer | None = None
+        self, request: OffsetCommit | TxnOffsetCommit, caller: Caller, producer: ProducerIdAndEpoch | None = None
     ) -> asyncio.Future[OffsetsCommitted]:
         known, refusals = self._resolved(request.topics)
         if not known:  # as in Kafka no group is made for it
@@ -178,7 +179,7 @@ class GroupService:
         return self._runtime.host(partition)
 
     def _ask(
-        self, event: GroupEvent, caller: Caller, producer: TransactionalProducer | None = None
+        self, event: GroupEvent, caller: Caller, producer: ProducerIdAndEpoch | None = None
     ) -> asyncio.Future[Any]:
         if not event.group and isinstance(event, _NAMED):  # as in Kafka, before the coordinator is looked for
             return _refused(InvalidGroupId("the group id is empty; set group.id"))

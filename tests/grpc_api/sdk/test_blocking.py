@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from datetime import UTC, datetime
@@ -15,14 +16,16 @@ from typing import Any
 import pytest
 
 from grpc_api.sdk.blocking import BlockingClient
-from grpc_api.sdk.values import ProducerOptions, ReaderOptions
+from grpc_api.sdk.values import ConsumerOptions, ProducerOptions, ReaderOptions
 from storage_tiers.errors import (
     InvalidRecord,
     InvalidRequest,
     LeaderNotAvailable,
     LogError,
+    ProducerFenced,
     UnknownTopicOrPartition,
 )
+from storage_tiers.types import TopicPartition
 from tests.grpc_api.support import served
 
 UNTIL_END = ReaderOptions(until_end=True)
@@ -64,6 +67,57 @@ def test_sent_records_are_read(client: BlockingClient) -> None:
         found = list(reader)
     assert sorted(int(message.value or b"") for message in found) == list(range(2000))
     assert client.offsets("t", "latest") == reader.position
+
+
+def test_transactions_are_committed_or_aborted_as_their_blocks_end(client: BlockingClient) -> None:
+    client.create_topic("t")
+    client.create_topic("source")
+    with client.transactional_producer("x") as producer:
+        with producer.transaction() as transaction:
+            sent = [transaction.send("t", b"%d" % number) for number in range(100)]
+            transaction.send_offsets("g", {TopicPartition("source", 0): 5})
+        assert [each.result().offset for each in sent] == list(range(100))
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+            transaction.send("t", b"lost").result()
+            raise ZeroDivisionError
+        with pytest.raises(InvalidRequest, match="begin another"):
+            transaction.send("t", b"late")
+        with pytest.raises(KeyboardInterrupt), producer.transaction() as transaction:
+            transaction.send("t", b"lost").result()
+            raise KeyboardInterrupt
+        with pytest.raises(ProducerFenced, match="another producer"), producer.transaction() as transaction:
+            transaction.send("t", b"lost").result()
+            with client.transactional_producer("x") as newer, newer.transaction() as other:
+                other.send("t", b"last")
+    end = time.monotonic() + 20
+    while client.group_offsets("g") != {TopicPartition("source", 0): 5}:
+        assert time.monotonic() < end
+    found: list[bytes | None] = []
+    while b"last" not in found:
+        assert time.monotonic() < end
+        with client.reader("t", options=UNTIL_END) as reader:
+            found = [message.value for message in reader]
+    assert found == [*(b"%d" % number for number in range(100)), b"last"]
+
+
+def test_a_copy_loop_copies_each_record_once(client: BlockingClient) -> None:
+    client.create_topic("source")
+    client.create_topic("t")
+    with client.producer() as plain:
+        for number in range(30):
+            plain.send("source", b"%02d" % number)
+    by_hand = ConsumerOptions(auto_commit_s=None)
+    with client.consumer("g", ["source"], by_hand) as consumer, client.transactional_producer("x") as producer:
+        copied = 0
+        while copied < 30:
+            messages = consumer.take(7)
+            with producer.transaction() as transaction:
+                for message in messages:
+                    transaction.send("t", message.value)
+                transaction.send_offsets(consumer)
+            copied += len(messages)
+    with client.reader("t") as copies:
+        assert [next(copies).value for _ in range(30)] == [b"%02d" % number for number in range(30)]
 
 
 def test_threads_share_a_producer(client: BlockingClient) -> None:

@@ -11,7 +11,7 @@ import pytest
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.log import Appended
-from grpc_api.contract.transactions import ProducerTransaction
+from grpc_api.contract.transactions import ProducerIdAndEpoch, ProducerTransaction
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
@@ -20,7 +20,6 @@ from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,
     ShardState,
-    TransactionalProducer,
     _batches,
 )
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -42,7 +41,7 @@ from tests.service.broker.support import until
 from tests.support.clock import SeededRng
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
-PRODUCER = TransactionalProducer(7, 3)
+PRODUCER = ProducerIdAndEpoch(7, 3)
 
 
 class MemoryLog:
