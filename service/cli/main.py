@@ -15,6 +15,7 @@ from service.cli.client.cluster import cluster
 from service.cli.client.configs import configs
 from service.cli.client.consume import consume
 from service.cli.client.group import group
+from service.cli.client.perf import perf
 from service.cli.client.produce import produce
 from service.cli.client.topic import topic
 from service.cli.client.txn import txn
@@ -43,6 +44,7 @@ app.add_typer(group, name="group")
 app.add_typer(txn, name="txn")
 app.command()(produce)
 app.command()(consume)
+app.add_typer(perf, name="perf")
 app.add_typer(log, name="log")
 app.add_typer(cold, name="cold")
 app.command()(fsck)

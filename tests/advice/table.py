@@ -15,7 +15,14 @@ from __future__ import annotations
 from tests.advice.rows import BROKER, FAULTS, GATEWAY, REQUESTS, SDK, SERVICERS, TIER, row
 from tests.advice.table_coordination import COORDINATION_ROWS
 from tests.advice.table_keeping import DIRECTORY_ROWS, STORE_ROWS
-from tests.advice.table_programs import GROUP_COMMAND_ROWS, REQUEST_ROWS, SPARK_ROWS, TRANSACTION_ROWS, WORD_ROWS
+from tests.advice.table_programs import (
+    GROUP_COMMAND_ROWS,
+    PERF_COMMAND_ROWS,
+    REQUEST_ROWS,
+    SPARK_ROWS,
+    TRANSACTION_ROWS,
+    WORD_ROWS,
+)
 
 ROWS = (
     *COORDINATION_ROWS,
@@ -24,6 +31,7 @@ ROWS = (
     *REQUEST_ROWS,
     *GROUP_COMMAND_ROWS,
     *TRANSACTION_ROWS,
+    *PERF_COMMAND_ROWS,
     *WORD_ROWS,
     *SPARK_ROWS,
 )

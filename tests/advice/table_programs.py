@@ -245,3 +245,10 @@ TRANSACTION_ROWS = (
         _TXN + "a_hanging_transaction_is_found_and_ended",
     ),
 )
+
+_PERF = "tests/service/cli/client/test_perf.py::test_"
+
+PERF_COMMAND_ROWS = (
+    row("transactions need all; leave it out", _PERF + "wrong_words_are_refused"),
+    row("give --timeout more, or --records less", _PERF + "too_few_records_are_a_failure_with_figures"),
+)

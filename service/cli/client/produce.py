@@ -92,11 +92,7 @@ class Deliveries:
     def say_silence(self) -> None:
         """Prints one line per silence, because librdkafka retries without a word."""
         if self.quiet.due():
-            report(
-                f"the node has acknowledged nothing for {silence.SILENCE_S:g} s; retrying for up to "
-                f"{DELIVERY_TIMEOUT_MS // 1000} s. Its log and /readyz give the reason; it may be out of disk space, "
-                "or recovering"
-            )
+            report_unacknowledged()
 
     def note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -110,6 +106,14 @@ class Deliveries:
             place = topic, partition
             self.first[place] = min(offset, self.first.get(place, offset))
             self.last[place] = max(offset, self.last.get(place, offset))
+
+
+def report_unacknowledged() -> None:
+    report(
+        f"the node has acknowledged nothing for {silence.SILENCE_S:g} s; retrying for up to "
+        f"{DELIVERY_TIMEOUT_MS // 1000} s. Its log and /readyz give the reason; it may be out of disk space, "
+        "or recovering"
+    )
 
 
 def produce(
@@ -151,7 +155,7 @@ def produce(
     headers = [(key, value.encode()) for key, value in pairs(header, "--header").items()]
     read = _reader(topic, partition, headers, key_separator, as_json=as_json)
     require_reachable(bootstrap)
-    producer = Producer(_config(bootstrap, compression, acks))
+    producer = Producer(producer_config(bootstrap, compression, acks))
     deliveries = Deliveries()
     try:
         with _opened(file) as stream, _shown(file, progress) as advance:
@@ -198,7 +202,7 @@ def _check(topic: str | None, key_separator: str | None, *, as_json: bool) -> No
         raise typer.BadParameter("name the topic, or give --json with lines that name it", param_hint="TOPIC")
 
 
-def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dict[str, Any]:
+def producer_config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dict[str, Any]:
     return {
         **client_config(bootstrap),
         "compression.type": compression.value,

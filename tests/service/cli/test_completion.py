@@ -54,6 +54,8 @@ def offered(line: str, **environment: str) -> list[str]:
         "tidelog topic delete-records -b {kafka} fl",
         "tidelog topic seal -b {kafka} fl",
         "tidelog configs describe -b {kafka} --topic fl",
+        "tidelog perf produce -b {kafka} fl",
+        "tidelog perf consume -b {kafka} fl",
     ],
 )
 def test_topics(node: Node, line: str) -> None:
@@ -65,6 +67,7 @@ def test_groups(node: Node) -> None:
         words = ["group", "reset-offsets", group, "--topic", "orders", "--to", "end", "--execute", "-b", node.kafka]
         assert CliRunner().invoke(app, words).exit_code == 0
     assert offered(f"tidelog group describe -b {node.kafka} bi") == ["billing", "bills"]
+    assert offered(f"tidelog perf consume orders -b {node.kafka} --group bi") == ["billing", "bills"]
 
 
 def test_the_node_is_found_as_by_other_commands(node: Node, alone: Path) -> None:
