@@ -201,9 +201,8 @@ class Tiering:
         if partition in self.lineage or not partition.leads:
             return []
         hot, tier = partition.log.hot, partition.log.tier
-        settings = hot.settings
+        settings, segments = hot.settings, hot.segments()
         limits = LocalLimits(settings.local_retention_ms, settings.local_retention_bytes)
-        segments = hot.segments()
         known = tier is not None and self._is_open and self.is_tiered(partition) and partition in self._compared
         doomed = plan_eviction(
             segments,
@@ -237,8 +236,7 @@ class Tiering:
     async def _in_turn(self, partition: Partition) -> bool:
         """Offloads the next segment. False once there is none and the manifest hides all records deleted here."""
         async with self._slots:
-            offload = self._next_offload(partition)
-            if offload is not None:
+            if (offload := self._next_offload(partition)) is not None:
                 await self._offload_segment(partition, offload)
                 return True
             await self._hide_deleted(partition)
@@ -311,6 +309,8 @@ class Tiering:
             )
         snapshot = await self._producers(hot, source.end_offset)
         # Segments may have been exchanged meanwhile; from here to the extension they are not.
+        if all(segment.end != offload.end for segment in hot.segments()):
+            return  # one that reaches further has taken their place: it is planned in the next turn
         source = hot.reader.offload_source(offload.start, offload.end) or source
         job = ExtendJob(
             path=source.path,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from service.broker.background.cleaning import _ALL, CleanerSettings, Cleaning
+from service.broker.background.tiering import Tiering
 from service.broker.partition.partition import Partition
 from service.fsck.bucket import FsckScope
 from service.fsck.bucket import check_bucket as fsck
@@ -189,6 +191,38 @@ async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
     cold = cleaning(node)._cold
     assert cold is not None
     return await cold.plan(led(node), now_ms, CleaningLimits(0, 1000, 1.0))
+
+
+async def test_a_segment_that_was_merged_while_it_was_about_to_be_offloaded_is_planned_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own end is within another segment now, whose batches before that end may end earlier."""
+    memory = MemoryStore(SystemClock())
+    async with running(tmp_path / "data", FaultyStore(memory), broker={"log.cleaner.enable": "false"}) as node:
+        await node.create("t", configs=COMPACTED)
+        settings = led(node).log.hot.settings
+        led(node).log.hot.reconfigure(replace(settings, remote_copy_disable=True))
+        for number in range(3):
+            await put(node, (f"kept {number}", ""))
+            await put(node, ("a", f"{number}"))
+            await closed(node)
+        producers = Tiering._producers
+
+        async def exchanged_meanwhile(self: Tiering, *arguments: Any) -> str:
+            monkeypatch.undo()
+            due = cleaning(node)._local(led(node))
+            assert due is not None
+            await cleaning(node)._try(due, CleanerSettings(True, 1, 1 << 20, 0.5, 1e12))
+            return await producers(self, *arguments)
+
+        monkeypatch.setattr(Tiering, "_producers", exchanged_meanwhile)
+        led(node).log.hot.reconfigure(settings)
+        await node.seal("t")
+        manifest = await manifest_of(led(node))
+        await cleaning(node)._process.end()
+    assert Tiering._producers is producers, "the exchange was made"
+    assert [(segment.base, segment.end) for segment in manifest.segments] == [(0, 6)]
+    assert fsck(memory.blocking(), FsckScope(), now_ms=SystemClock().unix_ms()).findings == []
 
 
 async def test_a_rewritten_segment_is_of_no_newer_leader_epoch_than_its_manifest(tmp_path: Path) -> None:
