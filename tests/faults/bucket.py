@@ -14,7 +14,7 @@ from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_blocking_store
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.records.decoder import decode as decode_records
-from tests.faults.history import Content, Seen
+from tests.history.passes import Content, Seen
 
 
 @contextmanager

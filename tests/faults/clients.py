@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.faults.history import Ack, Content, History, Pass, Seen, Send
+from tests.history.passes import Ack, Content, History, Pass, Seen, Send
 from tests.support.node import Node
 
 #: Rolls and offloads small segments soon, keeps no local copy of what the bucket holds, and never deletes.

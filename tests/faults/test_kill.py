@@ -19,8 +19,8 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.faults.clients import Load, create_topic, local_bytes, read_everything, seal, until
-from tests.faults.history import History, violations
 from tests.faults.processes import kill_broker, kill_node, kill_tier
+from tests.history.passes import History, violations
 from tests.support.node import Node
 from tests.support.s3_servers import BUCKET, S3Server
 

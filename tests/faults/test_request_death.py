@@ -29,9 +29,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.faults import bucket
 from tests.faults.clients import TIERED, WAIT_S, Load, seal, until
-from tests.faults.history import History
 from tests.faults.processes import kill_node, kill_tier
 from tests.faults.world import HOUR_MS, SWEEPING, a_world
+from tests.history.passes import History
 from tests.support.node import Node, NodeFailed
 from tests.support.s3_proxy import Action, Answer, DropConnection, Forward, Request, S3Proxy
 from tests.support.s3_servers import BUCKET, S3Server

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.clients import TIERED, Load, create_topic, local_bytes, read_everything, seal, until
-from tests.faults.history import History
+from tests.history.passes import History
 from tests.support.node import Node
 
 TOPIC = "twice"

@@ -11,7 +11,7 @@ from pathlib import Path
 from storage_tiers.records.decoder import decode
 from tests.faults import bucket, single_requests
 from tests.faults.clients import WAIT_S, Load, create_topic, local_bytes, read_everything, seal, until
-from tests.faults.history import Content, History, violations
+from tests.history.passes import Content, History, violations
 from tests.support.node import Node
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_servers import BUCKET, S3Server

@@ -1,4 +1,5 @@
-"""What clients saw of a log, and a pure judge of it: was anything lost, changed, repeated, reordered or made up?
+"""What clients saw of a log without transactions, and a pure judge of it: was anything lost, changed, repeated, reordered or
+made up, byte for byte? (`anomalies.py` judges transactions, and readers that do not begin at the beginning.)
 
 A record's identity is its key, which no two sends share. `Send` is what a producer handed over, `Ack` what the broker
 promised, a `Pass` one complete reading of every partition from its beginning. The judge knows nothing of brokers. Whatever a

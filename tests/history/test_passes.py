@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.history import TOLD, Ack, Content, History, Pass, Seen, Send, violations
+from tests.history.passes import TOLD, Ack, Content, History, Pass, Seen, Send, violations
 
 IDEMPOTENT = ("once",)
 
