@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test packages lowest differential faults check demo bench bench-kafka bench-spark lambda-package image terraform mutants docs proto lock kernels test-tools clean
+.PHONY: help install run test packages lowest differential faults soak check demo bench bench-kafka bench-spark lambda-package image terraform mutants docs proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -97,6 +97,11 @@ lowest: packages  ## tests of clients, command and stores with the lowest versio
 
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m faults
+
+SECONDS ?= 600
+
+soak: test-tools  ## histories of real clients with a node that is killed, paused and restarted, judged for anomalies (SECONDS=)
+	@TIDELOG_SOAK_SECONDS=$(SECONDS) $(BIN)/pytest -q -s -m faults tests/history
 
 MUTANTS := .cache/mutants
 

@@ -65,5 +65,5 @@ class Logs:
         lowest = min(self.offsets.get(value, {-1}))
         return any(
             offset > lowest and begin < until and offset not in self.offsets.get(value, ())
-            for offset, begin in self._named[sent.key, sent.name]
+            for offset, begin in reversed(self._named[sent.key, sent.name])  # a newer one is most likely late in it
         )

@@ -1,0 +1,239 @@
+"""Real clients whose every operation is recorded: transactions of sends and polls, plain sends, and readers of all keys.
+
+Each client has a thread of its own and outlives every death of the node. A *process* of the recorded operations is one client.
+A client that gives up its producer in the middle of a transaction, or while it waits for the answer to its commit, begins anew
+with the same transactional id: the node then decides the transaction, and the operation ends.
+
+Values are judged by number. That a record's bytes are those that were sent is checked here, as it is polled.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.faults.clients import QUICK_RETRIES, WAIT_S, until
+from tests.history.operations import Operation, Operations, Outcome, Polled, Sent
+
+#: Records of a compacted key have this many names.
+NAMES = 40
+
+
+class Recorder:
+    """What all clients share. `failures` are errors that no client may see: each ends the client it came to."""
+
+    def __init__(self, bootstrap: str, keys: Sequence[str], compacted: frozenset[str]) -> None:
+        self.bootstrap, self.keys = bootstrap, tuple(keys)
+        self.operations = Operations(compacted=compacted)
+        self.failures: list[str] = []
+        self.ending = threading.Event()
+        self._lock = threading.Lock()
+        self._began = time.monotonic_ns()
+        self._values = 0
+
+    def now(self) -> int:
+        return time.monotonic_ns() - self._began
+
+    def value(self) -> int:
+        with self._lock:
+            self._values += 1
+            return self._values
+
+    def record(self, done: Operation) -> None:
+        with self._lock:
+            self.operations.done.append(done)
+
+    def common(self) -> dict[str, str | int | bool]:
+        # To bootstrap again, librdkafka 2.16 destroys its only broker; a call that waits for that one then never returns.
+        return {"bootstrap.servers": self.bootstrap, "metadata.recovery.strategy": "none", **QUICK_RETRIES}
+
+    def consumer(self, settings: Mapping[str, str | int | bool] | None = None) -> Consumer:
+        """Of committed records. A position that the log does not have is an error."""
+        return Consumer(
+            {
+                **self.common(),
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 50,
+                **(settings or {}),
+            }
+        )
+
+    def polled(self, message: Message) -> Polled:
+        key, body, offset = key_of(message), cast("bytes", message.value()), cast("int", message.offset())
+        value = int(body.partition(b" ")[0])
+        if body != content(value):
+            self.failures.append(f"{key}/{offset}: the bytes of {value} are not those that were sent: {body[:60]!r}")
+        return Polled(key, value, offset)
+
+    def name(self, key: str, value: int) -> str:
+        return f"n{value % NAMES}" if key in self.operations.compacted else ""
+
+    def produce(self, producer: Producer, key: str, value: int, offsets: dict[int, int]) -> None:
+        """`offsets` gets the offset of the record, when it is known."""
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            offset = message.offset()
+            if error is None and offset is not None and offset >= 0:
+                offsets[value] = offset
+
+        topic, _, partition = key.rpartition("-")
+        name = self.name(key, value).encode() or None
+        producer.produce(topic, content(value), key=name, partition=int(partition), on_delivery=delivered)
+        producer.poll(0)
+
+    def whole_reading(self, process: str) -> Operation:
+        """Reads every key from its beginning to its end, and records that."""
+        consumer = self.consumer({"enable.partition.eof": True})
+        began, steps, left = self.now(), list[Polled](), set(self.keys)
+        deadline = time.monotonic() + WAIT_S
+        try:
+            consumer.assign([place_of(key, self._log_start(consumer, key)) for key in self.keys])
+            while left:
+                assert time.monotonic() < deadline, f"{process} did not reach the ends of {sorted(left)}"
+                for message in consumer.consume(500, 0.2):
+                    error = message.error()
+                    if error is None:
+                        steps.append(self.polled(message))
+                    else:
+                        assert error.code() == KafkaError._PARTITION_EOF, f"{process}: {error}"
+                        left.discard(key_of(message))
+        finally:
+            consumer.close()
+        done = Operation(process, Outcome.OK, began, self.now(), tuple(steps), whole=frozenset(self.keys))
+        self.record(done)
+        return done
+
+    def _log_start(self, consumer: Consumer, key: str) -> int:
+        found: list[int] = []
+
+        def is_known() -> bool:
+            try:
+                found.append(int(consumer.get_watermark_offsets(place_of(key), timeout=WAIT_S)[0]))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.LEADER_NOT_AVAILABLE:
+                    raise
+            return bool(found)
+
+        until(is_known, f"{key} has a leader")
+        return found[0]
+
+
+class Client:
+    """One process: `work` does one operation after another until the recorder ends."""
+
+    def __init__(self, recorder: Recorder, name: str, rng: random.Random) -> None:
+        self.recorder, self.name, self.rng = recorder, name, rng
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Client:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.recorder.ending.set()
+        self.thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.open()
+            while not self.recorder.ending.is_set():
+                self.work()
+            self.close()
+        except Exception as error:  # noqa: BLE001 (a thread's error ends the test, not the thread alone)
+            self.recorder.failures.append(f"{self.name}: {error!r}")
+
+    def open(self) -> None: ...
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class Sender(Client):
+    """An idempotent producer that sends a few records, waits until all are acknowledged, and sends more."""
+
+    def open(self) -> None:
+        self.producer = Producer(
+            {**self.recorder.common(), "enable.idempotence": True, "message.timeout.ms": 0, "linger.ms": 1}
+        )
+
+    def work(self) -> None:
+        began, offsets, sends = self.recorder.now(), dict[int, int](), list[Sent]()
+        for _ in range(self.rng.randrange(1, 9)):
+            key, value = self.rng.choice(self.recorder.keys), self.recorder.value()
+            sends.append(Sent(key, value, None, self.recorder.name(key, value)))
+            self.recorder.produce(self.producer, key, value, offsets)
+        deadline = time.monotonic() + WAIT_S
+        while self.producer.flush(1):
+            assert time.monotonic() < deadline, "sends are not acknowledged"
+        assert len(offsets) == len(sends), "sends failed"
+        steps = tuple(with_offsets(sends, offsets))
+        self.recorder.record(Operation(self.name, Outcome.OK, began, self.recorder.now(), steps, commit=began))
+
+
+class Follower(Client):
+    """A consumer that is assigned all keys and reads on from their beginning; now and then another begins again."""
+
+    count = 0
+
+    def open(self) -> None:
+        self.count += 1
+        self.process = f"{self.name}.{self.count}"
+        self.consumer = self.recorder.consumer()
+        self.consumer.assign([place_of(key, 0) for key in self.recorder.keys])
+
+    def work(self) -> None:
+        began = self.recorder.now()
+        polled = [self.recorder.polled(message) for message in consumed(self.consumer, 200)]
+        if polled:
+            self.recorder.record(Operation(self.process, Outcome.OK, began, self.recorder.now(), tuple(polled)))
+        if self.rng.random() < 0.005:
+            self.close()
+            self.open()
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+def key_of(message: Message) -> str:
+    return f"{message.topic()}-{message.partition()}"
+
+
+def place_of(key: str, offset: int = -1001) -> TopicPartition:
+    topic, _, partition = key.rpartition("-")
+    return TopicPartition(topic, int(partition), offset)
+
+
+def content(value: int) -> bytes:
+    rng = random.Random(value)
+    return b"%d " % value + rng.randbytes(rng.randrange(20, 600))
+
+
+def with_offsets(steps: Sequence[Sent], offsets: dict[int, int]) -> list[Sent]:
+    return [Sent(step.key, step.value, offsets.get(step.value), step.name) for step in steps]
+
+
+def consumed(consumer: Consumer, most: int, seconds: float = 0.1) -> list[Message]:
+    """Records; an error that says that the log no longer has the consumer's position is raised."""
+    found: list[Message] = []
+    for message in consumer.consume(most, seconds):
+        error = message.error()
+        if error is None:
+            found.append(message)
+        else:
+            assert error.code() not in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE), (
+                f"{key_of(message)}: {error}"
+            )
+    return found

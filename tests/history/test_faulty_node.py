@@ -1,0 +1,183 @@
+"""Histories of real clients with a node that is killed, paused and restarted, while its store fails and the logs are compacted,
+offloaded and evicted: no anomaly.
+
+Two topics are written in the same transactions: of `log` every record stays, `table` is compacted. At the end everything is
+read from the beginning three times: as it is, from the bucket alone, and after a restart.
+
+A failure names its seed: `TIDELOG_FAULT_SEED=<seed>` repeats the choice of faults (the interleaving is up to the machine).
+`make soak SECONDS=…` makes such histories, each with a seed of its own, for as long as it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import bucket
+from tests.faults.clients import create_topic, local_bytes, seal, until
+from tests.faults.processes import kill_broker, kill_node, kill_tier, tier_process
+from tests.history.anomalies import anomalies, told
+from tests.history.operations import Outcome
+from tests.history.recorder import Follower, Recorder, Sender
+from tests.history.transactor import GROUP, Transactor
+from tests.support.node import Node
+from tests.support.s3_proxy import S3Proxy, answer, delayed, hang_up_after, hang_up_before
+from tests.support.s3_servers import BUCKET, S3Server
+
+SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
+#: Of `make soak`.
+SOAK_S = int(os.environ.get("TIDELOG_SOAK_SECONDS", "0"))
+#: During which faults are committed. Settling, reading and judging take about as long again.
+A_HISTORY_S = 30.0
+PARTITIONS = 2
+SETTINGS: dict[str, str | int | bool] = {
+    "log.retention.check.interval.ms": 200,
+    "log.cleaner.backoff.ms": 50,
+    "tidelog.tier.delete.grace.ms": 4000,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 500,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+}
+TIERED = {
+    "internal.segment.bytes": str(32 << 10),
+    "local.retention.bytes": "0",
+    "retention.ms": "-1",
+    "tidelog.tier.max.lag.ms": "300",
+}
+COMPACTED = {
+    **TIERED,
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "0",
+    "local.retention.bytes": "60000",
+}
+TOPICS = {"log": TIERED, "table": COMPACTED}
+
+
+class FaultyNode:
+    """A node behind a proxy to its store, and what befalls it."""
+
+    def __init__(self, node: Node, proxy: S3Proxy, rng: random.Random) -> None:
+        self.node, self.proxy, self.rng = node, proxy, rng
+        self.faults = (self.kill, self.kill, self.pause, self.pause, self.restart, self.store_fails, self.kill_tier)
+        self.done: Counter[str] = Counter()
+
+    def run(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.wait(2.0)
+            fault = self.rng.choice(self.faults)
+            fault()
+            self.done[fault.__name__] += 1
+
+    def wait(self, longest_s: float) -> None:
+        """For no condition: the random moment is the purpose."""
+        time.sleep(self.rng.uniform(0, longest_s))
+
+    def kill(self) -> None:
+        self.rng.choice((kill_node, kill_broker))(self.node.pid)
+        self.node.kill()
+        self.wait(1.0)
+        self.node.start()
+
+    def pause(self) -> None:
+        """Of the node, with or without its tier process."""
+        paused = [self.node.pid]
+        if (tier := tier_process(self.node.pid)) is not None and self.rng.random() < 0.5:
+            paused.append(tier)
+        for pid in paused:
+            os.kill(pid, signal.SIGSTOP)
+        self.wait(5.0)
+        for pid in paused:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def restart(self) -> None:
+        self.node.restart()
+
+    def store_fails(self) -> None:
+        self.proxy.always(self.rng.choice((hang_up_before(), hang_up_after(), answer(503), delayed(2))))
+        self.wait(4.0)
+        if self.rng.random() < 0.5:
+            self.kill()
+        self.proxy.clear()
+
+    def kill_tier(self) -> None:
+        kill_tier(self.node.pid)
+
+
+@contextlib.contextmanager
+def clients(recorder: Recorder, rng: random.Random) -> Iterator[None]:
+    with contextlib.ExitStack() as running:
+        for number in range(2):
+            running.enter_context(Transactor(recorder, f"member-{number}", random.Random(rng.random()), group=GROUP))
+        running.enter_context(Transactor(recorder, "assigned", random.Random(rng.random())))
+        running.enter_context(Sender(recorder, "sender", random.Random(rng.random())))
+        running.enter_context(Follower(recorder, "follower", random.Random(rng.random())))
+        yield
+
+
+def only_in_the_bucket(node: Node) -> None:
+    """Of the compacted topic some segments stay."""
+    for topic in TOPICS:
+        seal(node, topic)
+    until(lambda: not local_bytes(node, "log", PARTITIONS), "all records of the log are evicted")
+
+
+def one_history(directory: Path, server: S3Server, seed: int, seconds: float) -> str:
+    """Asserts that there is no anomaly. What happened, in a line."""
+    print(f"TIDELOG_FAULT_SEED={seed}")
+    rng = random.Random(seed)
+    with S3Proxy(server.endpoint) as proxy:
+        store = f"s3://{BUCKET}/history/{seed}"
+        with Node(directory, store=store, settings=SETTINGS, flags=["--s3-endpoint", proxy.endpoint]) as node:
+            for topic, configs in TOPICS.items():
+                create_topic(node, topic, PARTITIONS, configs)
+            keys = [f"{topic}-{partition}" for topic in TOPICS for partition in range(PARTITIONS)]
+            recorder = Recorder(node.kafka, keys, frozenset(key for key in keys if key.startswith("table")))
+            faulty = FaultyNode(node, proxy, rng)
+            with clients(recorder, rng):
+                faulty.run(seconds)
+            assert not recorder.failures, "\n".join(recorder.failures)
+            recorder.whole_reading("as it is")
+            only_in_the_bucket(node)
+            recorder.whole_reading("from the bucket")
+            node.restart()
+            recorder.whole_reading("after a restart")
+            found = anomalies(recorder.operations)
+            assert not found, f"TIDELOG_FAULT_SEED={seed}\n{told(found)}"
+            assert not recorder.failures, "\n".join(recorder.failures)
+            assert "log.cleaned" in node.output()
+            with bucket.opened(node.store, server.endpoint) as opened:
+                assert [damage for damage in bucket.findings(opened) if not damage.startswith("orphan")] == []
+    done = recorder.operations.done
+    outcomes = Counter(operation.outcome for operation in done)
+    assert outcomes[Outcome.OK] and outcomes[Outcome.FAILED], outcomes
+    assert any(True for each in done if each.group and each.outcome is Outcome.OK for _ in each.polls())
+    values = sum(1 for operation in done for _ in operation.sends())
+    return f"{values} sends, {', '.join(f'{outcome.value} {many}' for outcome, many in outcomes.items())}; {dict(faulty.done)}"
+
+
+def test_a_history_has_no_anomaly(tmp_path: Path, versitygw: S3Server) -> None:
+    print(one_history(tmp_path, versitygw, SEED, 5.0))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(SOAK_S + 600)
+def test_histories_with_many_faults_have_no_anomaly(tmp_path: Path, versitygw: S3Server) -> None:
+    """One, or as many as are begun within the time of `make soak`."""
+    deadline = time.monotonic() + SOAK_S
+    for number in itertools.count(1):
+        print(one_history(tmp_path / str(number), versitygw, SEED + number, A_HISTORY_S), flush=True)
+        if time.monotonic() >= deadline:
+            break
