@@ -101,7 +101,7 @@ faults: test-tools  ## all kill, power-loss and request-death runs
 SECONDS ?= 600
 
 soak: test-tools  ## histories of real clients with a node that is killed, paused and restarted, judged for anomalies (SECONDS=)
-	@TIDELOG_SOAK_SECONDS=$(SECONDS) $(BIN)/pytest -q -s -m faults tests/history
+	@TIDELOG_FAULT_SECONDS=$(SECONDS) $(BIN)/pytest -q -s -m faults tests/history
 
 MUTANTS := .cache/mutants
 

@@ -28,8 +28,10 @@ NAMES = 40
 class Recorder:
     """What all clients share. `failures` are errors that no client may see: each ends the client it came to."""
 
-    def __init__(self, bootstrap: str, keys: Sequence[str], compacted: frozenset[str]) -> None:
-        self.bootstrap, self.keys = bootstrap, tuple(keys)
+    def __init__(
+        self, bootstrap: str, keys: Sequence[str], compacted: frozenset[str], *, isolation: str = "read_committed"
+    ) -> None:
+        self.bootstrap, self.keys, self.isolation = bootstrap, tuple(keys), isolation
         self.operations = Operations(compacted=compacted)
         self.failures: list[str] = []
         self.ending = threading.Event()
@@ -54,13 +56,13 @@ class Recorder:
         return {"bootstrap.servers": self.bootstrap, "metadata.recovery.strategy": "none", **QUICK_RETRIES}
 
     def consumer(self, settings: Mapping[str, str | int | bool] | None = None) -> Consumer:
-        """Of committed records. A position that the log does not have is an error."""
+        """A position that the log does not have is an error."""
         return Consumer(
             {
                 **self.common(),
                 "group.id": "unused",
                 "enable.auto.commit": False,
-                "isolation.level": "read_committed",
+                "isolation.level": self.isolation,
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 50,
                 **(settings or {}),

@@ -25,7 +25,7 @@ import pytest
 from tests.faults import bucket
 from tests.faults.clients import create_topic, local_bytes, seal, until
 from tests.faults.processes import kill_broker, kill_node, kill_tier, tier_process
-from tests.history.anomalies import anomalies, told
+from tests.history.anomalies import Kind, anomalies, told
 from tests.history.operations import Outcome
 from tests.history.recorder import Follower, Recorder, Sender
 from tests.history.transactor import GROUP, Transactor
@@ -35,7 +35,7 @@ from tests.support.s3_servers import BUCKET, S3Server
 
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
 #: Of `make soak`.
-SOAK_S = int(os.environ.get("TIDELOG_SOAK_SECONDS", "0"))
+SOAK_S = int(os.environ.get("TIDELOG_FAULT_SECONDS", "0"))
 #: During which faults are committed. Settling, reading and judging take about as long again.
 A_HISTORY_S = 30.0
 PARTITIONS = 2
@@ -116,6 +116,14 @@ class FaultyNode:
         kill_tier(self.node.pid)
 
 
+def recorder_of(node: Node, isolation: str = "read_committed") -> Recorder:
+    for topic, configs in TOPICS.items():
+        create_topic(node, topic, PARTITIONS, configs)
+    keys = [f"{topic}-{partition}" for topic in TOPICS for partition in range(PARTITIONS)]
+    compacted = frozenset(key for key in keys if key.startswith("table"))
+    return Recorder(node.kafka, keys, compacted, isolation=isolation)
+
+
 @contextlib.contextmanager
 def clients(recorder: Recorder, rng: random.Random) -> Iterator[None]:
     with contextlib.ExitStack() as running:
@@ -141,10 +149,7 @@ def one_history(directory: Path, server: S3Server, seed: int, seconds: float) ->
     with S3Proxy(server.endpoint) as proxy:
         store = f"s3://{BUCKET}/history/{seed}"
         with Node(directory, store=store, settings=SETTINGS, flags=["--s3-endpoint", proxy.endpoint]) as node:
-            for topic, configs in TOPICS.items():
-                create_topic(node, topic, PARTITIONS, configs)
-            keys = [f"{topic}-{partition}" for topic in TOPICS for partition in range(PARTITIONS)]
-            recorder = Recorder(node.kafka, keys, frozenset(key for key in keys if key.startswith("table")))
+            recorder = recorder_of(node)
             faulty = FaultyNode(node, proxy, rng)
             with clients(recorder, rng):
                 faulty.run(seconds)
@@ -170,6 +175,17 @@ def one_history(directory: Path, server: S3Server, seed: int, seconds: float) ->
 
 def test_a_history_has_no_anomaly(tmp_path: Path, versitygw: S3Server) -> None:
     print(one_history(tmp_path, versitygw, SEED, 5.0))
+
+
+def test_readers_of_uncommitted_records_are_found_out(tmp_path: Path) -> None:
+    with Node(tmp_path, settings=SETTINGS) as node:
+        recorder = recorder_of(node, "read_uncommitted")
+        with clients(recorder, random.Random(SEED)):
+            done = recorder.operations.done
+            until(lambda: sum(each.outcome is Outcome.FAILED for each in list(done)) > 20, "transactions are aborted")
+        recorder.whole_reading("everything")
+    assert not recorder.failures, "\n".join(recorder.failures)
+    assert Kind.ABORTED_READ in anomalies(recorder.operations)
 
 
 @pytest.mark.faults
