@@ -31,6 +31,11 @@ STOP_TIMEOUT_S = 60.0
 _PAUSE_S = 0.02
 
 
+def _environment() -> dict[str, str]:
+    """Without what is said to the tests: a node refuses settings that it does not know."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_FAULT_")}
+
+
 class NodeFailed(AssertionError):
     """The process ended, or was not ready in time. The message has the reason and the end of its output."""
 
@@ -95,7 +100,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+                env={**_environment(), "PYTHONPATH": str(ROOT), **self.environment},
                 cwd=self.directory,
             )
 
