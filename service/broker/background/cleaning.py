@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from service.broker.background.cleaner_process import CleanerProcess
@@ -227,8 +227,12 @@ class Cleaning:
             self._failed(due.partition, is_remote=due.is_remote, error=error)
 
     async def _give_up(self, hot: HotLog) -> None:
-        """Ends the process, and removes what it had written of the next group."""
+        """Ends the process and an exchange that the disk has refused, and removes what was written: it takes room on a full
+        disk, and nothing is evicted during an exchange."""
         await self._process.end()
+        if hot.swap is not None:
+            with suppress(OSError):  # the next attempt, truncation or start ends it
+                await asyncio.to_thread(hot.swap.end)
         if not hot.is_swapping:
             await asyncio.to_thread(remove_cleaned, self._files, hot.directory)
 
