@@ -1,5 +1,5 @@
-"""Lowers committed offsets to where a partition ends whose newest records were lost: a take-over brings back what the bucket
-holds, and a group that had read further would skip the records that are written next.
+"""Lowers committed offsets to where a partition ends whose newest records were lost, by a disk or with it: a take-over brings
+back what the bucket holds, which may be nothing. A group that had read further would skip the records that are written next.
 
 Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due
 until every coordinator of this node has been visited and what it lowered is committed. Not promised: that no member is told
@@ -25,7 +25,8 @@ class RecoveredOffsets:
         self._lane = lane
 
     async def tick(self) -> None:
-        due = [each for each in self._partitions if each.recovered_end is not None]
+        # One that recovers may find more in the bucket.
+        due = [each for each in self._partitions if each.recovered_end is not None and not each.is_recovering]
         if not due:
             return
         ends = {each.partition: each.recovered_end for each in due if each.recovered_end is not None}

@@ -24,6 +24,8 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
     if lost and partitions.flushed_before(partition) > hot.end_offset:
         flushed = partitions.flushed_before(partition)
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
+    if lost:
+        partition.recovered_end = hot.end_offset  # unless the bucket holds more
     if home is None:
         if leads:
             partition.reconciled()

@@ -114,7 +114,7 @@ class Partition:
         self.queues = self.is_coordinated
         self.counts = PartitionCounts()
         self.verifications = Verifications()
-        #: Where the log ended when it was replaced by the bucket's, until groups' offsets have been lowered to it.
+        #: Where the log ended after it had lost its newest records, until groups' offsets have been lowered to it.
         self.recovered_end: int | None = None
         self.seal_below = 0
         self.tier_due_ms = 0

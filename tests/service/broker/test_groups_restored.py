@@ -138,3 +138,45 @@ async def test_after_a_take_over_no_group_skips_what_is_written_next(tmp_path: P
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [9]}
     async with running(tmp_path / "new", store, broker=SETTINGS) as node:
         assert offsets(await (await coordinated(node, "h")).fetch_offsets(OffsetFetch("h", None))) == {"t": [1]}
+
+
+async def test_after_a_take_over_no_group_skips_what_is_written_next_where_the_bucket_held_nothing(
+    tmp_path: Path,
+) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        await node.create("t", 2)
+        await node.append("t", b"0", partition=1)
+        await node.seal("t")
+        await node.append("t", b"lost", b"lost", b"lost")
+        await commit(await coordinated(node, "g"), 3)
+        await node.seal("__consumer_offsets")
+        cluster = node.node.cluster_id
+        store.down = True
+    store.down = False
+    async with running(tmp_path / "new", store, broker=SETTINGS, take_over=cluster) as node:
+        groups = await coordinated(node, "g")
+        led = node.node.broker.partitions.get(TopicPartition("t", 0))
+        await until(lambda: not led.is_recovering and led.recovered_end is None)
+        assert await node.end("t") == 0
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [0]}
+
+
+async def test_where_a_disk_has_lost_flushed_records_no_group_skips_what_is_written_next(tmp_path: Path) -> None:
+    """A node without a store, whose disk gives back less than it had taken."""
+    data = tmp_path / "data"
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.create("t")
+        await node.append("t", b"0", b"1")
+        groups = await coordinated(node, "g")
+        await commit(groups, 2)
+    kept = (data / "t-0" / "00000000000000000000.log").read_bytes()
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.append("t", b"lost", b"lost")
+        await commit(await coordinated(node, "g"), 4)
+    (data / "t-0" / "00000000000000000000.log").write_bytes(kept)
+    (data / CLEAN_SHUTDOWN).unlink()
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        groups = await coordinated(node, "g")
+        assert await node.end("t") == 2
+        await has_offsets(groups, {"t": [2]})
