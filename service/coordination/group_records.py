@@ -28,12 +28,18 @@ _LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), stru
 #: Metadata whose compact length has one byte.
 _SHORT = 0x7E
 _NO_TAGS = b"\x00"
+_LATEST_MS = (1 << 63) - 1
 #: Of a group's member: timeouts and the size of its subscription, the size of its assignment, an instance id that is null.
 _MEMBER, _SIZE, _NULL = struct.Struct(">iii"), struct.Struct(">i"), b"\xff\xff"
 #: Of such a value: where its metadata's length is, where its timestamp begins, from its end, and its bytes without metadata.
 _METADATA_AT = _OFFSET_VALUE.size
 _TIMESTAMP_AT = -_TIMESTAMP.size - len(_NO_TAGS)
 _SHORTEST = _METADATA_AT + 1 - _TIMESTAMP_AT
+
+
+def later(unix_ms: int, by_ms: int) -> int:
+    """The time that much later, or the latest that a record can hold."""
+    return min(unix_ms + by_ms, _LATEST_MS)
 
 
 class OffsetKey(NamedTuple):
@@ -72,7 +78,9 @@ class CommittedOffset(NamedTuple):
         if late <= 0:
             return self
         expires = self.expire_timestamp
-        return self._replace(commit_timestamp=unix_ms, expire_timestamp=expires if expires < 0 else expires + late)
+        return self._replace(
+            commit_timestamp=unix_ms, expire_timestamp=expires if expires < 0 else later(expires, late)
+        )
 
 
 class MemberMetadata(NamedTuple):

@@ -28,7 +28,7 @@ from grpc_api.contract.groups import (
     TxnOffsetCommit,
 )
 from service.coordination.counts import GroupCounts
-from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, encode_offset_key
+from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, encode_offset_key, later
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets
@@ -80,7 +80,7 @@ class GroupOffsets:
         member = group.members.get(request.member_id)
         if member is not None:
             self._groups.rebalancing.heard(group, member, now_ms)
-        expires_ms = -1 if request.retention_ms < 0 else now_ms + request.retention_ms
+        expires_ms = -1 if request.retention_ms < 0 else later(now_ms, request.retention_ms)
         return self._record(request.group, request.topics, expires_ms, -1, order, now_ms, outcome)
 
     def commit_in_transaction(

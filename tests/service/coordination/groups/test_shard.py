@@ -480,3 +480,14 @@ def test_records_of_newer_protocols_are_passed_over_and_damaged_ones_named() -> 
     assert not any(shard.list(ListGroups()))
     with pytest.raises(CorruptRecord):
         shard.load(bytes.fromhex("0002 0001 67"), b"\0\3", 0)
+
+
+def test_an_offset_whose_retention_has_no_end_is_taken_and_loads() -> None:
+    broker = Broker()
+    assert broker.commit(5, retention=(1 << 63) - 1) is None
+    (record, *_) = broker.log[0]
+    assert record is not None
+    broker.shard = broker.new_shard()
+    broker.shard.load(record.key, record.value, broker.now, written_ms=broker.now + MINUTE)
+    broker.shard.loaded(broker.now)
+    assert broker.fetch().offset == 5
