@@ -164,6 +164,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     log.InvalidConfig: ErrorCode.INVALID_CONFIG,
     log.PolicyViolation: ErrorCode.POLICY_VIOLATION,
+    log.InvalidUpdateVersion: ErrorCode.INVALID_UPDATE_VERSION,
     log.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
     log.TierUnavailable: ErrorCode.KAFKA_STORAGE_ERROR,
     log.TierObjectMissing: ErrorCode.KAFKA_STORAGE_ERROR,

@@ -202,7 +202,7 @@ async def _register(
     assert identity is not None
     directory_id, rack = identity.directory_id.encode(), configs.broker.broker_rack
     for records in (
-        planner.name_cluster(metadata.proposed, cluster_id),
+        planner.found_cluster(metadata.proposed, cluster_id),
         planner.register_broker(metadata.proposed, node_id, directory_id, listening.listeners.advertised, rack),
         planner.lead_everything(metadata.proposed, node_id),
         planner.skip_producer_ids(metadata.proposed) if may_be_older else (),

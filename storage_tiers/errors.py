@@ -376,6 +376,12 @@ class PolicyViolation(LogError):
     advice = Advice.FIX
 
 
+class InvalidUpdateVersion(LogError):
+    """A feature level that cannot be set."""
+
+    advice = Advice.FIX
+
+
 # --- the disk and the store -------------------------------------------------------------------------------------------
 class StorageError(LogError):
     """The local disk refused (full, failing, past the watermark). Writes stop, reads continue."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from grpc_api.contract.core import Core
+from grpc_api.contract.features import Features
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 
@@ -67,3 +68,6 @@ class NodeCore(Core, Protocol):
 
     @property
     def node(self) -> NodeQueries: ...
+
+    @property
+    def features(self) -> Features: ...

@@ -102,6 +102,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.InvalidReplicaAssignment: Meaning("INVALID_REPLICA_ASSIGNMENT", _Code.INVALID_ARGUMENT),
     log.InvalidConfig: Meaning("INVALID_CONFIG", _Code.INVALID_ARGUMENT),
     log.PolicyViolation: Meaning("POLICY_VIOLATION", _Code.INVALID_ARGUMENT),
+    log.InvalidUpdateVersion: Meaning("INVALID_UPDATE_VERSION", _Code.INVALID_ARGUMENT),
     log.Busy: Meaning("THROTTLING_QUOTA_EXCEEDED", _Code.RESOURCE_EXHAUSTED),
     log.StorageError: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
     log.TierUnavailable: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),

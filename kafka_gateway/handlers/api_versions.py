@@ -1,8 +1,8 @@
 """ApiVersions, key 18, versions 0 to 4; an unknown version is answered as version 0 with UNSUPPORTED_VERSION (KIP-511).
 
-The answer comes from the registry's table and from `features.py`. v3 has features (KIP-584), but clients of v3 fail on
-features that begin at level 0; only v4 includes those (KIP-1022). Requests from v3 on name the client's software; names that
-do not match Kafka's pattern are answered with INVALID_REQUEST.
+The answer comes from the registry's table and from the cluster's feature levels. v3 has features (KIP-584), but clients of v3
+fail on features that begin at level 0; only v4 includes those (KIP-1022). Requests from v3 on name the client's software; names
+that do not match Kafka's pattern are answered with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import ErrorCode
-from kafka_gateway.features import FEATURES
 from kafka_gateway.hot_parse import body_start
 from kafka_gateway.messages import Messages, messages_of
 from kafka_gateway.options import Options
@@ -71,17 +70,21 @@ class ApiVersionsHandler:
 
 
 def _features(messages: Messages, core: NodeCore) -> dict[str, Any]:
+    features = core.features.list()
     supported = tuple(
-        messages.make("SupportedFeatureKey", name=name, min_version=level.lowest, max_version=level.highest)
-        for name, level in FEATURES.items()
-        if level.lowest > 0 or messages.version >= 4
+        messages.make("SupportedFeatureKey", name=each.name, min_version=each.lowest, max_version=each.highest)
+        for each in features
+        if each.lowest > 0 or messages.version >= 4
     )
     finalized = tuple(
         messages.make(
-            "FinalizedFeatureKey", name=name, max_version_level=level.finalized, min_version_level=level.finalized
+            "FinalizedFeatureKey",
+            name=each.name,
+            max_version_level=each.finalized,
+            min_version_level=each.finalized,
         )
-        for name, level in FEATURES.items()
-        if level.finalized > 0
+        for each in features
+        if each.finalized > 0
     )
     epoch = core.node.quorum().high_watermark - 1
     return {"supported_features": supported, "finalized_features": finalized, "finalized_features_epoch": epoch}

@@ -1,7 +1,6 @@
-"""UpdateFeatures, key 57, versions 0 to 2 (KIP-584): each feature has only one supported level.
+"""UpdateFeatures, key 57, versions 0 to 2 (KIP-584).
 
-So an update can only set the current level again. Updates are atomic; v0 and v1 list each feature that was updated. Order of
-checks and messages are Kafka's (FeatureControlManager of 4.2).
+Updates are atomic; v0 and v1 list each feature that was updated.
 """
 
 from __future__ import annotations
@@ -9,28 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kafka_gateway.errors import ErrorCode
-from kafka_gateway.features import FEATURES
+from grpc_api.contract.features import FeatureChange, FeatureUpdate
+from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
+from storage_tiers.errors import InvalidUpdateVersion
 
-UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+_CHANGES = {change.value: change for change in FeatureChange}
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    node_id = call.core.node.quorum().leader_id
-    async for update in call.each(request.feature_updates):
-        problem = _problem(update.feature, update.max_version_level, _kind_of(update), node_id)
-        if problem is not None:
-            message = (
-                "The update failed for all features since the following feature had an error: "
-                f"Invalid update version {update.max_version_level} for feature {update.feature}. {problem}"
-            )
-            return refuse(request, call, ErrorCode.INVALID_UPDATE_VERSION, message)
+    # A request may name a feature thousands of times, and only reading it yields: each update is checked once.
+    distinct: dict[FeatureUpdate, None] = {}
+    last: dict[str, FeatureUpdate] = {}
+    async for row in call.each(request.feature_updates):
+        update = FeatureUpdate(row.feature, int(row.max_version_level), _change_of(row))
+        distinct[update] = None
+        last[update.name] = update
+    try:
+        await call.core.features.update(
+            [*distinct, *last.values()], validate_only=getattr(request, "validate_only", False)
+        )
+    except InvalidUpdateVersion as error:
+        return refuse(request, call, code_of(error), message_of(error))
     results: Iterable[Any] = ()
     if call.messages.version < 2:
         results = (
-            call.make("UpdatableFeatureResult", feature=update.feature, error_code=0, error_message="NONE")
-            for update in request.feature_updates
+            call.make("UpdatableFeatureResult", feature=row.feature, error_code=0, error_message="NONE")
+            for row in request.feature_updates
         )
     return {"error_code": 0, "error_message": None, "results": results}
 
@@ -39,23 +43,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"error_code": code, "error_message": message, "results": ()}
 
 
-def _kind_of(update: Any) -> int:
-    if hasattr(update, "upgrade_type"):
-        return int(update.upgrade_type)
-    return SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
-
-
-def _problem(name: str, level: int, kind: int, node_id: int) -> str | None:
-    """Why the level cannot be set; None if it is the current one."""
-    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        return "The controller does not support the given upgrade type."
-    if level < 0:
-        return "A feature version cannot be less than 0."
-    known = FEATURES.get(name)
-    if known is None:
-        if level == 0:
-            return f"Feature {name} not found."
-        return f"Local controller {node_id} does not support this feature."
-    if not known.lowest <= level <= known.highest:
-        return f"Local controller {node_id} only supports versions {known.lowest}-{known.highest}"
-    return None
+def _change_of(row: Any) -> FeatureChange | None:
+    if hasattr(row, "upgrade_type"):
+        return _CHANGES.get(int(row.upgrade_type))
+    return FeatureChange.SAFE_DOWNGRADE if row.allow_downgrade else FeatureChange.UPGRADE

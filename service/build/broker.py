@@ -10,6 +10,7 @@ from service.broker.api.appending import Appending
 from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
 from service.broker.api.core import BrokerCore
+from service.broker.api.feature_service import FeatureService
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.repairing import Repairing
@@ -170,4 +171,5 @@ def _core(
         ),
         coordinators.groups,
         coordinators.transactions,
+        FeatureService(metadata, node_id=settings.node_id),
     )

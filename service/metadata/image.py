@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpc_api.contract.topics import Endpoint, Resource, ResourceKind
 from service.metadata import records_pb2 as pb
@@ -66,15 +66,23 @@ class DeletingTopic:
     partition_count: int
 
 
+class SupportedFeature(NamedTuple):
+    name: str
+    lowest: int
+    highest: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker. `endpoints` are its advertised listeners; `disk_identity` is its directory id."""
+    """A registered broker. `endpoints` are its advertised listeners; `disk_identity` is its directory id; `features` are those
+    that it supports at a level above 0."""
 
     broker_id: int
     broker_epoch: int
     disk_identity: bytes
     endpoints: tuple[Endpoint, ...]
     rack: str | None
+    features: tuple[SupportedFeature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +365,7 @@ class _Delta:
             record.disk_identity,
             tuple(Endpoint(each.listener, each.host, each.port) for each in record.endpoints),
             record.rack if record.HasField("rack") else None,
+            tuple(SupportedFeature(each.name, each.lowest, each.highest) for each in record.features),
         )
 
     def _producer_id_block(self, record: pb.ProducerIdBlockRecord) -> None:
@@ -412,6 +421,7 @@ def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
                 disk_identity=broker.disk_identity,
                 endpoints=endpoint_records(broker.endpoints),
                 rack=broker.rack,
+                features=[pb.SupportedFeatureRecord(**each._asdict()) for each in broker.features],
             )
         )
     for topic in image.topics.values():

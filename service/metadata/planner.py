@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from grpc_api.contract.topics import Endpoint, NewTopic, Resource, ResourceKind
-from service.metadata import placement
+from service.metadata import features, placement
 from service.metadata import records_pb2 as pb
 from service.metadata.image import (
     MetadataImage,
@@ -238,6 +238,12 @@ def name_cluster(image: MetadataImage, cluster_id: str) -> Records:
     return (pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id=cluster_id)),)
 
 
+def found_cluster(image: MetadataImage, cluster_id: str) -> Records:
+    """As `name_cluster`; a cluster that begins here has every feature at its highest level."""
+    named = name_cluster(image, cluster_id)
+    return (*named, *features.newest()) if named else ()
+
+
 def register_broker(
     image: MetadataImage, broker_id: int, disk_identity: bytes, endpoints: Iterable[Endpoint], rack: str | None
 ) -> Records:
@@ -249,6 +255,7 @@ def register_broker(
         disk_identity=disk_identity,
         endpoints=endpoint_records(endpoints),
         rack=rack,
+        features=features.supported_records(),
     )
     return (pb.MetadataRecord(broker=record),)
 

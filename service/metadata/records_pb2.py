@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eservice/metadata/records.proto\x12\x13tidelog.metadata.v1\"-\n\x0bTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\"\x90\x01\n\x0fPartitionRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0e\n\x06leader\x18\x03 \x01(\x11\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x05 \x01(\x05\x12\x10\n\x08replicas\x18\x06 \x03(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\"\x1c\n\x0bReplicaList\x12\r\n\x05nodes\x18\x01 \x03(\x05\"\xda\x01\n\x15PartitionChangeRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x13\n\x06leader\x18\x03 \x01(\x11H\x00\x88\x01\x01\x12\x32\n\x03isr\x18\x04 \x01(\x0b\x32 .tidelog.metadata.v1.ReplicaListH\x01\x88\x01\x01\x12\x37\n\x08replicas\x18\x05 \x01(\x0b\x32 .tidelog.metadata.v1.ReplicaListH\x02\x88\x01\x01\x42\t\n\x07_leaderB\x06\n\x04_isrB\x0b\n\t_replicas\"\'\n\x13TopicDeletionRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"(\n\x14TopicForgottenRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"g\n\x0c\x43onfigRecord\x12\x15\n\rresource_kind\x18\x01 \x01(\x05\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x12\n\x05value\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"\xa2\x01\n\x0c\x42rokerRecord\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x15\n\rdisk_identity\x18\x03 \x01(\x0c\x12\x36\n\tendpoints\x18\x04 \x03(\x0b\x32#.tidelog.metadata.v1.EndpointRecord\x12\x11\n\x04rack\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_rack\">\n\x0e\x45ndpointRecord\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"j\n\x15ProducerIdBlockRecord\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x19\n\x11\x66irst_producer_id\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\"1\n\x12\x46\x65\x61tureLevelRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\x05\"#\n\rClusterRecord\x12\x12\n\ncluster_id\x18\x01 \x01(\t\"E\n\x0bStartRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x10\n\x08start_id\x18\x03 \x01(\x0c\"=\n\x14StartConfirmedRecord\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\x10\n\x08start_id\x18\x02 \x01(\x0c\"N\n\x13\x44\x65letingTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\"E\n\x0eTakeOverRecord\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\x10\n\x08start_id\x18\x02 \x01(\t\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\"E\n\x10TopicFilesRecord\x12\x31\n\x05\x66iles\x18\x01 \x03(\x0b\x32\".tidelog.metadata.v1.TopicFileSeen\"3\n\rTopicFileSeen\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x10\n\x08revision\x18\x02 \x01(\x03\"%\n\x10GoneTopicsRecord\x12\x11\n\ttopic_ids\x18\x01 \x03(\x0c\"\xf7\x07\n\x0eMetadataRecord\x12\x31\n\x05topic\x18\x01 \x01(\x0b\x32 .tidelog.metadata.v1.TopicRecordH\x00\x12\x39\n\tpartition\x18\x02 \x01(\x0b\x32$.tidelog.metadata.v1.PartitionRecordH\x00\x12\x46\n\x10partition_change\x18\x03 \x01(\x0b\x32*.tidelog.metadata.v1.PartitionChangeRecordH\x00\x12\x42\n\x0etopic_deletion\x18\x04 \x01(\x0b\x32(.tidelog.metadata.v1.TopicDeletionRecordH\x00\x12\x44\n\x0ftopic_forgotten\x18\x05 \x01(\x0b\x32).tidelog.metadata.v1.TopicForgottenRecordH\x00\x12\x33\n\x06\x63onfig\x18\x06 \x01(\x0b\x32!.tidelog.metadata.v1.ConfigRecordH\x00\x12\x33\n\x06\x62roker\x18\x07 \x01(\x0b\x32!.tidelog.metadata.v1.BrokerRecordH\x00\x12G\n\x11producer_id_block\x18\x08 \x01(\x0b\x32*.tidelog.metadata.v1.ProducerIdBlockRecordH\x00\x12@\n\rfeature_level\x18\t \x01(\x0b\x32\'.tidelog.metadata.v1.FeatureLevelRecordH\x00\x12\x35\n\x07\x63luster\x18\n \x01(\x0b\x32\".tidelog.metadata.v1.ClusterRecordH\x00\x12\x31\n\x05start\x18\x0b \x01(\x0b\x32 .tidelog.metadata.v1.StartRecordH\x00\x12\x44\n\x0fstart_confirmed\x18\x0c \x01(\x0b\x32).tidelog.metadata.v1.StartConfirmedRecordH\x00\x12\x42\n\x0e\x64\x65leting_topic\x18\r \x01(\x0b\x32(.tidelog.metadata.v1.DeletingTopicRecordH\x00\x12\x38\n\ttake_over\x18\x0e \x01(\x0b\x32#.tidelog.metadata.v1.TakeOverRecordH\x00\x12<\n\x0btopic_files\x18\x0f \x01(\x0b\x32%.tidelog.metadata.v1.TopicFilesRecordH\x00\x12<\n\x0bgone_topics\x18\x10 \x01(\x0b\x32%.tidelog.metadata.v1.GoneTopicsRecordH\x00\x42\x06\n\x04kind\"E\n\rMetadataBatch\x12\x34\n\x07records\x18\x01 \x03(\x0b\x32#.tidelog.metadata.v1.MetadataRecordb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eservice/metadata/records.proto\x12\x13tidelog.metadata.v1\"-\n\x0bTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\"\x90\x01\n\x0fPartitionRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0e\n\x06leader\x18\x03 \x01(\x11\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x05 \x01(\x05\x12\x10\n\x08replicas\x18\x06 \x03(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\"\x1c\n\x0bReplicaList\x12\r\n\x05nodes\x18\x01 \x03(\x05\"\xda\x01\n\x15PartitionChangeRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x13\n\x06leader\x18\x03 \x01(\x11H\x00\x88\x01\x01\x12\x32\n\x03isr\x18\x04 \x01(\x0b\x32 .tidelog.metadata.v1.ReplicaListH\x01\x88\x01\x01\x12\x37\n\x08replicas\x18\x05 \x01(\x0b\x32 .tidelog.metadata.v1.ReplicaListH\x02\x88\x01\x01\x42\t\n\x07_leaderB\x06\n\x04_isrB\x0b\n\t_replicas\"\'\n\x13TopicDeletionRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"(\n\x14TopicForgottenRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"g\n\x0c\x43onfigRecord\x12\x15\n\rresource_kind\x18\x01 \x01(\x05\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x12\n\x05value\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"\xe1\x01\n\x0c\x42rokerRecord\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x15\n\rdisk_identity\x18\x03 \x01(\x0c\x12\x36\n\tendpoints\x18\x04 \x03(\x0b\x32#.tidelog.metadata.v1.EndpointRecord\x12\x11\n\x04rack\x18\x05 \x01(\tH\x00\x88\x01\x01\x12=\n\x08\x66\x65\x61tures\x18\x06 \x03(\x0b\x32+.tidelog.metadata.v1.SupportedFeatureRecordB\x07\n\x05_rack\"G\n\x16SupportedFeatureRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06lowest\x18\x02 \x01(\x05\x12\x0f\n\x07highest\x18\x03 \x01(\x05\">\n\x0e\x45ndpointRecord\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"j\n\x15ProducerIdBlockRecord\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x19\n\x11\x66irst_producer_id\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\"1\n\x12\x46\x65\x61tureLevelRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\x05\"#\n\rClusterRecord\x12\x12\n\ncluster_id\x18\x01 \x01(\t\"E\n\x0bStartRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x10\n\x08start_id\x18\x03 \x01(\x0c\"=\n\x14StartConfirmedRecord\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\x10\n\x08start_id\x18\x02 \x01(\x0c\"N\n\x13\x44\x65letingTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\"E\n\x0eTakeOverRecord\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\x10\n\x08start_id\x18\x02 \x01(\t\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\"E\n\x10TopicFilesRecord\x12\x31\n\x05\x66iles\x18\x01 \x03(\x0b\x32\".tidelog.metadata.v1.TopicFileSeen\"3\n\rTopicFileSeen\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x10\n\x08revision\x18\x02 \x01(\x03\"%\n\x10GoneTopicsRecord\x12\x11\n\ttopic_ids\x18\x01 \x03(\x0c\"\xf7\x07\n\x0eMetadataRecord\x12\x31\n\x05topic\x18\x01 \x01(\x0b\x32 .tidelog.metadata.v1.TopicRecordH\x00\x12\x39\n\tpartition\x18\x02 \x01(\x0b\x32$.tidelog.metadata.v1.PartitionRecordH\x00\x12\x46\n\x10partition_change\x18\x03 \x01(\x0b\x32*.tidelog.metadata.v1.PartitionChangeRecordH\x00\x12\x42\n\x0etopic_deletion\x18\x04 \x01(\x0b\x32(.tidelog.metadata.v1.TopicDeletionRecordH\x00\x12\x44\n\x0ftopic_forgotten\x18\x05 \x01(\x0b\x32).tidelog.metadata.v1.TopicForgottenRecordH\x00\x12\x33\n\x06\x63onfig\x18\x06 \x01(\x0b\x32!.tidelog.metadata.v1.ConfigRecordH\x00\x12\x33\n\x06\x62roker\x18\x07 \x01(\x0b\x32!.tidelog.metadata.v1.BrokerRecordH\x00\x12G\n\x11producer_id_block\x18\x08 \x01(\x0b\x32*.tidelog.metadata.v1.ProducerIdBlockRecordH\x00\x12@\n\rfeature_level\x18\t \x01(\x0b\x32\'.tidelog.metadata.v1.FeatureLevelRecordH\x00\x12\x35\n\x07\x63luster\x18\n \x01(\x0b\x32\".tidelog.metadata.v1.ClusterRecordH\x00\x12\x31\n\x05start\x18\x0b \x01(\x0b\x32 .tidelog.metadata.v1.StartRecordH\x00\x12\x44\n\x0fstart_confirmed\x18\x0c \x01(\x0b\x32).tidelog.metadata.v1.StartConfirmedRecordH\x00\x12\x42\n\x0e\x64\x65leting_topic\x18\r \x01(\x0b\x32(.tidelog.metadata.v1.DeletingTopicRecordH\x00\x12\x38\n\ttake_over\x18\x0e \x01(\x0b\x32#.tidelog.metadata.v1.TakeOverRecordH\x00\x12<\n\x0btopic_files\x18\x0f \x01(\x0b\x32%.tidelog.metadata.v1.TopicFilesRecordH\x00\x12<\n\x0bgone_topics\x18\x10 \x01(\x0b\x32%.tidelog.metadata.v1.GoneTopicsRecordH\x00\x42\x06\n\x04kind\"E\n\rMetadataBatch\x12\x34\n\x07records\x18\x01 \x03(\x0b\x32#.tidelog.metadata.v1.MetadataRecordb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,31 +46,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONFIGRECORD']._serialized_start=583
   _globals['_CONFIGRECORD']._serialized_end=686
   _globals['_BROKERRECORD']._serialized_start=689
-  _globals['_BROKERRECORD']._serialized_end=851
-  _globals['_ENDPOINTRECORD']._serialized_start=853
-  _globals['_ENDPOINTRECORD']._serialized_end=915
-  _globals['_PRODUCERIDBLOCKRECORD']._serialized_start=917
-  _globals['_PRODUCERIDBLOCKRECORD']._serialized_end=1023
-  _globals['_FEATURELEVELRECORD']._serialized_start=1025
-  _globals['_FEATURELEVELRECORD']._serialized_end=1074
-  _globals['_CLUSTERRECORD']._serialized_start=1076
-  _globals['_CLUSTERRECORD']._serialized_end=1111
-  _globals['_STARTRECORD']._serialized_start=1113
-  _globals['_STARTRECORD']._serialized_end=1182
-  _globals['_STARTCONFIRMEDRECORD']._serialized_start=1184
-  _globals['_STARTCONFIRMEDRECORD']._serialized_end=1245
-  _globals['_DELETINGTOPICRECORD']._serialized_start=1247
-  _globals['_DELETINGTOPICRECORD']._serialized_end=1325
-  _globals['_TAKEOVERRECORD']._serialized_start=1327
-  _globals['_TAKEOVERRECORD']._serialized_end=1396
-  _globals['_TOPICFILESRECORD']._serialized_start=1398
-  _globals['_TOPICFILESRECORD']._serialized_end=1467
-  _globals['_TOPICFILESEEN']._serialized_start=1469
-  _globals['_TOPICFILESEEN']._serialized_end=1520
-  _globals['_GONETOPICSRECORD']._serialized_start=1522
-  _globals['_GONETOPICSRECORD']._serialized_end=1559
-  _globals['_METADATARECORD']._serialized_start=1562
-  _globals['_METADATARECORD']._serialized_end=2577
-  _globals['_METADATABATCH']._serialized_start=2579
-  _globals['_METADATABATCH']._serialized_end=2648
+  _globals['_BROKERRECORD']._serialized_end=914
+  _globals['_SUPPORTEDFEATURERECORD']._serialized_start=916
+  _globals['_SUPPORTEDFEATURERECORD']._serialized_end=987
+  _globals['_ENDPOINTRECORD']._serialized_start=989
+  _globals['_ENDPOINTRECORD']._serialized_end=1051
+  _globals['_PRODUCERIDBLOCKRECORD']._serialized_start=1053
+  _globals['_PRODUCERIDBLOCKRECORD']._serialized_end=1159
+  _globals['_FEATURELEVELRECORD']._serialized_start=1161
+  _globals['_FEATURELEVELRECORD']._serialized_end=1210
+  _globals['_CLUSTERRECORD']._serialized_start=1212
+  _globals['_CLUSTERRECORD']._serialized_end=1247
+  _globals['_STARTRECORD']._serialized_start=1249
+  _globals['_STARTRECORD']._serialized_end=1318
+  _globals['_STARTCONFIRMEDRECORD']._serialized_start=1320
+  _globals['_STARTCONFIRMEDRECORD']._serialized_end=1381
+  _globals['_DELETINGTOPICRECORD']._serialized_start=1383
+  _globals['_DELETINGTOPICRECORD']._serialized_end=1461
+  _globals['_TAKEOVERRECORD']._serialized_start=1463
+  _globals['_TAKEOVERRECORD']._serialized_end=1532
+  _globals['_TOPICFILESRECORD']._serialized_start=1534
+  _globals['_TOPICFILESRECORD']._serialized_end=1603
+  _globals['_TOPICFILESEEN']._serialized_start=1605
+  _globals['_TOPICFILESEEN']._serialized_end=1656
+  _globals['_GONETOPICSRECORD']._serialized_start=1658
+  _globals['_GONETOPICSRECORD']._serialized_end=1695
+  _globals['_METADATARECORD']._serialized_start=1698
+  _globals['_METADATARECORD']._serialized_end=2713
+  _globals['_METADATABATCH']._serialized_start=2715
+  _globals['_METADATABATCH']._serialized_end=2784
 # @@protoc_insertion_point(module_scope)

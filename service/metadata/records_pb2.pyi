@@ -246,12 +246,17 @@ class BrokerRecord(_message.Message):
     DISK_IDENTITY_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     broker_epoch: _builtins.int
     disk_identity: _builtins.bytes
     rack: _builtins.str
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointRecord]: ...
+    @_builtins.property
+    def features(self) -> _containers.RepeatedCompositeFieldContainer[Global___SupportedFeatureRecord]:
+        """those that it supports at a level above 0"""
+
     def __init__(
         self,
         *,
@@ -260,16 +265,44 @@ class BrokerRecord(_message.Message):
         disk_identity: _builtins.bytes = ...,
         endpoints: _abc.Iterable[Global___EndpointRecord] | None = ...,
         rack: _builtins.str | None = ...,
+        features: _abc.Iterable[Global___SupportedFeatureRecord] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "disk_identity", b"disk_identity", "endpoints", b"endpoints", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "disk_identity", b"disk_identity", "endpoints", b"endpoints", "features", b"features", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
 
 Global___BrokerRecord: _TypeAlias = BrokerRecord  # noqa: Y015
+
+@_typing.final
+class SupportedFeatureRecord(_message.Message):
+    """The levels of a feature that a broker supports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LOWEST_FIELD_NUMBER: _builtins.int
+    HIGHEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    lowest: _builtins.int
+    highest: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        lowest: _builtins.int = ...,
+        highest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest", b"highest", "lowest", b"lowest", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SupportedFeatureRecord: _TypeAlias = SupportedFeatureRecord  # noqa: Y015
 
 @_typing.final
 class EndpointRecord(_message.Message):

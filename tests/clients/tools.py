@@ -121,6 +121,12 @@ kafka-metadata-quorum describe --status
 kafka-metadata-quorum describe --replication
 kafka-features describe
 kafka-features downgrade --feature kraft.version=7
+kafka-features upgrade --feature transaction.version=1
+kafka-features upgrade --feature transaction.version=3
+kafka-features downgrade --feature transaction.version=1 --dry-run
+kafka-features downgrade --feature transaction.version=1
+kafka-features upgrade --feature transaction.version=2 --dry-run
+kafka-features upgrade --feature transaction.version=2
 kafka-cluster cluster-id
 kafka-cluster list-endpoints
 kafka-reassign-partitions --list
@@ -198,11 +204,6 @@ DIFFERENCES = (
         r"(metadata\.version\tSupportedMinVersion: )\S+",
         r"\g<1>4.2-IV1",
         "there are no older versions of the metadata to downgrade to",
-    ),
-    Difference(
-        r"(transaction\.version\tSupportedMinVersion: )0",
-        r"\g<1>2",
-        "there are no older versions of transactions to downgrade to",
     ),
     Difference(r"(SupportedMaxVersion: )1(\tFinalizedVersionLevel: )[01]", r"\g<1>0\g<2>0", _FEATURES),
     Difference(r"(?<=only supports versions 0-)1", "0", _FEATURES),

@@ -398,20 +398,6 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "there are no older versions of the metadata to downgrade to",
     ),
     OnPurpose(
-        "api_versions",
-        "supported_features.<transaction.version>.min_version",
-        0,
-        2,
-        "there are no older versions of transactions to downgrade to",
-    ),
-    OnPurpose(
-        "api_versions",
-        "supported_features.<transaction.version>",
-        ABSENT,
-        ANY,
-        "its lowest level is above 0, so clients that know no level 0 are told, too",
-    ),
-    OnPurpose(
         "describe_quorum",
         "nodes.listeners.*",
         ANY,

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from grpc_api.contract.cold import Cold
+from grpc_api.contract.features import Features
 from grpc_api.contract.groups import Groups
 from grpc_api.contract.log import Log
 from grpc_api.contract.node import ActiveProducer, LogDirectory, NodeQueries, QuorumDescription
@@ -24,6 +25,7 @@ from kafka_gateway.options import Options
 from kafka_gateway.server import serve
 from kafka_gateway.settings import GatewaySettings
 from storage_tiers.clock import SystemClock, SystemRng
+from tests.kafka_gateway.memory_features import MemoryFeatures
 from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
 from tests.kafka_gateway.memory_transactions import memory_transactions
 from tests.support.node import Node
@@ -109,6 +111,7 @@ class Elsewhere:
         topics = MemoryTopics({}, {})
         self.groups: Groups = memory_groups(topics)
         self.transactions: Transactions = memory_transactions(topics)
+        self.features: Features = MemoryFeatures()
 
     def quorum(self) -> QuorumDescription:
         return QuorumDescription(1, 1, 1, 0)

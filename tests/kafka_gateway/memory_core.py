@@ -64,6 +64,7 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
 )
 from storage_tiers.types import FileSlice, OffsetRange, SharedFile, TimestampOffset, TopicId, TopicPartition
+from tests.kafka_gateway.memory_features import MemoryFeatures
 from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
 from tests.kafka_gateway.memory_node import MemoryNode
 from tests.kafka_gateway.memory_transactions import memory_transactions
@@ -140,6 +141,7 @@ class MemoryCore:
         self.next_producer_id = 0
         self._groups: GroupService | None = None
         self._transactions: TransactionService | None = None
+        self._features = MemoryFeatures()
         self._listeners: list[Callable[[], None]] = []
         self.fail_appends_with: Exception | None = None
         self.hold_appends = False
@@ -176,6 +178,10 @@ class MemoryCore:
         if self._transactions is None:
             self._transactions = memory_transactions(MemoryTopics(self.partitions, self.ids))
         return self._transactions
+
+    @property
+    def features(self) -> MemoryFeatures:
+        return self._features
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         raise InvalidRequest("nothing is tiered here")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
+from service.broker.api.feature_service import FeatureService
 from service.broker.api.group_service import GroupService
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
@@ -24,3 +25,4 @@ class BrokerCore:
     node: NodeService
     groups: GroupService
     transactions: TransactionService
+    features: FeatureService

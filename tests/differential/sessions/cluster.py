@@ -79,7 +79,22 @@ def features(peer: Peer, version: int) -> None:
     ask("negative level", ("metadata.version", -1))
     ask("far too high", ("metadata.version", 32767))
     ask("none")
+    ask("as it is", ("transaction.version", 2))
+    ask("higher than supported", ("transaction.version", 3))
+    ask("lower without saying so", ("transaction.version", 1))
+    ask("one of two unknown", ("transaction.version", 2), ("no.such.feature", 1))
+    ask("the same twice", ("transaction.version", 2), ("transaction.version", 2))
+    ask("unknown at level 0", ("no.such.feature", 0))
     if version >= 1:
+        for kind in (2, 3):
+            ask(f"as it is by downgrade {kind}", ("transaction.version", 2), upgrade=kind)
+            ask(f"downgrade {kind}, only tried", ("transaction.version", 1), upgrade=kind, validate_only=True)
+            ask(f"to 0 by downgrade {kind}, only tried", ("transaction.version", 0), upgrade=kind, validate_only=True)
+            ask(f"higher than supported by downgrade {kind}", ("transaction.version", 3), upgrade=kind)
+        ask("downgraded", ("transaction.version", 1), upgrade=2)
+        ask("upgraded by downgrade", ("transaction.version", 2), upgrade=2)
+        ask("upgraded, only tried", ("transaction.version", 2), validate_only=True)
+        ask("upgraded", ("transaction.version", 2))
         ask("unknown, only tried", ("no.such.feature", 1), validate_only=True)
         ask("unknown kind of change", ("metadata.version", 20), upgrade=9)
 

@@ -272,7 +272,11 @@ async def test_a_feature_can_be_set_to_its_current_level(handlers: HandlerClient
         (feature("", 1), "Local controller 1 does not support this feature."),
         (feature("metadata.version", 99), "Local controller 1 only supports versions 29-29"),
         (feature("metadata.version", -3), "A feature version cannot be less than 0."),
-        (feature("transaction.version", 1), "Local controller 1 only supports versions 2-2"),
+        (feature("transaction.version", 3), "Local controller 1 only supports versions 0-2"),
+        (
+            feature("transaction.version", 1),
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.",
+        ),
         (feature("group.version", 1), "Local controller 1 only supports versions 0-0"),
     ],
 )
@@ -296,13 +300,51 @@ async def test_an_unknown_kind_of_update_is_refused_first(handlers: HandlerClien
     assert answer.error_message.endswith("The controller does not support the given upgrade type.")
 
 
+async def level(handlers: HandlerClient, name: str) -> int | None:
+    """What ApiVersions tells clients; None if the feature is off."""
+    answer = await handlers.ask("api_versions", 4, client_software_name="a", client_software_version="1")
+    return next((row.max_version_level for row in answer.finalized_features if row.name == name), None)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_level_goes_down_and_up_again(handlers: HandlerClient, version: int) -> None:
+    async def ask(*updates: dict[str, Any], validate_only: bool = False) -> str | None:
+        answer = await handlers.ask(
+            "update_features", version, timeout=WAIT, feature_updates=updates, validate_only=validate_only
+        )
+        assert (int(answer.error_code) == 0) == (answer.error_message is None)
+        return answer.error_message
+
+    name = "transaction.version"
+    assert await ask(feature(name, 0, 2), validate_only=True) is None
+    assert await level(handlers, name) == 2, "it was only tried"
+    assert await ask(feature(name, 1, 2)) is None
+    assert await level(handlers, name) == 1
+    refused = await ask(feature(name, 2, 2))
+    assert refused is not None
+    assert refused.endswith(f"Invalid update version 2 for feature {name}. Can't downgrade to a newer version.")
+    assert await ask(feature(name, 0, 3)) is None
+    assert await level(handlers, name) is None
+    assert await ask(feature(name, 2), feature("nope", 1)) is not None
+    assert await level(handlers, name) is None, "all or none"
+    assert await ask(feature(name, 1), feature(name, 2)) is None
+    assert await level(handlers, name) == 2
+
+
+async def test_version_0_allows_a_downgrade_by_its_own_word(handlers: HandlerClient) -> None:
+    update = {"feature": "transaction.version", "max_version_level": 1, "allow_downgrade": True}
+    answer = await handlers.ask("update_features", 0, timeout=WAIT, feature_updates=[update])
+    assert int(answer.error_code) == 0
+    assert await level(handlers, "transaction.version") == 1
+
+
 @pytest.mark.parametrize("version", [3, 4])
 async def test_features_are_advertised(handlers: HandlerClient, version: int) -> None:
     answer = await handlers.ask("api_versions", version, client_software_name="a", client_software_version="1")
     supported = {row.name: (row.min_version, row.max_version) for row in answer.supported_features}
     assert supported["metadata.version"] == (29, 29)
-    assert supported["transaction.version"] == (2, 2)
-    assert len(supported) == (7 if version >= 4 else 2)
+    assert supported.get("transaction.version") == ((0, 2) if version >= 4 else None)
+    assert len(supported) == (7 if version >= 4 else 1)
     finalized = [(row.name, row.min_version_level, row.max_version_level) for row in answer.finalized_features]
     assert finalized == [("metadata.version", 29, 29), ("transaction.version", 2, 2)]
     assert (answer.finalized_features_epoch, answer.zk_migration_ready) == (149, False)

@@ -1,0 +1,44 @@
+"""The contract's feature levels (KIP-584): which a broker supports, and which the cluster's clients and brokers use now.
+
+Not served across a channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Feature(NamedTuple):
+    """By Kafka's name: the lowest and highest level that this broker supports, and the cluster's level, 0 for none."""
+
+    name: str
+    lowest: int
+    highest: int
+    finalized: int
+
+
+class FeatureChange(Enum):
+    """In which direction an update may go. A level may always be set to what it is."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    """`change` is None for a kind that is not known."""
+
+    name: str
+    level: int
+    change: FeatureChange | None
+
+
+class Features(Protocol):
+    def list(self) -> Sequence[Feature]:
+        """All that this broker knows, in Kafka's order."""
+
+    async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        """Sets all of these levels; with `validate_only` only checks them. InvalidUpdateVersion if one cannot be set: then none
+        is."""

@@ -1,0 +1,123 @@
+"""The cluster's feature levels (KIP-584), by Kafka's names: those that this software supports, and changes of the current ones.
+
+`metadata.version` names the Kafka release whose requests are answered (29 is 4.2-IV1), not a format of this node.
+`transaction.version` decides how clients end transactions: those that know level 2 (KIP-890) get an epoch for each transaction;
+below it they add partitions themselves. Every level is served whatever the current one is. All other features of that release
+are known and off; none can be raised, because nothing here implements them.
+
+Pure. Checks, their order and messages are those of Kafka 4.2's FeatureControlManager. Invariant: a level is current only if
+every registered broker has said that it supports it. A feature of which the metadata say nothing has its lowest level: a
+directory that was made before levels were recorded keeps telling clients what is sure to work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from grpc_api.contract.features import Feature, FeatureChange, FeatureUpdate
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage
+from storage_tiers.errors import InvalidUpdateVersion
+
+
+class LevelRange(NamedTuple):
+    lowest: int
+    highest: int
+
+
+_OFF = LevelRange(0, 0)
+#: In Kafka's order.
+SUPPORTED: Mapping[str, LevelRange] = {
+    "group.version": _OFF,
+    "kraft.version": _OFF,
+    "metadata.version": LevelRange(29, 29),
+    "share.version": _OFF,
+    "streams.version": _OFF,
+    "transaction.version": LevelRange(0, 2),
+    "eligible.leader.replicas.version": _OFF,
+}
+
+
+def features(image: MetadataImage) -> list[Feature]:
+    return [Feature(name, *levels, current(image, name)) for name, levels in SUPPORTED.items()]
+
+
+def current(image: MetadataImage, name: str) -> int:
+    return image.features.get(name, SUPPORTED.get(name, _OFF).lowest)
+
+
+def newest() -> tuple[pb.MetadataRecord, ...]:
+    """A new cluster's levels."""
+    return tuple(_record(name, levels.highest) for name, levels in SUPPORTED.items() if levels.highest > 0)
+
+
+def supported_records() -> list[pb.SupportedFeatureRecord]:
+    """What a broker of this software registers."""
+    return [
+        pb.SupportedFeatureRecord(name=name, lowest=levels.lowest, highest=levels.highest)
+        for name, levels in SUPPORTED.items()
+        if levels.highest > 0
+    ]
+
+
+def update(image: MetadataImage, updates: Iterable[FeatureUpdate], node_id: int) -> tuple[pb.MetadataRecord, ...]:
+    """The records of all updates. Each is compared with the level before the request; of two for one feature the last counts.
+    InvalidUpdateVersion."""
+    levels: dict[str, int] = {}
+    for each in updates:
+        problem = _problem(image, each, node_id)
+        if problem is not None:
+            raise InvalidUpdateVersion(
+                "The update failed for all features since the following feature had an error: "
+                f"Invalid update version {each.level} for feature {each.name}. {problem}"
+            )
+        levels[each.name] = each.level
+    return tuple(_record(name, level) for name, level in levels.items() if level != current(image, name))
+
+
+def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str | None:
+    """Why the level cannot be set."""
+    name, level, change = update
+    if change is None:
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    known = SUPPORTED.get(name)
+    if known is None:
+        return f"Feature {name} not found." if level == 0 else _no_feature(f"Local controller {node_id}")
+    if not known.lowest <= level <= known.highest:
+        return f"Local controller {node_id} only supports versions {known.lowest}-{known.highest}"
+    problem = _unsupported(image, name, level)
+    if problem is not None:
+        return problem
+    before = current(image, name)
+    if level < before and change is FeatureChange.UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade."
+        )
+    if level > before and change is not FeatureChange.UPGRADE:
+        return "Can't downgrade to a newer version."
+    return None
+
+
+def _unsupported(image: MetadataImage, name: str, level: int) -> str | None:
+    """Which broker does not support the level. One that has registered no features supports none."""
+    for broker in image.brokers.values():
+        found = [LevelRange(each.lowest, each.highest) for each in broker.features if each.name == name]
+        levels = found[0] if found else _OFF
+        if not levels.lowest <= level <= levels.highest:
+            what = f"Broker {broker.broker_id}"
+            if levels.highest == 0:
+                return _no_feature(what)
+            return f"{what} only supports versions {levels.lowest}-{levels.highest}"
+    return None
+
+
+def _no_feature(what: str) -> str:
+    return f"{what} does not support this feature."
+
+
+def _record(name: str, level: int) -> pb.MetadataRecord:
+    return pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name=name, level=level))
