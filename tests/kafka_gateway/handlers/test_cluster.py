@@ -313,7 +313,8 @@ async def test_a_level_goes_down_and_up_again(handlers: HandlerClient, version: 
             "update_features", version, timeout=WAIT, feature_updates=updates, validate_only=validate_only
         )
         assert (int(answer.error_code) == 0) == (answer.error_message is None)
-        return answer.error_message
+        message: str | None = answer.error_message
+        return message
 
     name = "transaction.version"
     assert await ask(feature(name, 0, 2), validate_only=True) is None
