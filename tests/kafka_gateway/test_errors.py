@@ -49,6 +49,7 @@ NUMBERS = {
     "InvalidRequest": 42,
     "UnsupportedMessageFormat": 43,
     "PolicyViolation": 44,
+    "InvalidUpdateVersion": 95,
     "OutOfOrderSequence": 45,
     "DuplicateSequence": 46,
     "InvalidProducerEpoch": 47,
