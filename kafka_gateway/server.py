@@ -255,7 +255,7 @@ class GatewayServer:
             self._end(session, "failure")
             return
         epoll = (self._members if connection.api_key in MEMBER_APIS else self._clients).epoll
-        if epoll is not session.epoll:
+        if epoll is not session.epoll and not session.leaving:
             self._move(session, epoll)
         if connection.owns_buffer or connection.start != connection.end:
             connection.settle()
@@ -416,7 +416,8 @@ class GatewayServer:
             session.epoll.modify(session.fd, events)
 
     def _move(self, session: GatewaySession, epoll: select.epoll) -> None:
-        """To the epoll of what it asks now. Events that the other one has named already are served there."""
+        """To the epoll of what it asks now. Not while it is leaving: it is closed in a turn of the epoll that has named it, and
+        another one would have the loop turn for nothing until then."""
         if not session.by_loop:
             session.epoll.unregister(session.fd)
             epoll.register(session.fd, session.events)

@@ -100,6 +100,32 @@ async def test_a_request_that_waits_for_members_is_counted_until_its_client_leav
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
+@pytest.mark.parametrize("watched_by_loop", [0, 8])
+async def test_a_member_that_waits_and_leaves_is_closed_wherever_it_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_by_loop: int
+) -> None:
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", watched_by_loop)
+    async with with_groups(tmp_path) as (core, server):
+        await joined_alone(server, "g")
+        async with connected(server) as client:
+            beat = await client.ask("heartbeat", 4, group_id="g", generation_id=1, member_id="unknown")
+            assert int(beat.error_code) == 25
+            client.send(join("g"))
+            await until(lambda: len(core.groups._host("g")._shard._groups.groups["g"].members) == 2)
+        await until(lambda: server.connections == 0)
+
+
+async def test_a_client_that_is_leaving_stays_in_the_epoll_that_has_named_it(tmp_path: Path) -> None:
+    """The other one would name it in every turn of the loop, and close it in none."""
+    async with with_groups(tmp_path) as (_, server), connected(server) as client:
+        await client.ask("metadata", 1, topics=None)
+        (session,) = server._sessions.values()
+        for leaving, epoll in ((True, server._clients.epoll), (False, server._members.epoll)):
+            session.leaving = leaving
+            await client.ask("heartbeat", 4, group_id="g", generation_id=1, member_id="unknown")
+            assert session.epoll is epoll
+
+
 class RestingLane(Lane):
     """Counts the rests; from `hurry` on every slice ends as soon as it begins."""
 

@@ -175,12 +175,14 @@ class Cleaning:
         )
 
     def _local(self, partition: Partition) -> _Dirty | None:
+        if self._rests(partition, is_remote=False):
+            return None
         try:
             plan = self._plan(partition)
         except (LogError, OSError) as error:
             self._failed(partition, is_remote=False, error=error)
             return None
-        return None if plan is None else _Dirty(partition, plan, is_remote=False)
+        return self._looked(partition, plan, is_remote=False)
 
     async def _remote(self, partition: Partition) -> _Dirty | None:
         if self._cold is None or self._rests(partition, is_remote=True):
@@ -191,14 +193,20 @@ class Cleaning:
         except (LogError, OSError) as error:
             self._failed(partition, is_remote=True, error=error)
             return None
-        return None if plan is None else _Dirty(partition, plan, is_remote=True)
+        return self._looked(partition, plan, is_remote=True)
+
+    def _looked(self, partition: Partition, plan: CleaningPlan | None, *, is_remote: bool) -> _Dirty | None:
+        """A failure is over once the log can be looked at and needs no cleaning."""
+        if plan is None or not plan.is_due:
+            self._retries.pop((partition.log.hot, is_remote), None)
+        return None if plan is None else _Dirty(partition, plan, is_remote=is_remote)
 
     def _rests(self, partition: Partition, *, is_remote: bool) -> bool:
         return self._clock.steady_ms() < self._retries.get((partition.log.hot, is_remote), 0)
 
     def _plan(self, partition: Partition) -> CleaningPlan | None:
         hot = partition.log.hot
-        if hot.segment_count == 1 or self._rests(partition, is_remote=False):
+        if hot.segment_count == 1:
             return None
         if hot not in self._points:
             self._points[hot] = read_clean_point(hot.directory)

@@ -10,6 +10,7 @@ import pytest
 
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from service.broker.background.cleaning import _ALL, CleanerSettings, Cleaning
+from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.tiering import Tiering
 from service.broker.partition.partition import Partition
 from service.fsck.bucket import FsckScope
@@ -18,6 +19,7 @@ from service.fsck.manifest_check import segment_faults
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import TierUnavailable
 from storage_tiers.policy.compaction import CleaningLimits, CleaningPlan
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
@@ -239,6 +241,23 @@ async def test_a_rewritten_segment_is_of_no_newer_leader_epoch_than_its_manifest
         manifest = await manifest_of(led(node))
     assert manifest.segments[0].key != before.segments[0].key
     assert [fault for segment in manifest.segments for fault in segment_faults(manifest, segment)] == []
+
+
+async def test_a_log_that_could_not_be_looked_at_counts_as_failed_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing of it is to be cleaned then."""
+    monkeypatch.setattr("service.broker.background.cleaning.RETRY_MS", 0)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await node.create("t", configs=COMPACTED)
+        with monkeypatch.context() as patch:
+            patch.setattr(ColdCleaning, "plan", unavailable)
+            await until(lambda: cleaning(node).uncleanable == {led(node).log.hot})
+        await until(lambda: not cleaning(node).uncleanable)
+
+
+async def unavailable(*_: object) -> None:
+    raise TierUnavailable("the store does not answer")
 
 
 def bucket_cleaned_to(node: Running, topic: str = "t") -> int:
