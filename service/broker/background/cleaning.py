@@ -272,7 +272,6 @@ class Cleaning:
                 raise _Abandoned from None  # evicted before it was read
             raise
         await self._note(partition, hot, reached)
-        self._retries.pop((hot, False), None)
         self.figures.cleaned(_tier(False), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
         self._cleaned(partition, reached, counted, is_remote=False)
 
@@ -297,7 +296,6 @@ class Cleaning:
             await rewrite.note(reached)
         finally:
             await asyncio.to_thread(rewrite.clear)
-        self._retries.pop((hot, True), None)
         self.figures.cleaned(_tier(True), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
         self._cleaned(partition, reached, counted, is_remote=True)
 

@@ -286,14 +286,15 @@ async def test_a_cleaner_that_hangs_is_ended_and_started_again(
     assert "the cleaner process has not answered for 2 s" in caplog.text
 
 
+@pytest.mark.parametrize("refused", [".timeindex.cleaned", ".log.cleaned", ".index.cleaned"])
 async def test_an_exchange_that_the_disk_refuses_half_way_ends_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """Some of the files have their new names; the next start completes it."""
     rename = OsFiles.rename
 
     def refuses(self: OsFiles, source: str, target: str) -> None:
-        if source.endswith(".index.cleaned"):
+        if source.endswith(refused):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         rename(self, source, target)
 

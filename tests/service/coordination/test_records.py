@@ -246,6 +246,13 @@ def test_the_short_ways_of_an_offsets_key_and_value_find_what_the_long_ones_do(d
             assert _outcome(decoder, bytes(changed)) == found
 
 
+def test_a_name_longer_than_kafkas_strings_is_none() -> None:
+    """Its length has the sign bit."""
+    key = b"\0\1" + (40_000).to_bytes(2, "big") + bytes(40_000) + b"\0\1t" + bytes(4)
+    with pytest.raises(CorruptRecord):
+        group_records.decode_key(key)
+
+
 def test_most_offsets_take_the_short_ways() -> None:
     key = group_records.encode_offset_key("group", "topic", 7)
     assert group_records._offset_key(key) == OffsetKey("group", "topic", 7)

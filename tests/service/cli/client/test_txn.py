@@ -12,6 +12,7 @@ import pytest
 import typer
 from confluent_kafka import KafkaException, Producer
 
+from service.cli.client import transactions
 from service.cli.client.positions import parse_duration
 from tests.service.cli.support import Ran, tidelog, tidelog_process
 from tests.support.clients import create
@@ -185,6 +186,18 @@ def test_the_first_question_of_a_cluster_about_transactions_is_answered(tmp_path
         assert (listed.code, listed.json) == (0, [])
         ran = tidelog_process("txn", "describe", "t", "-b", fresh.kafka)
         assert ran.code == 1 and "there is no transactional id t" in ran.err
+
+
+def test_a_producer_whose_transaction_goes_on_elsewhere_may_hang_in_a_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its coordinator knows of partition 1 only, and will end nothing in partition 0."""
+    rows = [transactions.PartitionProducer("t", number, 7, 0, None, 0, 0, 5) for number in (0, 1)]
+    monkeypatch.setattr(transactions, "producers", lambda *_: rows)
+    monkeypatch.setattr(transactions, "coordinated", lambda *_: {(7, ("t", 1)): "copier"})
+    cluster = transactions.Cluster({}, [], {})
+    assert transactions.hanging(cluster, "", [("t", 0), ("t", 1)], silent_ms=10, now_ms=11) == rows[:1]
+    assert transactions.hanging(cluster, "", [("t", 0), ("t", 1)], silent_ms=11, now_ms=11) == []
 
 
 def test_durations_are_read() -> None:
