@@ -290,20 +290,26 @@ async def test_a_cleaner_that_hangs_is_ended_and_started_again(
 async def test_an_exchange_that_the_disk_refuses_half_way_ends_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """Some of the files have their new names; the next start completes it."""
-    rename = OsFiles.rename
+    """Some of the files have their new names; the next start completes it, with those that have not yet."""
+    rename, give_up = OsFiles.rename, Cleaning._give_up
+    given_up: list[HotLog] = []
 
     def refuses(self: OsFiles, source: str, target: str) -> None:
         if source.endswith(refused):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         rename(self, source, target)
 
+    async def noted(self: Cleaning, hot: HotLog) -> None:
+        await give_up(self, hot)
+        given_up.append(hot)
+
+    monkeypatch.setattr(Cleaning, "_give_up", noted)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         monkeypatch.setattr(OsFiles, "rename", refuses)
         await put(node, ("a", "1"), ("a", "2"), ("b", "1"))
         await closed(node)
-        await until(lambda: led(node).life.refusal(Use.WRITE) is not None)
+        await until(lambda: led(node).life.refusal(Use.WRITE) is not None and bool(given_up))
         with pytest.raises(StorageError, match="restart the node"):
             await put(node, ("c", "1"))
         monkeypatch.setattr(OsFiles, "rename", rename)
