@@ -124,7 +124,7 @@ class TransactionalProducer:
         self._timeout_s = timeout_s
         self._identity = NO_PRODUCER
         self._open: OngoingTransaction | None = None
-        self._used = False
+        self._ending = self._used = False
         self._failure: Exception | None = None
         #: Why this producer begins no other transaction.
         self._over: LogError | None = None
@@ -165,13 +165,14 @@ class TransactionalProducer:
             raise self._over
         if self._open is not None:
             raise InvalidRequest("this producer's last transaction is still open; a producer has one at a time")
-        self._used, self._failure = False, None
+        self._ending, self._used, self._failure = False, False, None
         self._open = OngoingTransaction(self)
         self.records.begin(self._identity)
         return self._open
 
     async def commit(self) -> None:
         """Raises what keeps the transaction from being committed, once it is aborted."""
+        self._ending = True
         await self.records.flush()
         failure = self._failure
         if failure is None:
@@ -232,7 +233,7 @@ class TransactionalProducer:
 
     # --- what a transaction has ---------------------------------------------------------------------------------------
     def check(self, transaction: OngoingTransaction) -> None:
-        if self._open is not transaction:
+        if self._open is not transaction or self._ending:
             raise InvalidRequest("this transaction is over; begin another with `transaction()`")
         if self._failure is not None:
             raise self._failure

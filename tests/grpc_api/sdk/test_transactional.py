@@ -257,6 +257,22 @@ async def test_a_lost_connection_costs_and_doubles_nothing(
     await committed(client, *(b"%02d" % number for number in range(20)))
 
 
+async def test_a_transaction_that_is_being_committed_takes_no_more_records(
+    node: Served, client: Client, producer: TransactionalProducer
+) -> None:
+    """They would belong to the next one."""
+    opened = producer.begin()
+    await opened.send("t", b"kept")
+    await node.hang_up()
+    ending = asyncio.ensure_future(producer.commit())
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidRequest, match="begin another"):
+        await opened.send("t", b"late")
+    await node.come_back()
+    await ending
+    await committed(client, b"kept")
+
+
 # --- wrong use --------------------------------------------------------------------------------------------------------
 async def test_wrong_use_is_explained(client: Client, producer: TransactionalProducer) -> None:
     async with producer.transaction() as over:
