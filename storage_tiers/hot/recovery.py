@@ -207,6 +207,7 @@ class _Recovery:
         self._recovery_point = recovery_point
         self._now_ms = now_ms
         base = loaded.segments[trusted].base
+        self._stored = [entry for entry in loaded.epochs.entries() if entry.start_offset >= base]
         loaded.epochs.truncate_from_end(base)
         loaded.snapshots.retain(loaded.segments[0].base, base)
         loaded.state = loaded.snapshots.state_at(loaded.segments[:trusted], base, now_ms=now_ms)
@@ -240,14 +241,22 @@ class _Recovery:
                 self._cut(segment, chunk.position, size, _WHY[chunk.stop])
                 return False
             for at, length, base, following, epoch, timestamp in chunk.batches:
+                if epoch > self._loaded.epochs.latest:
+                    self._begin_epoch(epoch, base, segment.end)
                 segment.note(chunk.position + at, length, following, timestamp)
                 segment.size = chunk.position + at + length
-                if epoch > self._loaded.epochs.latest:
-                    self._loaded.epochs.assign(epoch, base)
             for ended in replay(chunk, self._loaded.state, now_ms=self._now_ms):
                 if ended.aborted:
                     segment.add_aborted(AbortedTransaction(*ended[:4]))
         return True
+
+    def _begin_epoch(self, epoch: int, base: int, before: int) -> None:
+        """Of a compacted log the first batches of an epoch, or all, may be gone: those stored stand that begin in a hole."""
+        for entry in self._stored:
+            if entry.epoch <= epoch and before <= entry.start_offset <= base:
+                self._loaded.epochs.assign(*entry)
+        if epoch > self._loaded.epochs.latest:
+            self._loaded.epochs.assign(epoch, base)
 
     def _scan(self, data: bytes) -> tuple[list[ScannedBatch], int, int]:
         found = batch_walk.recover_scan(data, 0, self._expected, max(self._epoch, NO_EPOCH))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.errors import StorageError
+from storage_tiers.hot import layout, leader_epochs
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import HEADER_BYTES, read_header
@@ -318,6 +319,22 @@ def test_a_lost_epoch_checkpoint_is_read_from_the_log(tmp_path: Path) -> None:
         again = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=120)
         assert again.end.epochs.entries() == (EpochEntry(0, 0), EpochEntry(1, 40), EpochEntry(2, 80))
         again.close(clean=False)
+
+
+@pytest.mark.parametrize("gone", [(1, 2), (1, 4), (2, 4)])
+def test_epochs_begin_where_they_did_though_compaction_took_their_first_batches(
+    tmp_path: Path, gone: tuple[int, int]
+) -> None:
+    log = open_log(tmp_path)
+    content = [placed(batch_of(2), append(log, batch_of(2), epoch=epoch), epoch) for epoch in (0, 1, 2, 2, 5)]
+    known = log.end.epochs.entries()
+    assert known == (EpochEntry(0, 0), EpochEntry(1, 2), EpochEntry(2, 4), EpochEntry(5, 8))
+    log.close(clean=False)
+    Path(log.directory, layout.EPOCHS).write_bytes(leader_epochs.encode(known))
+    path = Path(log.directory, f"{0:020d}.log")
+    path.write_bytes(b"".join(content[: gone[0]] + content[gone[1] :]))
+    again = open_log(tmp_path, recovery_point=0)
+    assert (again.end.epochs.entries(), again.end_offset) == (known, 10)
 
 
 def test_leftovers_are_swept(tmp_path: Path) -> None:
