@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -11,10 +12,15 @@ import grpc.aio
 import pytest
 
 from grpc_api.channel import open_channel
+from grpc_api.contract.transactions import ListTransactions, Markers, ProducerIdAndEpoch
 from grpc_api.messages.errors import detail_in
+from grpc_api.messages.transactions import list_message, list_of, markers_message
 from grpc_api.proto import transactions_pb2 as pb
 from grpc_api.proto.transactions_pb2_grpc import TransactionsStub
 from grpc_api.servicers.server import serve_grpc
+from grpc_api.servicers.transactions import CoreTransactions
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.memory_core import MemoryCore
 
 
@@ -86,3 +92,23 @@ async def test_requests_are_bounded(stub: Any) -> None:
         stub.List(pb.ListTransactionsRequest(producer_ids=range(10_001))),
     ):
         assert "at most 10000" in await refusal(call)
+
+
+async def test_markers_pass_with_the_epoch_of_their_coordinator() -> None:
+    """By which a partition refuses those of a coordinator that has been replaced."""
+    asked = Markers("", ProducerIdAndEpoch(7, 3), True, [TopicPartition("t", 1)], 2)
+    written: list[tuple[Markers, int]] = []
+
+    async def write_markers(markers: Markers, coordinator_epoch: int) -> list[tuple[TopicPartition, LogError]]:
+        written.append((markers, coordinator_epoch))
+        return []
+
+    core: Any = SimpleNamespace(transactions=SimpleNamespace(write_markers=write_markers))
+    await CoreTransactions(core).WriteMarkers(markers_message(asked, 5), None)
+    assert written == [(asked, 5)]
+
+
+def test_transactions_of_any_age_are_not_those_of_no_age() -> None:
+    for duration_ms in (-1, 0, 5):
+        asked = ListTransactions(frozenset(), frozenset(), duration_ms, None)
+        assert list_of(list_message(asked)) == asked
