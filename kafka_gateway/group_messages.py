@@ -111,7 +111,7 @@ def offset_commit(cursor: FrameCursor, version: int) -> OffsetCommit | None:
         cursor.tags()
         commits.append(_new_tuple(TopicCommit, (name, partitions, topic_id)))
     cursor.tags()
-    return _new_tuple(OffsetCommit, (group, generation, member_id, instance_id, commits, retention_ms))
+    return _new_tuple(OffsetCommit, (group, generation, member_id, instance_id, commits, retention_ms, version >= 9))
 
 
 def read_join_group(data: bytearray, start: int, end: int, version: int) -> JoinGroup | None:

@@ -146,7 +146,8 @@ class TopicCommit(NamedTuple):
 
 class OffsetCommit(NamedTuple):
     """`generation` is NO_GENERATION and `member_id` UNKNOWN_MEMBER from outside the group's protocol. `retention_ms` is -1 for
-    the broker's own (versions 2 to 4 may set it)."""
+    the broker's own (versions 2 to 4 may set it). `knows_missing_group`: whether the client knows the error of a group that
+    does not exist; before version 9 it is told that its generation is wrong."""
 
     group: str
     generation: int
@@ -154,6 +155,7 @@ class OffsetCommit(NamedTuple):
     group_instance_id: str | None
     topics: Sequence[TopicCommit]
     retention_ms: int = -1
+    knows_missing_group: bool = True
 
 
 class TxnOffsetCommit(NamedTuple):

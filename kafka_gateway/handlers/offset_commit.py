@@ -33,6 +33,7 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
         getattr(request, "group_instance_id", None),
         (),
         -1 if retention is None else milliseconds(retention),
+        call.messages.version >= 9,
     )
     if sum(len(each.partitions) for each in request.topics) > AT_ONCE:
         return _in_slices(commit, request, call)

@@ -178,7 +178,7 @@ class GroupOffsets:
         if group is None:
             return OffsetsDeleted(GroupIdNotFound(f"Group {request.group} not found."))
         topics = _subscribed(group)
-        if group.state is not GroupState.EMPTY and topics is None:
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
             return OffsetsDeleted(
                 NonEmptyGroup(f"group {request.group} has members whose topics are not known; stop them first")
             )
@@ -186,7 +186,8 @@ class GroupOffsets:
         answered = []
         for topic in request.topics:
             error = None
-            if topics is not None and topic.topic in topics:
+            # Kafka's safe answer where the topics are not known.
+            if topic.topic in topics if topics is not None else bool(group.members):
                 error = GroupSubscribedToTopic(
                     f"group {request.group} is subscribed to {topic.topic}; stop its members first"
                 )
@@ -241,7 +242,7 @@ class GroupOffsets:
                 since = value.commit_timestamp
             elif group.state is GroupState.EMPTY:
                 since = max(group.state_timestamp, value.commit_timestamp)
-            elif topics is not None and partition.topic not in topics:
+            elif group.state is GroupState.STABLE and topics is not None and partition.topic not in topics:
                 since = value.commit_timestamp
             else:
                 is_left = True
@@ -257,14 +258,18 @@ class GroupOffsets:
 
 
 def _subscribed(group: ClassicGroup) -> frozenset[str] | None:
-    """The topics of a consumer group's members; None where they are not known. Empty without members."""
+    """The topics of a consumer group's members under the protocol chosen last; None where they are not known. Empty without
+    members."""
     if group.protocol_type != CONSUMER:
         return None
     topics: frozenset[str] = frozenset()
     for member in group.members.values():
-        if group.protocol is None or group.state is GroupState.PREPARING_REBALANCE:
+        if group.protocol is None:
             return None
-        found = subscribed_topics(member.metadata(group.protocol))
+        subscription = next((each.metadata for each in member.protocols if each.name == group.protocol), None)
+        if subscription is None:
+            continue  # it has joined since
+        found = subscribed_topics(subscription)
         if found is None:
             return None
         topics |= found
@@ -290,6 +295,8 @@ def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetC
     if group is None:
         if is_outside:
             return None
+        if isinstance(request, OffsetCommit) and request.knows_missing_group:
+            return GroupIdNotFound(f"Group {request.group} not found.")
         return IllegalGeneration(
             f"there is no group {request.group!r} with generation {request.generation}; join again"
         )

@@ -330,7 +330,7 @@ class GroupShard:
                     each.client_id,
                     each.client_host,
                     b"" if protocol is None else each.metadata(protocol),
-                    b"" if protocol is None else each.assignment,
+                    each.assignment,
                 )
                 for each in group.members.values()
             ],

@@ -31,7 +31,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.groups.driver import Driver
-from tests.service.coordination.groups.test_shard import Broker
+from tests.service.coordination.groups.test_shard import SUBSCRIPTION, Broker
 from tests.service.coordination.transactions.test_shard import DAY, A, Coordinator
 
 T0 = OffsetDelete("g", [TopicPartitionIndexes("t", [0])])
@@ -121,20 +121,21 @@ def test_a_group_whose_members_have_stopped_is_deleted() -> None:
     assert broker.ask(DeleteGroup("g")).error is None
 
 
-@pytest.mark.parametrize("subscription", [b"own format", None])
-def test_offsets_of_a_group_whose_members_have_stopped_are_deleted(subscription: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("protocol_type", "subscription"), [("consumer", SUBSCRIPTION), ("consumer", b"own format"), ("connect", b"")]
+)
+def test_offsets_of_a_group_whose_members_have_stopped_are_deleted(protocol_type: str, subscription: bytes) -> None:
     broker = Broker()
-    joined = broker.member() if subscription is None else broker.member((MemberProtocol("range", subscription),))
+    joined = broker.member((MemberProtocol("range", subscription),), protocol_type)
     assert broker.commit(5, generation=1, member=joined.member_id) is None
     refused = broker.ask(T0)
-    if subscription is None:
+    if protocol_type == "consumer":
         assert isinstance(refused.topics[0].partitions[0].error, GroupSubscribedToTopic)
     else:
         assert isinstance(refused.error, NonEmptyGroup)
     broker.ask(LeaveGroup("g", [LeavingMember(joined.member_id)]))
-    if subscription is None:
-        assert broker.ask(T0).topics[0].partitions[0].error is None
-        assert broker.fetch().offset == -1
+    assert broker.ask(T0).topics[0].partitions[0].error is None
+    assert broker.fetch().offset == -1
 
 
 def test_a_commit_counts_as_a_member_or_once_the_members_have_stopped() -> None:

@@ -49,6 +49,7 @@ from tests.support.clock import SeededRng
 
 MINUTE = 60_000
 SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")  # of topic "t"
+RANGE = (MemberProtocol("range", SUBSCRIPTION),)
 Logged = tuple[CoordinatorRecord, int] | tuple[None, int, bool]
 
 
@@ -123,18 +124,18 @@ class Broker:
         wanted = [TopicPartitionIndexes("t", [partition])]
         return self.shard.fetch_offsets(OffsetFetch(group, wanted, stable)).topics[0].partitions[0]
 
-    def join(self, protocols: Sequence[MemberProtocol] = (MemberProtocol("range", SUBSCRIPTION),)) -> Joined:
+    def join(self, protocols: Sequence[MemberProtocol] = RANGE, protocol_type: str = "consumer") -> Joined:
         waiter = object()
-        request = JoinGroup("g", "", None, "consumer", protocols, 30_000, 60_000, needs_member_id=False)
+        request = JoinGroup("g", "", None, protocol_type, protocols, 30_000, 60_000, needs_member_id=False)
         self.keep(self.shard.handle(request, CALLER, waiter, self.now))
         self.keep(self.shard.tick(self.now))
         answer = self.answers.pop(waiter)
         assert isinstance(answer, Joined)
         return answer
 
-    def member(self, protocols: Sequence[MemberProtocol] = (MemberProtocol("range", SUBSCRIPTION),)) -> Joined:
+    def member(self, protocols: Sequence[MemberProtocol] = RANGE, protocol_type: str = "consumer") -> Joined:
         """The only member of a stable group."""
-        joined = self.join(protocols)
+        joined = self.join(protocols, protocol_type)
         assert self.ask(SyncGroup("g", 1, joined.member_id, None, [(joined.member_id, b"all")])).error is None
         return joined
 
@@ -201,7 +202,7 @@ def test_a_member_commits_in_its_generation_only() -> None:
     assert broker.commit(6, generation=1, member="other") is UnknownMemberId
     assert broker.commit(6, generation=1, member=member, instance="i") is UnknownMemberId
     assert broker.commit(6) is UnknownMemberId
-    assert broker.commit(6, group="new", generation=4, member="m") is IllegalGeneration
+    assert broker.commit(6, group="new", generation=4, member="m") is GroupIdNotFound
     assert broker.commit(6, group="") is None  # as old clients do
     assert (broker.fetch().offset, broker.listed()) == (5, ["g", ""])
 
@@ -292,7 +293,10 @@ def test_offsets_of_members_whose_topics_are_not_known_stay() -> None:
     broker = Broker()
     broker.member((MemberProtocol("range", b"own format"),))
     answer = broker.ask(OffsetDelete("g", [TopicPartitionIndexes("t", [0])]))
-    assert isinstance(answer.error, NonEmptyGroup)
+    assert isinstance(answer.topics[0].partitions[0].error, GroupSubscribedToTopic)
+    other = Broker()
+    other.member(protocol_type="connect")
+    assert isinstance(other.ask(OffsetDelete("g", [TopicPartitionIndexes("t", [0])])).error, NonEmptyGroup)
     assert isinstance(broker.ask(OffsetDelete("none", [])).error, GroupIdNotFound)
 
 
