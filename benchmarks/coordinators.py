@@ -41,6 +41,8 @@ LIMIT_S = 120.0
 #: Brokers' settings for this part. Both take so many connections of one address as they come.
 SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 50}
 
+_COMMITTED = commit_response.OffsetCommitResponse
+
 LEAVE = "group of 2,000 members of which one leaves: until the others are stable"
 P99 = "produce p99 while a group of 2,000 rebalances"
 MILLION = "1,000,000 committed offsets"
@@ -105,9 +107,11 @@ def commit_all(address: str, prefix: str, count: int, topic: str, partitions: in
             member_id="",
             topics=(commit_request.OffsetCommitRequestTopic(name=TopicName(topic), partitions=rows),),
         )
-        reply = c.call(request, commit_response.OffsetCommitResponse)
-        if codes := {int(each.error_code) for each in reply.topics[0].partitions} - {0}:
-            raise LoadFailed(f"{address}: commit of {prefix}-{number}: errors {codes}")
+        deadline = time.monotonic() + groups.PATIENCE_S
+        while codes := {int(each.error_code) for each in c.call(request, _COMMITTED).topics[0].partitions} - {0}:
+            if not codes <= groups.NOT_READY or time.monotonic() > deadline:
+                raise LoadFailed(f"{address}: commit of {prefix}-{number}: errors {codes}")
+            time.sleep(0.01)  # each group's coordinator is loaded on its own
     c.close()
 
 

@@ -46,7 +46,7 @@ SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
 _LOADING, _UNAVAILABLE, _ELSEWHERE = 14, 15, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED = 22, 25, 27, 79
 #: Kafka takes any heartbeat for good (0) while the coordinator loads.
-_NOT_READY = frozenset({0, _LOADING, _UNAVAILABLE, _ELSEWHERE})
+NOT_READY = frozenset({0, _LOADING, _UNAVAILABLE, _ELSEWHERE})
 _REJOIN = frozenset({_ILLEGAL_GENERATION, _REBALANCE})
 
 _SESSION = i32Timedelta.parse(dt.timedelta(seconds=30))
@@ -79,7 +79,7 @@ def wait_for_coordinator(c: Connection, group: str) -> None:
             code = int(c.call(beat, beat_response.HeartbeatResponse).error_code)
             if code == _UNKNOWN_MEMBER:
                 return
-            if code not in _NOT_READY:
+            if code not in NOT_READY:
                 raise LoadFailed(f"a heartbeat of no member of {group}: error {code}")
         time.sleep(0.05)
     raise LoadFailed(f"{group} has no coordinator after {PATIENCE_S:g} s")
