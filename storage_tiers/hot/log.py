@@ -45,7 +45,6 @@ class HotLog:
     __slots__ = (
         "_clock",
         "_durability",
-        "_files",
         "_opened_bytes",
         "_opened_end",
         "_rng",
@@ -54,6 +53,7 @@ class HotLog:
         "cuts",
         "directory",
         "end",
+        "files",
         "log_start_offset",
         "partition",
         "reader",
@@ -69,7 +69,7 @@ class HotLog:
         self.settings = settings
         self.cuts = tuple(found.cuts)
         self.log_start_offset = log_start_offset
-        self._files = ground.files
+        self.files = ground.files
         self._clock = ground.clock
         self._rng = ground.rng
         segments = self._segments = Segments(found.segments, ground, settings)
@@ -96,8 +96,8 @@ class HotLog:
     ) -> HotLog:
         """Opens the log, durably creating it if there is none; recovers it unless the last stop was `clean`.
 
-        StorageError if a disk operation fails, InconsistentTopicId if the directory belongs to another topic.
-        """
+        A `log_start_offset` that cannot be is taken for unknown, and 0 (`recovery.possible_log_start`). StorageError if a disk
+        operation fails, InconsistentTopicId if the directory belongs to another topic."""
         files, directory = ground.files, ground.directory
         try:
             establish_partition(files, directory, ground.partition, ground.topic_id, log_start_offset)
@@ -118,6 +118,7 @@ class HotLog:
             recovery_point=recovery_point,
             now_ms=ground.clock.steady_ms(),
         )
+        log_start_offset = recovery.possible_log_start(found, log_start_offset, recovery_point, clean=clean)
         self = cls(ground, settings, found, log_start_offset)
         if noted is not None:
             sync_failure.forget(files, directory)
@@ -149,12 +150,12 @@ class HotLog:
 
     def delete(self) -> None:
         """Removes the partition's directory. It is renamed first, so that a crash cannot leave half a log behind."""
-        remove_tree(self._files, self.rename_away(layout.DELETE_SUFFIX))
+        remove_tree(self.files, self.rename_away(layout.DELETE_SUFFIX))
 
     def rename_away(self, suffix: str) -> str:
         """Closes the log, renames its directory to `<topic>-<partition>.<token><suffix>` and returns the new path."""
         self.close(clean=False)
-        return rename_for_removal(self._files, self._rng, self.directory, self.partition, suffix)
+        return rename_for_removal(self.files, self._rng, self.directory, self.partition, suffix)
 
     def reconfigure(self, settings: LogSettings) -> None:
         """Applies changed configs from the next append on."""
@@ -334,13 +335,13 @@ class HotLog:
             newest.remove_offset_index()
             for segment in segments.all[index + 1 :]:
                 segment.release_file()
-                recovery.remove_files(self._files, segment)
+                recovery.remove_files(self.files, segment)
             if cut is not None:
                 newest.truncate(cut)
                 fd = newest.file().fd
-                self._files.truncate(fd, cut.position)
+                self.files.truncate(fd, cut.position)
                 # Otherwise the old batches may reappear behind a torn new header, whose epoch no CRC covers.
-                self._files.fsync(fd)
+                self.files.fsync(fd)
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot truncate ({error}); repair or replace the disk") from error
         segments.cut_after(newest)
@@ -383,9 +384,9 @@ class HotLog:
                 (os.path.join(self.directory, layout.EPOCHS), leader_epochs.encode(epochs)),
                 (self._durability.snapshots.path(offset), state),
             ):
-                self._files.rename(stage_file(self._files, path, content), path)
+                self.files.rename(stage_file(self.files, path, content), path)
             # The old names must be gone and the new state durable before the new log's name appears.
-            self._files.fsync_dir(self.directory)
+            self.files.fsync_dir(self.directory)
             segment = self._segments.make(offset)
             segment.create()
         except OSError as error:
@@ -406,11 +407,11 @@ class HotLog:
         segments = self._segments.all
         for segment in segments:
             with contextlib.suppress(FileNotFoundError):
-                self._files.unlink(segment.stem + layout.OFFSET_INDEX)
-        self._files.fsync_dir(self.directory)
+                self.files.unlink(segment.stem + layout.OFFSET_INDEX)
+        self.files.fsync_dir(self.directory)
         for segment in segments:
             segment.release_file()
-            recovery.remove_files(self._files, segment)
+            recovery.remove_files(self.files, segment)
         self._durability.discarded()
         self._segments.clear()
         self.appender.reset_writable()
@@ -438,12 +439,12 @@ class HotLog:
             self.flush()
         doomed = oldest.path + layout.DELETED
         try:
-            self._files.rename(oldest.path, doomed)
+            self.files.rename(oldest.path, doomed)
             segments.drop_oldest()
             self._durability.evicted(oldest)
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot evict ({error}); repair or replace the disk") from error
-        return Eviction(self._files, oldest, doomed, self._durability.snapshots)
+        return Eviction(self.files, oldest, doomed, self._durability.snapshots)
 
     # --- exchanging ---------------------------------------------------------------------------------------------------
     def durable_segments(self) -> list[SegmentInfo]:
@@ -467,7 +468,7 @@ class HotLog:
         old = self._segments.exactly(new.replaces, new.end)
         if self.is_swapping or not old or any(segment in self._durability.pending for segment in old):
             return None
-        self.swap = SegmentSwap(self._files, self.directory, new)
+        self.swap = SegmentSwap(self.files, self.directory, new)
         return self.swap
 
     def finish_swap(self, swap: SegmentSwap, new: RewrittenSegment) -> bool:

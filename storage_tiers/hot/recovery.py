@@ -78,6 +78,19 @@ def load(
         raise StorageError(f"cannot open the log in {directory} ({error}); repair or replace the disk") from error
 
 
+def possible_log_start(found: RecoveredLog, log_start: int, recovery_point: int, *, clean: bool) -> int:
+    """The log start, or 0 if it cannot be: a clean stop leaves no log start above the end that it has flushed, so the
+    checkpoint was damaged or edited. After a crash, records above the end may have been deleted and lost."""
+    end = found.segments[-1].end if found.segments else log_start
+    if log_start <= end:
+        return log_start
+    if clean and log_start > recovery_point:
+        return 0
+    what = f"the log ends at {end}, below its log start {log_start}: what is left of it is deleted, and it begins there"
+    events.error(log, "recovery.cut", what=what, offset=end, was_flushed=end < recovery_point)
+    return log_start
+
+
 def _load(
     files: Files, directory: str, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int
 ) -> RecoveredLog:

@@ -1,16 +1,18 @@
 """Lowers committed offsets to where a partition ends whose newest records were lost, by a disk or with it: a take-over brings
 back what the bucket holds, which may be nothing. A group that had read further would skip the records that are written next.
 
-Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due
-until every coordinator of this node has been visited and what it lowered is committed. Not promised: that no member is told
-its old offset in the first second.
+Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due,
+over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. Not promised: that
+no member is told its old offset in the first second.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from service.broker.partition.partition import Partition
+from service.broker.partition.recovered_end import forget_recovered_end
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers.errors import LogError
@@ -44,7 +46,9 @@ class RecoveredOffsets:
         if all([await _is_settled(host, shard) for host, shard in zip(hosts, visited, strict=True)]):
             for each in due:
                 if each.recovered_end == ends[each.partition]:
+                    forget_recovered_end(each)
                     each.recovered_end = None
+                    await asyncio.sleep(0)  # there may be thousands
 
 
 def _shard(host: ShardHost[GroupShard]) -> GroupShard | None:

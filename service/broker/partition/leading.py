@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from service.broker.partition.partition import Partition
+from service.broker.partition.recovered_end import note_recovered_end
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.summary import ManifestSummary
@@ -96,7 +97,14 @@ async def reconcile(partition: Partition) -> None:
     if tier is not None and tiered.hot.log_start_offset < tier.log_start <= tiered.hot.end_offset:
         tiered.hot.raise_log_start(tier.log_start)
     if partition.is_recovering:
-        partition.reconciled()
+        lead(partition)
+
+
+def lead(partition: Partition) -> None:
+    """Ends a wait for the bucket, or the phase of opening. StorageError if the disk refuses to keep what was lost."""
+    if partition.recovered_end is not None:
+        note_recovered_end(partition, partition.recovered_end)
+    partition.reconciled()
 
 
 def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
@@ -110,6 +118,7 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
             local_end=hot.end_offset,
             tiered_end=manifest.end,
         )
+    note_recovered_end(partition, manifest.end)
     hot.truncate_fully_and_start_at(
         manifest.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=manifest.log_start
     )

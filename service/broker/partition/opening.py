@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from service.broker.partition.leading import agrees, has_hole, recover_from_store
+from service.broker.partition.leading import agrees, has_hole, lead, recover_from_store
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
+from service.broker.partition.recovered_end import noted_recovered_end
 from service.broker.partition.saved_manifest import read_manifest
 from service.directory.home import HomeGuard
 from storage_tiers import events
@@ -24,11 +25,14 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
     if lost and partitions.flushed_before(partition) > hot.end_offset:
         flushed = partitions.flushed_before(partition)
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
+    noted = noted_recovered_end(partition)
     if lost:
         partition.recovered_end = hot.end_offset  # unless the bucket holds more
+    elif noted is not None:
+        partition.recovered_end = min(noted, hot.end_offset)
     if home is None:
         if leads:
-            partition.reconciled()
+            lead(partition)
         return
     try:
         # Also if tiering is now off for the topic: its offloaded records are read from the bucket.
@@ -52,7 +56,7 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         return
     why = home.refusal(hot.partition) or _put_back(hot.partition, partitions.directories.moved.get(hot.partition))
     if why is None:
-        partition.reconciled()
+        lead(partition)
     else:
         partition.compare(why)
 
@@ -64,7 +68,7 @@ def led_again(partition: Partition, home: HomeGuard | None) -> None:
     if home is not None and tiered:
         recover_from_store(partition)
     else:
-        partition.reconciled()
+        lead(partition)
 
 
 def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailable | None:

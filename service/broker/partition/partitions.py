@@ -105,6 +105,8 @@ class Partitions:
         self._open: dict[TopicPartition, Partition] = {}
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
+        #: Log starts that are written anew.
+        self._corrections: set[asyncio.Future[None]] = set()
         #: Partitions of live topics without a replica here.
         self._elsewhere: set[TopicPartition] = set()
         directory = storage.data.path
@@ -239,9 +241,22 @@ class Partitions:
         self._elsewhere.discard(hot.partition)
         self._open[hot.partition] = opened
         self.directories.note(opened, started=started)
-        if LOG_STARTS in self._checkpoints.damaged:
+        known = self._checkpoints.known(LOG_STARTS).get(hot.partition, 0)
+        is_possible = known <= hot.end_offset
+        if LOG_STARTS in self._checkpoints.damaged or not is_possible:
             hot.raise_log_start(least_log_start(opened))
+        if not is_possible:
+            self._correct_log_start(hot, known)
         return opened
+
+    def _correct_log_start(self, hot: HotLog, known: int) -> None:
+        """Soon, and not with the next round: after a crash the log would be believed to have lost what the number hides."""
+        start, end = hot.log_start_offset, hot.end_offset
+        events.error(log, "log.start_impossible", partition=hot.partition, checkpoint=known, log_start=start, end=end)
+        writing = self._checkpoints.write(LOG_STARTS, lambda offsets: {**offsets, hot.partition: start})
+        correction = asyncio.ensure_future(writing)
+        self._corrections.add(correction)
+        correction.add_done_callback(self._corrections.discard)
 
     async def _forget_earlier(self, partition: TopicPartition) -> None:
         """Removes the checkpoint entries of an earlier topic of this name. The same write removes all entries without a

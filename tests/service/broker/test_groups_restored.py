@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.groups import OffsetFetch
+from service.broker.background.recovered_offsets import RecoveredOffsets
+from service.broker.partition.partition import Partition
+from service.broker.partition.recovered_end import noted_recovered_end
 from service.coordination.runtime import ShardState, partition_of
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -180,3 +183,43 @@ async def test_where_a_disk_has_lost_flushed_records_no_group_skips_what_is_writ
         groups = await coordinated(node, "g")
         assert await node.end("t") == 2
         await has_offsets(groups, {"t": [2]})
+
+
+@pytest.mark.parametrize("written", [0, 1, 4])
+async def test_a_node_that_is_killed_before_it_has_lowered_offsets_lowers_them_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """The records written before it was killed must not hide the loss."""
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store, broker=SETTINGS) as node:
+        await node.create("t")
+        await node.append("t", b"0", b"1")
+        await node.seal("t")
+        await node.append("t", b"lost", b"lost", b"lost")
+        await commit(await coordinated(node, "g"), 5)
+        await node.seal("__consumer_offsets")
+        cluster = node.node.cluster_id
+        store.down = True
+    store.down = False
+
+    async def nothing(_: RecoveredOffsets) -> None: ...
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecoveredOffsets, "tick", nothing)
+        async with running(tmp_path / "new", store, broker=SETTINGS, take_over=cluster) as node:
+            led = node.node.broker.partitions.get(TopicPartition("t", 0))
+            await until(lambda: not led.is_recovering)
+            for number in range(written):
+                await node.append("t", b"new %d" % number)
+    for _ in range(2):
+        async with running(tmp_path / "new", store, broker=SETTINGS) as node:
+            groups = await coordinated(node, "g")
+            led = node.node.broker.partitions.get(TopicPartition("t", 0))
+            await has_lowered(led)
+            assert await node.end("t") == 2 + written
+            assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [2]}
+            assert noted_recovered_end(led) is None
+
+
+async def has_lowered(partition: Partition) -> None:
+    await until(lambda: not partition.is_recovering and partition.recovered_end is None)

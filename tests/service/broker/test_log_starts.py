@@ -16,7 +16,8 @@ from service.broker.partition.saved_manifest import read_manifest
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
-from storage_tiers.hot.checkpoints import LOG_STARTS, read_offsets
+from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, LOG_STARTS, read_offsets
+from storage_tiers.records.decoder import Record
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
 
@@ -180,3 +181,48 @@ async def test_retention_asks_for_pages_only_when_the_oldest_segment_has_expired
     assert led.log.log_start_offset == 3
     assert led.log.tier.oldest is not None
     assert led.log.tier.oldest.end == 4
+
+
+async def test_a_log_start_above_the_end_after_a_clean_stop_deletes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint was edited or damaged; neither tier may lose records by it, after a crash neither."""
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs={"retention.ms": "-1"})
+        await node.append("t", b"0", b"1")
+        await node.seal("t")
+        await node.append("t", b"2", b"3")
+        store = node.store
+    path = tmp_path / "data" / LOG_STARTS
+    path.write_text("0\n1\nt 0 4000000\n")
+    for attempt in range(2):
+        async with running(tmp_path / "data", store) as node:
+            partition = node.node.broker.partitions.get(T0)
+            assert [each.offset for each in await read_once_led(node)] == [0, 1, 2, 3]
+            assert (partition.log.log_start_offset, await node.end("t")) == (0, 4)
+            await until(lambda: read_offsets(str(path)).get(T0, 0) == 0)
+        (tmp_path / "data" / CLEAN_SHUTDOWN).unlink()
+        assert ("log.start_impossible" in caplog.text) == (attempt == 0)
+        caplog.clear()
+
+
+async def test_a_log_start_above_the_end_after_a_crash_is_believed_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records up to there may have been deleted, and lost with the power."""
+    local = {"remote.storage.enable": "false"}
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs=local)
+        await node.append("t", b"0", b"1")
+        store = node.store
+    (tmp_path / "data" / LOG_STARTS).write_text("0\n1\nt 0 7\n")
+    (tmp_path / "data" / CLEAN_SHUTDOWN).unlink()
+    async with running(tmp_path / "data", store) as node:
+        assert await node.end("t") == 7
+    assert "the log ends at 2, below its log start 7" in caplog.text
+
+
+async def read_once_led(node: Running) -> list[Record]:
+    partition = node.node.broker.partitions.get(T0)
+    await until(lambda: not partition.is_recovering)
+    return await node.read_all("t")

@@ -1,0 +1,59 @@
+"""Keeps where a log ended when its newest records were lost, beside its segments, until committed offsets were lowered to it.
+
+A node that is killed before that knows nothing else of the loss: its log is whole again, and may have new records.
+
+Invariant: the note is durable before the partition takes a record, and before a log is discarded for the bucket's. Not
+promised: that offsets which were committed between the loss and a kill are kept; their groups read those records again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+from service.broker.partition.partition import Partition
+from storage_tiers import events
+from storage_tiers.errors import StorageError
+from storage_tiers.files import replace_file
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "recovered-end"
+
+
+def note_recovered_end(partition: Partition, end: int) -> None:
+    """Blocking, for as long as a sync takes. StorageError if the disk refuses."""
+    path = _path(partition)
+    if _read(path) == end:
+        return
+    try:
+        replace_file(partition.log.hot.files, path, b"%d\n" % end)
+    except OSError as error:
+        raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
+
+
+def noted_recovered_end(partition: Partition) -> int | None:
+    """None if no loss is noted."""
+    return _read(_path(partition))
+
+
+def forget_recovered_end(partition: Partition) -> None:
+    """Blocking. One that cannot be removed lowers offsets once more after the next start."""
+    with contextlib.suppress(OSError):
+        partition.log.hot.files.unlink(_path(partition))
+
+
+def _path(partition: Partition) -> str:
+    return os.path.join(partition.log.hot.directory, FILE_NAME)
+
+
+def _read(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        events.warning(log, "recovered_end.unusable", path=path, error=error)
+        return None
