@@ -106,6 +106,9 @@ class Member:
 
     def metadata(self, protocol: str) -> bytes:
         """Its subscription under a protocol that it supports."""
+        first = self.protocols[0]
+        if first.name == protocol:  # as of most; a large group asks thousands of times
+            return first.metadata
         return next(each.metadata for each in self.protocols if each.name == protocol)
 
     def vote(self, candidates: frozenset[str]) -> str:
@@ -332,6 +335,8 @@ class ClassicGroup:
     def selected_protocol(self) -> str:
         """The one with the most votes among those that every member supports; with as many, the one voted for first."""
         candidates = frozenset(name for name, members in self.supported.items() if members == len(self.members))
+        if len(candidates) == 1:
+            return next(iter(candidates))
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 

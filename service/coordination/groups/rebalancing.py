@@ -170,7 +170,9 @@ class Rebalancing:
 
     def write(self, group: ClassicGroup, outcome: Outcome) -> None:
         """Adds the group's record."""
-        value = _encoded(group)
+        self._write(group, encode_group(group.metadata()), outcome)
+
+    def _write(self, group: ClassicGroup, value: bytes, outcome: Outcome) -> None:
         group.recorded_bytes = len(value)
         outcome.write(encode_key(GroupKey(group.group_id)), value)
 
@@ -179,13 +181,15 @@ class Rebalancing:
         """The leader's assignment: recorded, and the answer to every member that waits for it."""
         for member in group.members.values():
             member.assignment = given.get(member.member_id, b"")
-        error = self.too_large(group)
+        # As it will be in the new state: a record of thousands of members is encoded once.
+        value = encode_group(group.metadata()._replace(state_timestamp=now_ms))
+        error = self.too_large(group, len(value))
         if error is not None:
             self._refuse_assignment(group, error, now_ms, outcome)
             return
         group.enter(GroupState.STABLE, now_ms)
         self._counts.rebalances += 1
-        self.write(group, outcome)
+        self._write(group, value, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
         for member in group.members.values():
             if member.sync_waiter is not None:
@@ -193,10 +197,9 @@ class Rebalancing:
                 member.sync_waiter = None
                 self.heard(group, member, now_ms)
 
-    def too_large(self, group: ClassicGroup, value_bytes: int | None = None) -> GroupMetadataTooLarge | None:
-        """Why the group's record, of `value_bytes` if that is known, cannot be written. A record that the log refuses would
-        drop the shard, with all its groups."""
-        value_bytes = len(_encoded(group)) if value_bytes is None else value_bytes
+    def too_large(self, group: ClassicGroup, value_bytes: int) -> GroupMetadataTooLarge | None:
+        """Why the group's record, whose value has so many bytes, cannot be written. A record that the log refuses would drop
+        the shard, with all its groups."""
         size = BATCH_BYTES + len(encode_key(GroupKey(group.group_id))) + value_bytes
         if size <= self.settings.max_record_bytes:
             return None
@@ -233,10 +236,6 @@ class Rebalancing:
 
 def synced(group: ClassicGroup, member: Member) -> Synced:
     return Synced(None, group.protocol_type, group.protocol, member.assignment)
-
-
-def _encoded(group: ClassicGroup) -> bytes:
-    return encode_group(group.metadata())
 
 
 def _removed(group: ClassicGroup, member_id: str) -> UnknownMemberId:
