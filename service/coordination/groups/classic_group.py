@@ -292,10 +292,13 @@ class ClassicGroup:
     def _count_protocols(self, member: Member, step: int) -> None:
         self.kept_bytes += step * kept_bytes(member.protocols)
         self.record_bytes += step * member.record_bytes
+        supported = self.supported
         for name in {each.name for each in member.protocols}:
-            self.supported[name] += step
-            if not self.supported[name]:
-                del self.supported[name]
+            members = supported[name] + step
+            if members:
+                supported[name] = members
+            else:
+                del supported[name]
 
     def elect_joined_leader(self) -> bool:
         """Whether the leader has joined; if not, the first member that has leads instead."""

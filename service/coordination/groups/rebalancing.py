@@ -73,7 +73,8 @@ class Rebalancing:
             if member.session is not None:
                 self._deadlines.clear(member.session)
                 member.session = None
-            self.end_waits(group, member, outcome, why or _removed(group, member_id))
+            if member.join_waiter is not None or member.sync_waiter is not None:
+                self.end_waits(group, member, outcome, why or _removed(group, member_id))
         group.remove(member_id)
 
     def end_waits(self, group: ClassicGroup, member: Member, outcome: Outcome, error: LogError) -> None:
