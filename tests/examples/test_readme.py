@@ -36,7 +36,7 @@ def here(text: str, node: Node) -> str:
 
 def ran(command: str, node: Node) -> str:
     words = here(re.sub(r"\btidelog\b", shlex.quote(str(TIDELOG)), command), node)
-    if re.search(r"\btidelog (topic|produce|consume)\b", command):
+    if re.search(r"\btidelog (topic|produce|consume|txn|perf)\b", command):
         words += f" --bootstrap-server {node.kafka}"
     done = subprocess.run(
         words, shell=True, capture_output=True, text=True, cwd=node.directory, timeout=60, check=False

@@ -119,9 +119,17 @@ def test_an_epoch_is_known_before_its_first_record(tmp_path: Path) -> None:
     assert open_log(tmp_path, clean=True).end.epochs.entries() == (EpochEntry(1, 0), EpochEntry(4, 6))
 
 
-def test_a_log_that_ends_below_log_start_begins_there(tmp_path: Path) -> None:
+def test_a_log_that_ends_below_a_log_start_that_cannot_be_keeps_its_records(tmp_path: Path) -> None:
+    """After a clean stop: nothing that was flushed lies above the end."""
     log, _ = filled(tmp_path, 5)
     log.close(clean=True)
     log = open_log(tmp_path, log_start_offset=50, clean=True)
+    assert (log.local_start_offset, log.end_offset, log.log_start_offset) == (0, 10, 0)
+
+
+def test_a_log_that_ends_below_log_start_begins_there(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path, 5)
+    log.close(clean=False)
+    log = open_log(tmp_path, log_start_offset=50, clean=False)
     assert (log.local_start_offset, log.end_offset, log.log_start_offset) == (50, 50, 50)
     assert append(log, batch_of(1)) == 50
