@@ -32,6 +32,7 @@ cdef class FrameCursor:
     cdef Py_ssize_t varint(self) except? -1
     @cython.locals(value=Py_ssize_t)
     cdef Py_ssize_t count(self) except? -1
+    @cython.locals(size=Py_ssize_t)
     cdef Py_ssize_t text_size(self) except? -2
     cdef Py_ssize_t bytes_size(self) except? -2
     @cython.locals(size=Py_ssize_t, at=Py_ssize_t)

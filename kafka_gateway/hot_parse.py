@@ -30,6 +30,8 @@ AT_ONCE = 500
 
 #: Most tagged fields in one structure. Kafka defines five at most; a frame has room for millions, each read in turn.
 TAGS = 100
+#: Bytes of the longest string: its compact form could hold more, and Kafka refuses that too.
+LONGEST_STRING = 32_767
 
 _new_tuple = tuple.__new__
 
@@ -123,7 +125,12 @@ class FrameCursor:
 
     def text_size(self) -> int:
         """The length of a string in bytes; -1 for null."""
-        return self.varint() - 1 if self.flexible else self.int16()
+        if not self.flexible:
+            return self.int16()
+        size = self.varint() - 1
+        if size > 0x7FFF:  # LONGEST_STRING, which would be an object's attribute here
+            raise Malformed(f"a string of {size} bytes before {self.at}; at most {LONGEST_STRING} are allowed")
+        return size
 
     def bytes_size(self) -> int:
         return self.varint() - 1 if self.flexible else self.int32()

@@ -25,7 +25,7 @@ from collections import namedtuple
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS, Malformed, too_many_tags
+from kafka_gateway.hot_parse import LONGEST_STRING, PARTITIONS_A_REQUEST, TAGS, Malformed, too_many_tags
 
 #: Most elements in all arrays of one request.
 ROWS_A_REQUEST = PARTITIONS_A_REQUEST
@@ -212,7 +212,8 @@ def _single(kind: Any, field: dataclasses.Field[Any], flexible: bool, *, nullabl
     name = field.metadata["kafka_type"]
     if name in _SIZED:
         width, value_of = _SIZED[name]
-        return functools.partial(_read_sized, 0 if flexible else width, nullable, value_of)
+        most = LONGEST_STRING if width == 2 else None
+        return functools.partial(_read_sized, 0 if flexible else width, most, nullable, value_of)
     fixed, converted = _FIXED[name]
     return functools.partial(_read_fixed, struct.Struct(fixed), converted)
 
@@ -305,9 +306,13 @@ def _read_fixed(form: struct.Struct, converted: Callable[[Any], Any] | None, dat
         raise Malformed(f"a number at {at}: {error}") from error
 
 
-def _read_sized(width: int, nullable: bool, value_of: Callable[[bytes], Any], data: bytes, at: int) -> tuple[Any, int]:
-    """Reads a string or bytes. `width` is the size of its length field, 0 for the compact form."""
+def _read_sized(
+    width: int, most: int | None, nullable: bool, value_of: Callable[[bytes], Any], data: bytes, at: int
+) -> tuple[Any, int]:
+    """Reads a string or bytes. `width` is the size of its length field, 0 for the compact form; `most` bounds it."""
     at, size = _number(width, data, at)
+    if most is not None and size > most:
+        raise Malformed(f"a string of {size} bytes at {at}; at most {most} are allowed")
     if size < 0:
         if not nullable:
             raise Malformed(f"a null at {at} where none is allowed")

@@ -15,6 +15,7 @@ Loading takes at most SLICE_S of a turn. Not promised: that an answer which a fa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -153,7 +154,7 @@ class ShardHost(Generic[State]):
             self._check()
             self._log.check_transaction(*producer)
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._take(self._shard.handle(event, caller, waiter, self._clock.steady_ms()))
+        self._take(self._decided(lambda: self._shard.handle(event, caller, waiter, self._clock.steady_ms())))
         if not waiter.done():  # a heartbeat is answered by now, and its callback would cost a call of the loop
             self._waiting.add(waiter)
             waiter.add_done_callback(self._waiting.discard)
@@ -169,7 +170,7 @@ class ShardHost(Generic[State]):
     def change(self, decide: Callable[[State, int], Outcome]) -> None:
         """A decision that nobody asked for, such as removing what has expired. Raises as `ask`."""
         self._check()
-        self._take(decide(self._shard, self._clock.steady_ms()))
+        self._take(self._decided(lambda: decide(self._shard, self._clock.steady_ms())))
 
     def settled(self) -> asyncio.Future[None]:
         """Done once all that was decided so far is committed; a LogError if it may not have been written. Raises as `ask`."""
@@ -192,6 +193,19 @@ class ShardHost(Generic[State]):
         self._shard.end_transaction(producer_id, commit=commit)
         self._appended(appended, self._shard.written)
         return appended
+
+    def _decided(self, decide: Callable[[], Outcome]) -> Outcome:
+        """What the shard decides. A defect may leave half a decision behind: the shard is dropped and loaded again, so that one
+        request harms neither other groups nor background work. CoordinatorNotAvailable then."""
+        try:
+            return decide()
+        except LogError:
+            raise
+        except Exception as defect:  # noqa: BLE001 - a defect of the shard
+            events.error(log, "coordinator.defect", partition=self.partition, defect=defect)
+            error = CoordinatorNotAvailable(f"{self.partition}: the coordinator failed, and is loaded again; retry")
+            self._fail(error)
+            raise error from None
 
     def _check(self) -> None:
         if self.state is not ShardState.ACTIVE:
@@ -294,7 +308,8 @@ class ShardHost(Generic[State]):
             self._resumes_s = self._loop.time() + AFTER_PAUSE_MS / 1000
             self._arm()
             return
-        self._take(self._shard.tick(now_ms))
+        with contextlib.suppress(LogError):
+            self._take(self._decided(lambda: self._shard.tick(now_ms)))
 
     # --- loading and ending -------------------------------------------------------------------------------------------
     async def _load(self) -> None:
@@ -306,7 +321,7 @@ class ShardHost(Generic[State]):
                 # The partition is compared with the store first: no trouble, and clients wait as while it is read.
                 await self._clock.sleep(backoff.next_delay())
                 self._begin(self._new())
-            except (LogError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - also by a defect it is tried again, and says so
                 self._why = CoordinatorNotAvailable(f"{self.partition} cannot be loaded: {error}")
                 if self.state is ShardState.LOADING:
                     self.state = ShardState.UNREADABLE

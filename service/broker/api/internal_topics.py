@@ -11,13 +11,14 @@ from collections.abc import Callable
 
 from grpc_api.contract.topics import NewTopic
 from service.configs.resolve import Resolver
+from service.coordination.record_fields import MAX_STRING_BYTES
 from service.coordination.runtime import partition_of
 from service.metadata import planner
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Rng
-from storage_tiers.errors import CoordinatorNotAvailable, LogError, TopicExists
+from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError, TopicExists
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +35,16 @@ class InternalTopic:
         self._creating: asyncio.Task[None] | None = None
 
     def partition_of(self, key: str) -> int | None:
-        """The partition that keeps `key`; None while the topic does not exist."""
+        """The partition that keeps `key`; None while the topic does not exist. InvalidRequest for a key that no record can
+        hold."""
+        check_key(key)
         topic = self._metadata.image.topic(self.name)
         return None if topic is None else partition_of(key, len(topic.partitions))
 
     async def coordinator(self, key: str) -> int:
         """The id of the broker that leads the partition of `key`. CoordinatorNotAvailable if none does, and while the topic is
-        made."""
+        made; InvalidRequest for a key that no record holds."""
+        check_key(key)
         topic = self._metadata.image.topic(self.name)
         if topic is None:
             if self._creating is None:
@@ -80,3 +84,10 @@ class InternalTopic:
         if self._creating is not None:
             self._creating.cancel()
             await asyncio.wait({self._creating})
+
+
+def check_key(key: str) -> None:
+    """InvalidRequest for the id of a group or a transaction that a record's key cannot hold, which gRPC can carry."""
+    # A character has three bytes at most, or four as two of Java's; most ids are far shorter.
+    if len(key) > MAX_STRING_BYTES // 4 and (size := len(key.encode())) > MAX_STRING_BYTES:
+        raise InvalidRequest(f"an id of {size} bytes cannot be kept; at most {MAX_STRING_BYTES} are allowed")

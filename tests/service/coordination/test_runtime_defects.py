@@ -1,0 +1,82 @@
+"""A shard that fails by a defect is loaded again: nothing that was answered is lost, and nobody else is harmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from service.coordination.groups.shard import GroupShard
+from service.coordination.outcome import Outcome
+from service.coordination.runtime import ShardHost, ShardState
+from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
+from tests.service.broker.support import running, until
+from tests.service.coordination.test_runtime_log import MemoryLog, active, commit, end, fetched, hosted
+
+Host = ShardHost[GroupShard]
+
+
+def fails(*_: object, **__: object) -> NoReturn:
+    raise ValueError("a name does not fit")
+
+
+def asks(host: Host) -> None:
+    with pytest.raises(CoordinatorNotAvailable, match="the coordinator failed"):
+        commit(host, 6)
+
+
+def changes(host: Host) -> None:
+    def decide(shard: GroupShard, now_ms: int) -> Outcome:
+        return shard.tick(now_ms)
+
+    with pytest.raises(LogError):
+        host.change(decide)
+
+
+def ticks(host: Host) -> None:
+    host._tick(host._clock.steady_ms())
+
+
+@pytest.mark.parametrize(("what", "method"), [(asks, "handle"), (changes, "tick"), (ticks, "tick")])
+async def test_a_shard_that_fails_is_loaded_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: Callable[[Host], None], method: str
+) -> None:
+    host = await active(MemoryLog())
+    await commit(host, 5)
+    failed = host._shard
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupShard, method, fails)
+        what(host)
+    assert host.state is ShardState.LOADING
+    assert "coordinator.defect" in caplog.text
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert host._shard is not failed
+    assert fetched(host) == [(5, False)]
+    await commit(host, 7)
+    assert fetched(host) == [(7, False)]
+    await end(host)
+
+
+async def test_a_load_that_fails_by_a_defect_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog()
+    host = await active(log)
+    await commit(host, 5)
+    await end(host)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupShard, "load", fails)
+        host = hosted(log)
+        await until(lambda: host.state is ShardState.UNREADABLE)
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert fetched(host) == [(5, False)]
+    await end(host)
+
+
+async def test_an_id_that_no_record_can_hold_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        groups, transactions = node.node.broker.core.groups, node.node.broker.core.transactions
+        for name in ("g" * 32_768, "ü" * 16_384):
+            for asked in (groups.coordinator(name), transactions.coordinator(name)):
+                with pytest.raises(InvalidRequest, match="at most 32767 are allowed"):
+                    await asked
