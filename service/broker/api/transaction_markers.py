@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -34,6 +34,9 @@ from storage_tiers.errors import (
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+#: Markers that are written in one turn of the loop, a fraction of a millisecond.
+MARKERS_A_TURN = 16
 
 
 class MarkedPartition(Protocol):
@@ -122,7 +125,7 @@ class TransactionMarkers:
         outdated."""
         left: list[TopicPartition] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
-        for partition in wanted:
+        async for partition in _in_turns(wanted):
             try:
                 done = self._append(partition, markers, epoch).committed
             except (TransactionCoordinatorFenced, InvalidProducerEpoch):
@@ -142,10 +145,10 @@ class TransactionMarkers:
         return left
 
     async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]:
-        """Writes each marker, without retrying; returns the partitions without a committed one, and why."""
+        """Writes a marker into each partition, without retrying; returns those without a committed one, and why."""
         refused: list[tuple[TopicPartition, LogError]] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
-        for partition in markers.partitions:
+        async for partition in _in_turns(dict.fromkeys(markers.partitions)):
             try:
                 done = self._append(partition, markers, epoch).committed
             except LogError as error:
@@ -178,3 +181,11 @@ class TransactionMarkers:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+async def _in_turns(partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
+    """A few in each turn of the loop: a transaction may have all partitions of a cluster."""
+    for number, partition in enumerate(partitions):
+        if number and not number % MARKERS_A_TURN:
+            await asyncio.sleep(0)
+        yield partition

@@ -9,7 +9,7 @@ import pytest
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
-from grpc_api.contract.log import Isolation
+from grpc_api.contract.log import Appended, Isolation
 from grpc_api.contract.transactions import (
     AddOffsets,
     AddPartitions,
@@ -20,7 +20,7 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
     ProducerTransaction,
 )
-from service.broker.api.transaction_markers import TransactionMarkers
+from service.broker.api.transaction_markers import MARKERS_A_TURN, TransactionMarkers
 from service.broker.api.transaction_service import TransactionService
 from service.broker.partition.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
@@ -301,3 +301,32 @@ async def test_an_id_without_a_coordinator_is_sent_to_find_one(tmp_path: Path) -
             ("a", "Empty"),
             ("b", "Empty"),
         ]
+
+
+async def test_markers_of_many_partitions_leave_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if one partition is named again and again, which then takes one marker."""
+    append, in_turns = TransactionMarkers._append, [0]
+
+    def next_turn() -> None:
+        in_turns.append(0)
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    def counted(self: TransactionMarkers, partition: TopicPartition, markers: Markers, epoch: int) -> Appended:
+        in_turns[-1] += 1
+        return append(self, partition, markers, epoch)
+
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t", partitions=50)
+        many = [TopicPartition("t", number) for number in range(50)]
+        client = await Client(node).begin()
+        await client.add(*many)
+        monkeypatch.setattr(TransactionMarkers, "_append", counted)
+        next_turn()
+        assert await client.end(commit=True) is None
+        await client.reaches("CompleteCommit")
+        assert (sum(in_turns), max(in_turns)) == (50, MARKERS_A_TURN)
+        markers = Markers("", client.producer, False, many * 100, 0)
+        assert await client.transactions.write_markers(markers, 1) == []
+        assert (sum(in_turns), max(in_turns)) == (100, MARKERS_A_TURN)
