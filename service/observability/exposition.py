@@ -8,6 +8,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometh
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,14 +18,24 @@ from service.observability.metrics import METRICS
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
+#: Characters of a label's value; a topic's name has 249 at most.
+LABEL_CHARS = 256
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def labels_of(**values: str | int) -> str:
-    """`{name="value",...}`, or nothing for none."""
+    """`{name="value",...}`, or nothing for none. A value that a client chose may have 32 KiB: beyond LABEL_CHARS it is cut, and
+    ends with a digest of the whole."""
     if not values:
         return ""
-    return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
+    return "{" + ",".join(f'{name}="{_short(str(value)).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
+
+
+def _short(value: str) -> str:
+    if len(value) <= LABEL_CHARS:
+        return value
+    digest = hashlib.sha256(value.encode()).hexdigest()[:16]
+    return f"{value[: LABEL_CHARS - len(digest) - 1]}…{digest}"
 
 
 def prefers_open_metrics(accept: str) -> bool:

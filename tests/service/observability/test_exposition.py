@@ -15,6 +15,7 @@ from service.http import serve_http
 from service.observability.collect_gateway import WINDOW_S, IdleWindow
 from service.observability.collect_log import PARTITIONS_A_TURN
 from service.observability.exposition import (
+    LABEL_CHARS,
     OPEN_METRICS,
     TEXT,
     Exposition,
@@ -142,3 +143,12 @@ def test_idle_shares_look_back_over_the_window() -> None:
 def test_a_process_that_is_gone_has_no_memory() -> None:
     assert resident_bytes_of(os.getpid()) > 1 << 20
     assert resident_bytes_of(1 << 30) == 0
+
+
+def test_a_long_label_is_cut_and_stays_apart_from_others() -> None:
+    whole, long = "g" * LABEL_CHARS, "g" * 32_000
+    assert labels_of(group=whole) == f'{{group="{whole}"}}'
+    cut = labels_of(group=long)
+    assert len(cut) == len(labels_of(group=whole))
+    assert cut.startswith('{group="ggg')
+    assert len({cut, labels_of(group=long + "h"), labels_of(group=whole)}) == 3
