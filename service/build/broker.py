@@ -72,7 +72,7 @@ def build_broker(
     )
     assignment.subscribe(work.tiering)
     publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
-    coordinators = build_coordinators(ground, configs, partitions, now=work.expiry.now)
+    coordinators = build_coordinators(ground, configs, partitions, work.disk, now=work.expiry.now)
     assignment.subscribe(coordinators.led)
     queues = AppendQueues()
     return Broker(

@@ -14,6 +14,7 @@ from service.broker.api.producer_ids import ProducerIds, blocks_of
 from service.broker.api.transaction_markers import TransactionMarkers
 from service.broker.api.transaction_service import TransactionService
 from service.broker.api.transactional_offsets import TransactionalOffsets
+from service.broker.background.disk import DiskGuard
 from service.broker.background.offset_expiry import OffsetExpiry
 from service.broker.background.recovered_offsets import RecoveredOffsets
 from service.broker.partition.coordinators import Coordinators
@@ -79,7 +80,7 @@ class NodeCoordinators:
 
 
 def build_coordinators(
-    ground: Ground, configs: NodeConfigs, partitions: Partitions, *, now: Callable[[], Now]
+    ground: Ground, configs: NodeConfigs, partitions: Partitions, disk: DiskGuard, *, now: Callable[[], Now]
 ) -> NodeCoordinators:
     """`now` is the time by which offsets expire."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
@@ -107,7 +108,13 @@ def build_coordinators(
 
     backoff = partial(Backoff, MARKING, host.rng)
     markers = TransactionMarkers(
-        partitions, groups, topics, partial(_epoch_of, partitions), clock=host.clock, backoff=backoff
+        partitions,
+        groups,
+        topics,
+        partial(_epoch_of, partitions),
+        admit=disk.admit_marker,
+        clock=host.clock,
+        backoff=backoff,
     )
     transactions = CoordinatorRuntime(
         TRANSACTION_STATE,
@@ -124,7 +131,7 @@ def build_coordinators(
         transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, lane=lists
     )
     return NodeCoordinators(
-        Coordinators({CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}),
+        Coordinators({CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}, disk),
         CoordinatorShards(groups, transactions, group_counts, transaction_counts),
         GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator), lists),
         coordinator,

@@ -27,7 +27,7 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.answers import Release
-from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.outcome import CoordinatorRecord, Outcome, in_batches
 from service.coordination.replay import Marker, replay
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
@@ -63,6 +63,7 @@ class Shard(Protocol):
     written: int
 
     def handle(self, event: Any, caller: Caller, waiter: object, now_ms: int) -> Outcome: ...
+    def may_write(self, event: Any) -> bool: ...
     def next_deadline_ms(self) -> int | None: ...
     def tick(self, now_ms: int) -> Outcome: ...
     def committed(self, written: int) -> None: ...
@@ -77,6 +78,10 @@ class CoordinatorLog(Protocol):
     @property
     def max_batch_bytes(self) -> int:
         """Bytes that a batch may have."""
+
+    @property
+    def no_room(self) -> LogError | None:
+        """The error with which whatever may write is refused now, before it is decided."""
 
     def append(self, batch: bytes) -> Appended:
         """LogError if nothing was written."""
@@ -149,6 +154,8 @@ class ShardHost(Generic[State]):
         """Decides `event` and returns its answer once it may be known. CoordinatorLoading, CoordinatorNotAvailable or
         NotCoordinator, raised or in the future, if it was not decided or may not have been written."""
         self._check()
+        if self._log.no_room is not None and self._shard.may_write(event):
+            raise self._log.no_room
         if producer is not None:
             self._write()  # a batch belongs to one producer
             self._check()
@@ -170,6 +177,8 @@ class ShardHost(Generic[State]):
     def change(self, decide: Callable[[State, int], Outcome]) -> None:
         """A decision that nobody asked for, such as removing what has expired. Raises as `ask`."""
         self._check()
+        if self._log.no_room is not None:
+            raise self._log.no_room
         self._take(self._decided(lambda: decide(self._shard, self._clock.steady_ms())))
 
     def settled(self) -> asyncio.Future[None]:
@@ -234,7 +243,7 @@ class ShardHost(Generic[State]):
     def _write(self, producer: ProducerIdAndEpoch | None = None) -> None:
         records, self._records = self._records, []
         through = self._shard.written - len(records)
-        for some in _batches(records, self._log.max_batch_bytes):
+        for some in in_batches(records, self._log.max_batch_bytes):
             if self.state is not ShardState.ACTIVE:
                 return
             through += len(some)
@@ -303,8 +312,9 @@ class ShardHost(Generic[State]):
         if self.state is not ShardState.ACTIVE:
             return
         now_ms = self._clock.steady_ms()
-        if now_ms - planned_ms > PAUSED_MS:
-            # The process did not run: heartbeats that came meanwhile lie in the sockets and are served first.
+        if now_ms - planned_ms > PAUSED_MS or self._log.no_room is not None:
+            # The process did not run: heartbeats that came meanwhile lie in the sockets and are served first. Or what would
+            # be decided cannot be written: no session ends before there is room.
             self._resumes_s = self._loop.time() + AFTER_PAUSE_MS / 1000
             self._arm()
             return
@@ -463,24 +473,6 @@ def _hash_code(name: str) -> int:
 #: Names whose hash codes are kept, and the characters that a kept one has at most: a busy group is asked for with each commit.
 KEPT_NAMES, LONGEST_KEPT_NAME = 10_000, 100
 _kept_hash_code = lru_cache(KEPT_NAMES)(_hash_code)
-
-
-def _batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
-    """Consecutive records that fit one batch each. A record alone in its batch may be too large: the log refuses it."""
-    batches: list[list[CoordinatorRecord]] = []
-    room = 0
-    for record in records:
-        size = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD
-        if size > room:
-            batches.append([])
-            room = max_bytes - _BATCH_OVERHEAD
-        batches[-1].append(record)
-        room -= size
-    return batches
-
-
-#: Bytes of a batch besides its records, and at most of a record besides its key and value.
-_BATCH_OVERHEAD, _RECORD_OVERHEAD = 61, 32
 
 
 def _loading(partition: TopicPartition) -> CoordinatorLoading:

@@ -13,6 +13,7 @@ from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, partition_of
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import LogError
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicId, TopicPartition
 
@@ -22,6 +23,7 @@ PARTITIONS = 3
 
 class MemoryCoordinatorLog:
     max_batch_bytes = 1 << 20
+    no_room: LogError | None = None
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []

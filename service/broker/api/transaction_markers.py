@@ -61,14 +61,17 @@ class TransactionMarkers:
         existing: Existing,
         epoch_of: Callable[[TopicPartition], int],
         *,
+        admit: Callable[[], None],
         clock: Clock,
         backoff: Callable[[], Backoff],
     ) -> None:
-        """`epoch_of` gives the leader epoch of a coordinator's partition, with which its markers are fenced."""
+        """`epoch_of` gives the leader epoch of a coordinator's partition, with which its markers are fenced; `admit` raises
+        StorageError while the disk has no room for a marker."""
         self._partitions = partitions
         self._groups = groups
         self._existing = existing
         self._epoch_of = epoch_of
+        self._admit = admit
         self._clock = clock
         self._backoff = backoff
         #: By transactional id.
@@ -108,7 +111,8 @@ class TransactionMarkers:
                 if wanted:
                     await self._clock.sleep(backoff.next_delay())
                     host.look(lambda _: None)
-            host.change(lambda shard, now_ms: shard.completed(markers, now_ms))
+            while not self._is_completed(host, markers):
+                await self._clock.sleep(backoff.next_delay())
         except (TransactionCoordinatorFenced, InvalidProducerEpoch) as error:
             events.warning(
                 log,
@@ -119,6 +123,15 @@ class TransactionMarkers:
             )
         except LogError:
             return  # the coordinator is gone; the next one asks for the markers again
+
+    def _is_completed(self, host: ShardHost[TransactionShard], markers: Markers) -> bool:
+        """False while the disk has no room for the record. LogError if the coordinator is gone."""
+        host.look(lambda _: None)
+        try:
+            host.change(lambda shard, now_ms: shard.completed(markers, now_ms))
+        except LogError:
+            return host.look(lambda _: False)
+        return True
 
     async def _write(self, wanted: list[TopicPartition], markers: Markers, epoch: int) -> list[TopicPartition]:
         """The partitions that are to be tried again. TransactionCoordinatorFenced or InvalidProducerEpoch if the decision is
@@ -165,6 +178,7 @@ class TransactionMarkers:
 
     def _append(self, partition: TopicPartition, markers: Markers, epoch: int) -> Appended:
         found = self._partitions.get(partition)
+        self._admit()
         if partition.topic != CONSUMER_OFFSETS:
             return found.append_marker(markers, epoch)
         return self._groups.host(partition.partition).end_transaction(

@@ -3,6 +3,9 @@
 Nothing may be evicted while the object store is unavailable. So produce runs at full speed until the data directory's file
 system is `slow_at` full, is slowed between there and `refuse_at`, and is refused above: reads, offloads and eviction need the
 rest. It is also refused while the ballast is released (`storage_tiers.hot.ballast`), whose space serves to free more space.
+
+Coordinators' records and transaction markers are neither slowed nor refused there, because groups must go on while their
+producers wait. They have a reserve: COORDINATOR_RESERVE of the space above `refuse_at`. Once it is used, they are refused too.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: The longest delay of one produce answer, in seconds.
 MAX_THROTTLE_S = 1.0
+#: Share of the space above the refusing watermark that coordinators may fill; offloads and eviction keep the rest.
+COORDINATOR_RESERVE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,25 @@ class Watermarks:
         if not 0 < self.slow_at <= self.refuse_at <= 1:
             raise ValueError("disk watermarks must satisfy 0 < slow <= refuse <= 1")
 
+    @property
+    def reserve_ends_at(self) -> float:
+        """The used share from which coordinators are refused, too."""
+        return self.refuse_at + (1 - self.refuse_at) * COORDINATOR_RESERVE
+
 
 class DiskGuard:
     """`look` is called by a background worker; `admit` costs one attribute on the hot path. `throttled` and `refused` count
-    requests that were held back, and batches that were refused, since the start."""
+    producers' requests that were held back, and their batches that were refused, since the start. `no_room` is the error with
+    which coordinators' records and markers are refused now, None while they are taken."""
 
     __slots__ = (
         "_ballast",
         "_directory",
         "_refusal",
+        "_reserve_used",
         "_said",
         "_watermarks",
+        "no_room",
         "refused",
         "throttle_s",
         "throttled",
@@ -59,7 +72,9 @@ class DiskGuard:
                 ballast.make()
         self._watermarks = watermarks
         self._refusal: StorageError | None = None
+        self.no_room: StorageError | None = None
         self._said = "taken"
+        self._reserve_used = False
         self.throttle_s = 0.0
         self.used = 0.0
         self.throttled = 0
@@ -75,6 +90,10 @@ class DiskGuard:
     def judge(self, used: float) -> None:
         """Decides from the used share of the disk, 0..1."""
         self.used = used
+        self._judge_producers(used)
+        self._judge_coordinators(used)
+
+    def _judge_producers(self, used: float) -> None:
         slow, refuse = self._watermarks.slow_at, self._watermarks.refuse_at
         if used >= refuse:
             self._refusal = StorageError(
@@ -84,7 +103,7 @@ class DiskGuard:
             self.throttle_s = 0.0
             self._say("refused")
             return
-        if self._ballast is not None and self._ballast.is_released:
+        if self._is_ballast_released:
             self._refuse_for_ballast()
             self._say("refused")
             return
@@ -93,14 +112,36 @@ class DiskGuard:
         self.throttle_s = MAX_THROTTLE_S * max(0.0, share)
         self._say("slowed" if share > 0 else "taken")
 
+    def _judge_coordinators(self, used: float) -> None:
+        end = self._watermarks.reserve_ends_at
+        if used >= end:
+            self.no_room = StorageError(
+                f"{self._directory} is {used:.1%} full (coordinators' reserve is used from {end:.1%}); free space, lower "
+                "retention, or bring the object store back"
+            )
+        elif self._is_ballast_released:
+            self._refuse_for_ballast()
+        else:
+            self.no_room = None
+        is_used = self.no_room is not None
+        if is_used != self._reserve_used:
+            self._reserve_used = is_used
+            say = events.warning if is_used else events.info
+            coordinators = "refused" if is_used else "taken"
+            say(log, "disk.reserve", coordinators=coordinators, used=round(used, 4), path=self._directory)
+
+    @property
+    def _is_ballast_released(self) -> bool:
+        return self._ballast is not None and self._ballast.is_released
+
     @property
     def refusal(self) -> str:
         """Why produce is refused, or empty."""
         return "" if self._refusal is None else str(self._refusal)
 
     def _refuse_for_ballast(self) -> None:
-        """Refuses produce, from any thread: the space that the ballast released is not for records."""
-        self._refusal = StorageError(
+        """Refuses all records, from any thread: the space that the ballast released is not for them."""
+        self._refusal = self.no_room = StorageError(
             f"{self._directory} has no space left and its ballast is released; free space, lower retention, or "
             "bring the object store back"
         )
@@ -116,3 +157,8 @@ class DiskGuard:
         if self._refusal is not None:
             self.refused += 1
             raise self._refusal.with_traceback(None)  # raised for every batch: it must not gather their frames
+
+    def admit_marker(self) -> None:
+        """StorageError while coordinators' records and markers are refused."""
+        if self.no_room is not None:
+            raise self.no_room.with_traceback(None)

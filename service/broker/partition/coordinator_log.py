@@ -7,14 +7,16 @@ are refused while the directory may be an older copy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.partition.partition import Partition
 from service.broker.partition.validating import TakesLong
 from storage_tiers.cold.read.reader import ColdMiss
-from storage_tiers.errors import StorageError
+from storage_tiers.errors import CoordinatorNotAvailable, LogError, StorageError
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.types import FileSlice
 
@@ -22,15 +24,41 @@ from storage_tiers.types import FileSlice
 PIECE_BYTES = 256 << 10
 
 
+class DiskRoom(Protocol):
+    """`no_room` is the error with which records of coordinators are refused now (`DiskGuard`)."""
+
+    @property
+    def no_room(self) -> StorageError | None: ...
+
+    def look(self) -> None:
+        """Asks the disk now. OSError if it does not answer."""
+
+
 class PartitionLog:
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, disk: DiskRoom | None = None) -> None:
+        """Without a disk its records are never refused for lack of room."""
         self._partition = partition
+        self._disk = disk
+
+    @property
+    def no_room(self) -> LogError | None:
+        why = None if self._disk is None else self._disk.no_room
+        return None if why is None else CoordinatorNotAvailable(f"{self._partition.partition}: {why}")
 
     @property
     def max_batch_bytes(self) -> int:
         return self._partition.log.hot.settings.max_message_bytes
 
     def append(self, batch: bytes) -> Appended:
+        try:
+            return self._append(batch)
+        except StorageError:
+            if self._disk is not None:
+                with contextlib.suppress(OSError):
+                    self._disk.look()  # a disk that is full refuses the next request before anything is decided
+            raise
+
+    def _append(self, batch: bytes) -> Appended:
         partition, view, header = self._partition, memoryview(batch), read_header(batch)
         if header.transactional or header.size <= partition.log.hot.settings.kept_bytes:
             return partition.append_coordinated(view, header)

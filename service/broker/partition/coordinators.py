@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.partition.coordinator_log import DiskRoom, PartitionLog
 from service.broker.partition.partition import Partition
 from service.coordination.runtime import CoordinatorRuntime
 from storage_tiers.errors import LogError
@@ -19,8 +19,9 @@ from storage_tiers.errors import LogError
 class Coordinators:
     """A listener of `Assignment`. `runtimes` are keyed by the name of the internal topic."""
 
-    def __init__(self, runtimes: Mapping[str, CoordinatorRuntime[Any]]) -> None:
+    def __init__(self, runtimes: Mapping[str, CoordinatorRuntime[Any]], disk: DiskRoom | None = None) -> None:
         self._runtimes = runtimes
+        self._disk = disk
         self._led: dict[Partition, CoordinatorRuntime[Any]] = {}
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
@@ -35,7 +36,7 @@ class Coordinators:
             runtime.lost(partition.partition.partition)
 
     def _load(self, partition: Partition, runtime: CoordinatorRuntime[Any]) -> None:
-        runtime.gained(partition.partition.partition, PartitionLog(partition))
+        runtime.gained(partition.partition.partition, PartitionLog(partition, self._disk))
         partition.on_resigned(partial(self._ended, partition))
 
     def _ended(self, partition: Partition, error: LogError) -> None:

@@ -137,6 +137,10 @@ class GroupShard:
         self.written += len(outcome.records)
         return outcome
 
+    def may_write(self, event: GroupEvent) -> bool:
+        """Whether the answer may need a record: a heartbeat's never does."""
+        return not isinstance(event, Heartbeat)
+
     def next_deadline_ms(self) -> int | None:
         """When `tick` may have something to do; None if never."""
         return self._deadlines.next_ms()

@@ -110,6 +110,10 @@ class TransactionShard:
         self._handle(event, waiter, now_ms, outcome)
         return self._counted(outcome)
 
+    def may_write(self, event: TransactionEvent) -> bool:
+        """Whether the answer may need a record."""
+        return not (isinstance(event, AddPartitions) and event.verify_only)
+
     def _handle(self, event: TransactionEvent, waiter: object, now_ms: int, outcome: Outcome) -> None:
         known = self._transactions.get(event.transactional_id)
         if known is not None and known.status in PREPARED and self._may_wait(known, event):

@@ -8,6 +8,7 @@ import pytest
 
 from service.broker.background.disk import MAX_THROTTLE_S, DiskGuard, Watermarks
 from storage_tiers.errors import StorageError
+from storage_tiers.hot.ballast import Ballast
 
 
 @pytest.fixture
@@ -33,6 +34,30 @@ def test_above_the_second_mark_produce_is_refused_until_space_returns(guard: Dis
         guard.admit()
     guard.judge(0.5)
     guard.admit()
+
+
+def test_coordinators_are_refused_once_their_reserve_is_used(guard: DiskGuard) -> None:
+    guard.judge(0.949)
+    guard.admit_marker()
+    assert guard.no_room is None and guard.throttle_s == 0
+    guard.judge(0.95)
+    with pytest.raises(StorageError, match=r"reserve is used from 95.0%"):
+        guard.admit_marker()
+    guard.judge(0.949)
+    guard.admit_marker()
+
+
+def test_the_space_of_a_released_ballast_is_not_for_coordinators(tmp_path: Path) -> None:
+    ballast = Ballast(str(tmp_path))
+    guard = DiskGuard(str(tmp_path), Watermarks(), ballast)
+    ballast.release()
+    with pytest.raises(StorageError, match="ballast is released"):
+        guard.admit_marker()
+    guard.judge(0.5)
+    assert guard.no_room is not None
+    ballast.make()
+    guard.judge(0.5)
+    assert guard.no_room is None
 
 
 def test_it_looks_at_the_real_file_system(guard: DiskGuard) -> None:

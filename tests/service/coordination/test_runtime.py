@@ -34,12 +34,11 @@ from service.broker.partition.partition import Partition
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
-from service.coordination.outcome import CoordinatorRecord
+from service.coordination.outcome import CoordinatorRecord, in_batches
 from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,
     ShardState,
-    _batches,
     partition_of,
 )
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -202,7 +201,7 @@ async def test_batches_of_several_turns_are_answered_in_order(held: Held) -> Non
 
 def test_records_beyond_a_batch_make_another() -> None:
     records = [CoordinatorRecord(b"k" * 10, b"v" * size) for size in (100, 100, 900, 5_000, 10)]
-    assert [[len(each.value or b"") for each in some] for some in _batches(records, 1_000)] == [
+    assert [[len(each.value or b"") for each in some] for some in in_batches(records, 1_000)] == [
         [100, 100],
         [900],
         [5_000],
@@ -382,6 +381,7 @@ class Unreadable:
     """A log that is damaged until it is repaired, and keeps nothing."""
 
     max_batch_bytes = 1 << 20
+    no_room: LogError | None = None
 
     def __init__(self) -> None:
         self.is_damaged = True

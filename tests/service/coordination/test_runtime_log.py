@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from grpc_api.contract.caller import Caller
-from grpc_api.contract.groups import OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.groups import (
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    MemberProtocol,
+    OffsetCommit,
+    OffsetFetch,
+    PartitionCommit,
+    TopicCommit,
+    TxnOffsetCommit,
+)
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch, ProducerTransaction
+from service.coordination import runtime
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
-from service.coordination.outcome import CoordinatorRecord
+from service.coordination.outcome import CoordinatorRecord, Outcome, in_batches
 from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,
     ShardState,
-    _batches,
 )
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
@@ -32,6 +42,7 @@ from storage_tiers.errors import (
     NotEnoughReplicas,
     RequestTimedOut,
     StorageError,
+    UnknownMemberId,
 )
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
@@ -49,6 +60,7 @@ class MemoryLog:
     `fails_after` batches."""
 
     max_batch_bytes = 1 << 20
+    no_room: LogError | None = None
 
     def __init__(self, *batches: bytes) -> None:
         self.batches = list(batches)
@@ -97,21 +109,23 @@ class RestlessLane(Lane):
         await super().rest()
 
 
-def shard() -> GroupShard:
-    return GroupShard(SeededRng(1), GroupSettings(), OffsetSettings())
+def shard(settings: GroupSettings | None = None) -> GroupShard:
+    return GroupShard(SeededRng(1), settings or GroupSettings(), OffsetSettings())
 
 
 def retries() -> Backoff:
     return Backoff(BackoffSettings(0.01, 0.02), SystemRng())
 
 
-def hosted(log: MemoryLog, lane: Lane | None = None) -> ShardHost[GroupShard]:
+def hosted(log: MemoryLog, lane: Lane | None = None, new: Callable[[], GroupShard] = shard) -> ShardHost[GroupShard]:
     at = TopicPartition("offsets", 0)
-    return ShardHost(at, log, shard, clock=SystemClock(), lane=lane or Lane(), backoff=retries)
+    return ShardHost(at, log, new, clock=SystemClock(), lane=lane or Lane(), backoff=retries)
 
 
-async def active(log: MemoryLog, lane: Lane | None = None) -> ShardHost[GroupShard]:
-    host = hosted(log, lane)
+async def active(
+    log: MemoryLog, lane: Lane | None = None, new: Callable[[], GroupShard] = shard
+) -> ShardHost[GroupShard]:
+    host = hosted(log, lane, new)
     await until(lambda: host.state is ShardState.ACTIVE)
     return host
 
@@ -180,7 +194,7 @@ async def test_a_batch_that_is_committed_at_once_waits_for_those_before_it() -> 
 @pytest.mark.parametrize("most", [1_000, 1_001, 1_014, 1_015, 1_060, 1_061])
 def test_no_batch_of_several_records_is_larger_than_the_bound(most: int) -> None:
     records = [CoordinatorRecord(b"k" * 10, b"v" * size) for size in (458, 458, 1, 0, 300, 300, 250, 458, 458)]
-    rows = [[NewRecord(each.key, each.value, (), 1) for each in some] for some in _batches(records, most)]
+    rows = [[NewRecord(each.key, each.value, (), 1) for each in some] for some in in_batches(records, most)]
     assert [row for some in rows for row in some] == [NewRecord(each.key, each.value, (), 1) for each in records]
     assert [len(build_batch(some)) for some in rows if len(some) > 1 and len(build_batch(some)) > most] == []
 
@@ -202,6 +216,59 @@ async def test_a_record_that_is_not_written_is_answered_as_kafka_answers_it(
     with pytest.raises(answer, match=str(refusal)):
         await commit(host, 1)
     log.refusal = None
+    await end(host)
+
+
+async def test_without_room_nothing_is_decided_and_the_shard_stays() -> None:
+    log = MemoryLog()
+    host = await active(log)
+    await commit(host, 1)
+    log.no_room = CoordinatorNotAvailable("the disk is full")
+    for decide in (
+        lambda: commit(host, 2),
+        lambda: commit_in_transaction(host, 2),
+        lambda: host.change(lambda known, now_ms: known.expire("g", now_ms)),
+    ):
+        with pytest.raises(CoordinatorNotAvailable, match="the disk is full"):
+            decide()
+    beats = await host.ask(Heartbeat("other", 1, "m", None), CALLER)
+    assert isinstance(beats.error, UnknownMemberId), "it needs no record"
+    log.no_room = None
+    assert host.state is ShardState.ACTIVE
+    assert host.look(lambda known: (known.group_ids(), known.written)) == (["g"], 1)
+    await commit(host, 3)
+    assert (fetched(host), len(log.batches)) == ([(3, False)], 2)
+    await end(host)
+
+
+async def test_no_session_ends_while_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group would be written as empty, and the write would fail."""
+    monkeypatch.setattr(runtime, "AFTER_PAUSE_MS", 1)
+    log = MemoryLog()
+    host = await active(log, new=lambda: shard(GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)))
+    protocols = [MemberProtocol("range", b"")]
+    joined = await host.ask(JoinGroup("g", "", None, "consumer", protocols, 20, 20, False), CALLER)
+    log.no_room = CoordinatorNotAvailable("the disk is full")
+    ticks = 0
+
+    def tick(known: GroupShard, now_ms: int) -> Outcome:
+        nonlocal ticks
+        ticks += 1
+        assert log.no_room is None
+        return whole(known, now_ms)
+
+    whole = GroupShard.tick
+    monkeypatch.setattr(GroupShard, "tick", tick)
+    clock = SystemClock()
+    due_ms = host.look(lambda known: known.next_deadline_ms())
+    assert due_ms is not None
+    await until(lambda: clock.steady_ms() > due_ms + 20)
+    assert [each.member_id for each in host.look(lambda known: known.describe(DescribeGroup("g"))).members] == [
+        joined.member_id
+    ]
+    log.no_room = None
+    await until(lambda: ticks > 0)
+    await until(lambda: not host.look(lambda known: known.describe(DescribeGroup("g"))).members)
     await end(host)
 
 
@@ -255,15 +322,15 @@ async def test_loading_rests_whenever_its_turn_is_over() -> None:
 # --- the loss of leadership -------------------------------------------------------------------------------------------
 async def test_requests_of_a_partition_that_is_gained_anew_end() -> None:
     log = MemoryLog()
-    runtime = CoordinatorRuntime("offsets", shard, clock=SystemClock(), lane=Lane(), backoff=retries)
-    runtime.gained(0, log)
-    await until(lambda: runtime.host(0).state is ShardState.ACTIVE)
-    before = runtime.host(0)
+    coordinators = CoordinatorRuntime("offsets", shard, clock=SystemClock(), lane=Lane(), backoff=retries)
+    coordinators.gained(0, log)
+    await until(lambda: coordinators.host(0).state is ShardState.ACTIVE)
+    before = coordinators.host(0)
     log.pending = [asyncio.get_running_loop().create_future()]
     waiting = commit(before, 1)
     await until(lambda: len(log.batches) == 1)
-    runtime.gained(0, log)
+    coordinators.gained(0, log)
     with pytest.raises(NotCoordinator):
         await waiting
-    assert (before.state, runtime.host(0) is before) == (ShardState.CLOSED, False)
-    await runtime.close()
+    assert (before.state, coordinators.host(0) is before) == (ShardState.CLOSED, False)
+    await coordinators.close()
