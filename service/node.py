@@ -23,7 +23,7 @@ from service.directory.beginning import check_metadata, may_begin, unless_stoppe
 from service.directory.home import HomeGuard
 from service.directory.store_needed import check_no_store_needed
 from service.ending import Ending
-from service.metadata import planner
+from service.metadata.commands import FoundCluster, LeadEverything, RegisterBroker, SkipProducerIds
 from service.metadata.log import MetadataLog
 from service.readiness import Readiness, Reports
 from service.settings import NodeSettings
@@ -198,17 +198,14 @@ async def _register(
     ground: Ground, configs: NodeConfigs, listening: Listening, cluster_id: str, *, may_be_older: bool
 ) -> None:
     """Registers this node in the metadata and makes it the leader of every partition."""
-    metadata, node_id, identity = ground.metadata, ground.settings.node_id, ground.data.identity()
+    execute, node_id, identity = configs.controller.execute, ground.settings.node_id, ground.data.identity()
     assert identity is not None
     directory_id, rack = identity.directory_id.encode(), configs.broker.broker_rack
-    for records in (
-        planner.found_cluster(metadata.proposed, cluster_id),
-        planner.register_broker(metadata.proposed, node_id, directory_id, listening.listeners.advertised, rack),
-        planner.lead_everything(metadata.proposed, node_id),
-        planner.skip_producer_ids(metadata.proposed) if may_be_older else (),
-    ):
-        if records:
-            await metadata.propose(records)
+    await execute(FoundCluster(cluster_id))
+    await execute(RegisterBroker(node_id, directory_id, tuple(listening.listeners.advertised), rack))
+    await execute(LeadEverything(node_id))
+    if may_be_older:
+        await execute(SkipProducerIds())
 
 
 def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:

@@ -159,8 +159,8 @@ def _core(
             ),
             fetch_max_bytes=configs.broker.fetch_max_bytes,
         ),
-        TopicService(metadata, configs.resolver, ground.host.rng, assignment, partitions),
-        ConfigService(metadata, configs.resolver),
+        TopicService(metadata, configs.controller, configs.resolver, ground.host.rng, assignment, partitions),
+        ConfigService(metadata, configs.controller, configs.resolver),
         ColdService(partitions, None if tier is None else tier.hydrator, repairing),
         NodeService(
             partitions,
@@ -171,5 +171,5 @@ def _core(
         ),
         coordinators.groups,
         coordinators.transactions,
-        FeatureService(metadata, node_id=settings.node_id),
+        FeatureService(metadata, configs.controller),
     )

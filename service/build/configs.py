@@ -8,16 +8,19 @@ from service.build.ground import Ground, Listening
 from service.configs.resolve import Resolver
 from service.configs.values import BrokerConfigs, TopicConfigs
 from service.derived_settings import NO_STORE, listener_configs
+from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfigs:
-    """`broker` holds this broker's configs; reading an attribute resolves its current value."""
+    """`broker` holds this broker's configs; reading an attribute resolves its current value. `controller` changes the metadata,
+    dynamic configs included."""
 
     resolver: Resolver
     metadata: MetadataLog
     broker: BrokerConfigs
+    controller: Controller
 
     def topic(self, name: str) -> TopicConfigs:
         """The topic's current configs."""
@@ -34,7 +37,8 @@ def build_configs(ground: Ground, listening: Listening) -> NodeConfigs:
         "log.dirs": ground.data.path,
     }
     resolver = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
-    return NodeConfigs(resolver, metadata, BrokerConfigs(lambda name: resolver.broker_value(metadata.image, name)))
+    broker = BrokerConfigs(lambda name: resolver.broker_value(metadata.image, name))
+    return NodeConfigs(resolver, metadata, broker, Controller(metadata, resolver))
 
 
 def _addresses(listening: Listening) -> dict[str, str]:

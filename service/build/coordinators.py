@@ -124,9 +124,9 @@ def build_coordinators(
         backoff=partial(Backoff, LOADING, host.rng),
         after=markers.decided,
     )
-    offsets = InternalTopic(metadata, configs.resolver, host.rng, offsets_topic)
-    decisions = InternalTopic(metadata, configs.resolver, host.rng, transactions_topic)
-    producer_ids = ProducerIds(blocks_of(metadata, ground.settings.node_id))
+    offsets = InternalTopic(metadata, configs.controller, host.rng, offsets_topic)
+    decisions = InternalTopic(metadata, configs.controller, host.rng, transactions_topic)
+    producer_ids = ProducerIds(blocks_of(configs.controller, ground.settings.node_id))
     coordinator = TransactionService(
         transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, lane=lists
     )

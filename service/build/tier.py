@@ -42,6 +42,7 @@ def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: H
     access = StoreAccess(
         client,
         ground.metadata,
+        configs.controller,
         Claimant(ground.settings.node_id, directory_id, may_be_copy=lambda: home.away is not None),
         readiness=ground.readiness,
         clock=host.clock,

@@ -46,7 +46,7 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
     def grace_ms() -> int:
         return broker.tidelog_tier_delete_grace_ms + expiry.ahead_ms()
 
-    topic_files = TopicFiles(ground.metadata, access, grace_ms=grace_ms, clock=host.clock)
+    topic_files = TopicFiles(ground.metadata, configs.controller, access, grace_ms=grace_ms, clock=host.clock)
     tiering = Tiering(
         access,
         policy=TieringPolicy(

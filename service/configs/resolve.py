@@ -25,6 +25,7 @@ from grpc_api.contract.topics import (
     Resource,
     ResourceKind,
 )
+from service.configs import client_metrics
 from service.configs.broker_keys import BROKER_KEYS
 from service.configs.differences import DEFAULTS_WITH_STORE
 from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Synonym
@@ -295,6 +296,8 @@ class Resolver:
     ) -> tuple[pb.MetadataRecord, ...]:
         """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Unchanged
         values make no record. `replace` has the semantics of AlterConfigs: configs that are not named are removed."""
+        if resource.kind is ResourceKind.CLIENT_METRICS:
+            return client_metrics.alter(image, resource, alterations, replace=replace)
         self._check_resource(
             image, resource, "Node id must be an integer, but it is", "" if replace else " or empty string"
         )

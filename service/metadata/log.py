@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from service.metadata import records_pb2 as pb
 from service.metadata.image import Changes, MetadataImage
@@ -28,7 +28,6 @@ from storage_tiers import events
 from storage_tiers.errors import InvalidRequest, StorageError
 from storage_tiers.files import Files
 
-Result = TypeVar("Result")
 Listener = Callable[[MetadataImage, Changes], None]
 
 #: Bytes of one proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
@@ -53,7 +52,6 @@ class MetadataLog:
     image -> MetadataImage                            after all durable entries
     proposed -> MetadataImage                         after all accepted ones: plan on this
     propose(records) -> asyncio.Future[int]           the entry's index, once durable and applied to `image`
-    await change(plan) -> Result                      plan(proposed) -> (records, result); the result once durable
     subscribe(listener)                               listener(image, changes) after every change of `image`
     await close()
     """
@@ -136,15 +134,6 @@ class MetadataLog:
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write())
         return proposal.done
-
-    async def change(self, plan: Callable[[MetadataImage], tuple[Iterable[pb.MetadataRecord], Result]]) -> Result:
-        """Calls `plan` with the newest state and proposes its records atomically; returns the plan's result once they are
-        durable. A plan without records returns immediately. Raises as the plan and `propose` do."""
-        records, result = plan(self._proposed)
-        records = list(records)
-        if records:
-            await self.propose(records)
-        return result
 
     async def close(self) -> None:
         """Waits for all proposals, then closes the file."""

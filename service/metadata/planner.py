@@ -1,7 +1,7 @@
 """The controller's decisions: from a request and the current metadata to records, or a LogError.
 
-Pure: no clock, no files, no randomness (a new topic's id is passed in). A plan is valid only for the image it was made from, so
-it is proposed without a wait in between: `MetadataLog.change(lambda image: plan...)`.
+Pure: no clock, no files, no randomness (a new topic's id is passed in). A plan is valid only for the image it was made from.
+`service.metadata.commands` plans whole commands with these functions.
 
 Rules, their order and their wording follow Apache Kafka 4.2.1 (its ReplicationControlManager, asked request by request),
 because clients and operators match on them. Authorisation, duplicates inside one request and timeouts are the caller's.
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from grpc_api.contract.topics import Endpoint, NewTopic, Resource, ResourceKind
+from grpc_api.contract.topics import ConfigAlteration, Endpoint, NewTopic, Resource, ResourceKind
 from service.metadata import features, placement
 from service.metadata import records_pb2 as pb
 from service.metadata.image import (
@@ -72,11 +72,23 @@ class TopicDefaults(Protocol):
 
 
 class ConfigRules(Protocol):
-    """The config registry's interface for planning (`service.configs.resolve.Resolver`)."""
+    """The controller's configs, as planning needs them (`service.configs.resolve.Resolver`)."""
+
+    @property
+    def node_id(self) -> int: ...
 
     def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]: ...
 
     def broker(self, image: MetadataImage) -> TopicDefaults: ...
+
+    def alter(
+        self,
+        image: MetadataImage,
+        resource: Resource,
+        alterations: Sequence[ConfigAlteration],
+        *,
+        replace: bool = False,
+    ) -> tuple[pb.MetadataRecord, ...]: ...
 
 
 class TopicPlan(NamedTuple):
@@ -129,6 +141,8 @@ def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, to
     if topic.name in image.topic_ids:
         raise TopicExists(f"Topic '{topic.name}' already exists.")
     _check_collision(image, topic.name)
+    if topic_id in image.topics or topic_id in image.deleting:
+        raise InvalidRequest(f"The topic id {topic_id} is in use.")
     values = configs.check_new_topic(image, topic.configs)
     if topic.assignments:
         assignments = _manual_assignments(image, topic)

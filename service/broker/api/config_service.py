@@ -1,4 +1,4 @@
-"""The contract's `Configs`: described from the metadata image, changed through the metadata log. Log levels are not stored:
+"""The contract's `Configs`: described from the metadata image, changed through the controller. Log levels are not stored:
 they change in the process itself."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from service.configs import client_metrics
 from service.configs.broker_keys import BROKER_KEYS
 from service.configs.loggers import Loggers
 from service.configs.resolve import Resolver
-from service.metadata import planner
-from service.metadata.image import MetadataImage
+from service.metadata.commands import AlterConfigs
+from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.errors import LogError
@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class ConfigService:
-    def __init__(self, metadata: MetadataLog, configs: Resolver) -> None:
+    def __init__(self, metadata: MetadataLog, controller: Controller, configs: Resolver) -> None:
         self._metadata = metadata
+        self._controller = controller
         self._configs = configs
         self._loggers = Loggers(configs.node_id)
 
@@ -44,16 +45,8 @@ class ConfigService:
         if resource.kind is ResourceKind.BROKER_LOGGER and not replace:
             self._loggers.alter(resource.name, alterations, validate_only=validate_only)
             return
-
-        def plan(image: MetadataImage) -> tuple[planner.Records, None]:
-            if resource.kind is ResourceKind.CLIENT_METRICS:
-                records = client_metrics.alter(image, resource, alterations, replace=replace)
-            else:
-                records = self._configs.alter(image, resource, alterations, replace=replace)
-            return (() if validate_only else records), None
-
         try:
-            await self._metadata.change(plan)
+            await self._controller.execute(AlterConfigs(resource, tuple(alterations), replace, validate_only))
         except LogError as error:
             events.provoked(
                 log, "config.refused", by="alter", resource=resource.kind.name, name=resource.name, error=error

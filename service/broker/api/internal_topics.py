@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable
 
 from grpc_api.contract.topics import NewTopic
-from service.configs.resolve import Resolver
 from service.coordination.record_fields import MAX_STRING_BYTES
 from service.coordination.runtime import partition_of
-from service.metadata import planner
-from service.metadata.image import MetadataImage
+from service.metadata.commands import CreateTopic
+from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
+from service.metadata.planner import new_topic_id
 from storage_tiers import events
 from storage_tiers.clock import Rng
 from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError, TopicExists
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 class InternalTopic:
     """`wanted` describes the topic, should it not exist yet."""
 
-    def __init__(self, metadata: MetadataLog, configs: Resolver, rng: Rng, wanted: Callable[[], NewTopic]) -> None:
+    def __init__(self, metadata: MetadataLog, controller: Controller, rng: Rng, wanted: Callable[[], NewTopic]) -> None:
         self._metadata = metadata
-        self._configs = configs
+        self._controller = controller
         self._rng = rng
         self._wanted = wanted
         self.name = wanted().name
@@ -56,14 +56,9 @@ class InternalTopic:
         return leader
 
     async def _create(self) -> None:
-        wanted = self._wanted()
-
-        def plan(image: MetadataImage) -> tuple[planner.Records, planner.TopicPlan]:
-            made = planner.create_topic(image, wanted, self._configs, planner.new_topic_id(image, self._rng))
-            return made.records, made
-
+        command = CreateTopic(self._wanted(), new_topic_id(self._metadata.image, self._rng))
         try:
-            made = await self._metadata.change(plan)
+            made = await self._controller.execute(command)
         except TopicExists:
             return
         except LogError as error:

@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from service.metadata import planner
-from service.metadata.image import MetadataImage
-from service.metadata.log import MetadataLog
+from service.metadata.commands import AllocateProducerIds, ProducerIdBlock
+from service.metadata.controller import Controller
 
 
-def blocks_of(metadata: MetadataLog, node_id: int) -> Callable[[], Awaitable[tuple[int, int]]]:
-    """A function that durably reserves the node's next block and returns (first id, count)."""
-
-    def plan(image: MetadataImage) -> tuple[planner.Records, tuple[int, int]]:
-        block = planner.producer_id_block(image, node_id)
-        return block.records, (block.first, block.size)
-
-    async def reserve() -> tuple[int, int]:
-        return await metadata.change(plan)
-
-    return reserve
+def blocks_of(controller: Controller, node_id: int) -> Callable[[], Awaitable[ProducerIdBlock]]:
+    """A function that durably reserves the node's next block."""
+    return partial(controller.execute, AllocateProducerIds(node_id))
 
 
 class ProducerIds:
-    """`reserve()` durably reserves a block and returns (first id, count)."""
+    """`reserve()` durably reserves a block."""
 
-    def __init__(self, reserve: Callable[[], Awaitable[tuple[int, int]]]) -> None:
+    def __init__(self, reserve: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
         self._reserve = reserve
         self._next = 0
         self._end = 0

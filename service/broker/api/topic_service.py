@@ -1,4 +1,4 @@
-"""The contract's `Topics`: answered from the metadata image, changed through the metadata log."""
+"""The contract's `Topics`: answered from the metadata image, changed through the controller."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from service.broker.partition.assignment import Assignment
 from service.broker.partition.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata import planner
+from service.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
+from service.metadata.controller import Controller
 from service.metadata.image import Changes, MetadataImage, TopicImage
 from service.metadata.internal_topics import INTERNAL_TOPICS
 from service.metadata.log import MetadataLog
@@ -38,12 +40,14 @@ class TopicService:
     def __init__(
         self,
         metadata: MetadataLog,
+        controller: Controller,
         configs: Resolver,
         rng: Rng,
         assignment: Assignment,
         partitions: Partitions,
     ) -> None:
         self._metadata = metadata
+        self._controller = controller
         self._configs = configs
         self._rng = rng
         self._assignment = assignment
@@ -102,11 +106,8 @@ class TopicService:
         return answers
 
     async def _create(self, topic: NewTopic, validate_only: bool) -> CreatedTopic:
-        def plan(image: MetadataImage) -> tuple[planner.Records, planner.TopicPlan]:
-            made = planner.create_topic(image, topic, self._configs, planner.new_topic_id(image, self._rng))
-            return (() if validate_only else made.records), made
-
-        made = await self._metadata.change(plan)
+        topic_id = planner.new_topic_id(self._metadata.image, self._rng)
+        made = await self._controller.execute(CreateTopic(topic, topic_id, validate_only))
         await self._assignment.settled()
         if not validate_only:
             events.info(
@@ -142,29 +143,22 @@ class TopicService:
         doomed: list[str | TopicId] = [*names, *topic_ids]
         for wanted in doomed:
             try:
-                topic = await self._metadata.change(partial(self._plan_deletion, wanted=wanted))
-                answers.append((topic.name, topic.topic_id))
-                count = len(topic.partitions)
-                events.info(log, "topic.deleted", topic=topic.name, topic_id=str(topic.topic_id), partitions=count)
+                gone = await self._controller.execute(DeleteTopic(wanted))
+                answers.append((gone.name, gone.topic_id))
+                events.info(
+                    log, "topic.deleted", topic=gone.name, topic_id=str(gone.topic_id), partitions=gone.partitions
+                )
             except LogError as error:
                 events.provoked(log, "topic.refused", by="delete", topic=str(wanted), asked="delete", error=error)
                 answers.append(as_value(error))
         return answers
 
-    def _plan_deletion(self, image: MetadataImage, wanted: str | TopicId) -> tuple[planner.Records, TopicImage]:
-        if isinstance(wanted, TopicId):
-            return planner.delete_topic_by_id(image, wanted, self._configs)
-        return planner.delete_topic(image, wanted, self._configs)
-
     async def create_partitions(
         self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
     ) -> None:
-        def plan(image: MetadataImage) -> tuple[planner.Records, None]:
-            records = planner.create_partitions(image, topic, count, assignments)
-            return (() if validate_only else records), None
-
+        replicas = None if assignments is None else tuple(map(tuple, assignments))
         try:
-            await self._metadata.change(plan)
+            await self._controller.execute(CreatePartitions(topic, count, replicas, validate_only))
         except LogError as error:
             events.provoked(log, "topic.refused", by="add", topic=topic, asked="add partitions", error=error)
             raise

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.broker.background.older_copy import check_not_older
-from service.metadata import planner
+from service.metadata.commands import ClaimIncarnation, ConfirmIncarnation
+from service.metadata.controller import Controller
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from service.readiness import Readiness
@@ -66,6 +67,7 @@ class StoreAccess:
         self,
         client: TierClient,
         metadata: MetadataLog,
+        controller: Controller,
         claimant: Claimant,
         *,
         readiness: Readiness,
@@ -79,6 +81,7 @@ class StoreAccess:
         self._wake = asyncio.Event()
         self.client = client
         self._metadata = metadata
+        self._controller = controller
         self._readiness = readiness
         self._clock = clock
         self._rng = rng
@@ -214,7 +217,7 @@ class StoreAccess:
         start_id = image.start_id
         if self.writer is None:
             start_id = self._rng.token(16)
-            await self._metadata.propose(planner.claim_incarnation(self._claimant.node_id, number, start_id))
+            await self._controller.execute(ClaimIncarnation(self._claimant.node_id, number, start_id))
         holder = Holder(self._claimant.node_id, self._claimant.directory_id, uuid_text(start_id))
         await self.client.ask(RecreateCluster(ClusterState(image.cluster_id, number, holder), found))
         events.info(log, "cluster.repaired", incarnation=number)
@@ -250,10 +253,10 @@ class StoreAccess:
         if self._claimant.may_be_copy():
             await check_not_older(self.client, self._metadata.image)
         start_id = self._rng.token(16)
-        await self._metadata.propose(planner.claim_incarnation(self._claimant.node_id, number + 1, start_id))
+        await self._controller.execute(ClaimIncarnation(self._claimant.node_id, number + 1, start_id))
         holder = Holder(self._claimant.node_id, self._claimant.directory_id, uuid_text(start_id))
         incarnation = await self.client.ask(OpenCluster(cluster_id, holder, number))
-        await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
+        await self._controller.execute(ConfirmIncarnation(incarnation, start_id))
         self.writer = ManifestWriter(self._claimant.node_id, incarnation)
         took_ms = round((self._clock.monotonic() - began) * 1000)
         events.info(log, "store.opened", cluster_id=cluster_id, incarnation=incarnation, ms=took_ms)

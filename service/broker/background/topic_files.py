@@ -20,7 +20,8 @@ from dataclasses import replace
 
 from grpc_api.contract.topics import ResourceKind
 from service.broker.background.store_access import StoreAccess
-from service.metadata import planner
+from service.metadata.commands import ForgetTopic, TopicFilesSeen
+from service.metadata.controller import Controller
 from service.metadata.image import Changes, DeletingTopic, MetadataImage, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
@@ -61,6 +62,7 @@ class TopicFiles:
     def __init__(
         self,
         metadata: MetadataLog,
+        controller: Controller,
         access: StoreAccess | None,
         *,
         grace_ms: Callable[[], int],
@@ -68,6 +70,7 @@ class TopicFiles:
     ) -> None:
         self._listeners: list[Callable[[str, StoreBehind], None]] = []
         self._metadata = metadata
+        self._controller = controller
         self._access = access
         self._client = None if access is None else access.client
         self._grace_ms = grace_ms
@@ -113,7 +116,7 @@ class TopicFiles:
         """Saves the revisions for later starts to compare with."""
         seen = {topic_id: self._revisions[topic_id] for topic_id in self._unsaved}
         if seen:
-            await self._metadata.change(lambda image: (planner.topic_files_seen(image, seen), None))
+            await self._controller.execute(TopicFilesSeen(seen))
             # Only now, because the disk may refuse. Revisions shown meanwhile stay unsaved.
             self._unsaved -= {
                 topic_id for topic_id, revision in seen.items() if self._revisions.get(topic_id) == revision
@@ -272,7 +275,7 @@ class TopicFiles:
         return self._client, self._access.writer
 
     async def _forget(self, topic_id: TopicId) -> None:
-        await self._metadata.change(lambda image: (planner.forget_topic(image, topic_id), None))
+        await self._controller.execute(ForgetTopic(topic_id))
         image = self._metadata.image
         self._writing = {name: lock for name, lock in self._writing.items() if lock.locked() or image.topic(name)}
 

@@ -14,7 +14,9 @@ import pytest
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.partition import Partition
+from service.configs.resolve import Resolver
 from service.metadata import records_pb2 as pb
+from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
 from service.rounds import rounds
 from storage_tiers.clock import SystemClock
@@ -227,7 +229,8 @@ async def test_a_revision_that_the_disk_refused_is_saved_by_a_later_round(tmp_pa
     metadata = MetadataLog.open(str(tmp_path), files)
     topic_id = TopicId(bytes(range(16)))
     await metadata.propose((pb.MetadataRecord(topic=pb.TopicRecord(name="t", topic_id=topic_id)),))
-    topics = TopicFiles(metadata, None, grace_ms=lambda: 0, clock=SystemClock())
+    controller = Controller(metadata, Resolver({}, node_id=1, has_store=True))
+    topics = TopicFiles(metadata, controller, None, grace_ms=lambda: 0, clock=SystemClock())
     topics._shown(topic_id, 5)
     files.fail["pwrite"] = 1
     with pytest.raises(StorageError):

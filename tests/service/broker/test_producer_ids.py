@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from service.broker.api.producer_ids import ProducerIds
+from service.metadata.commands import ProducerIdBlock
 
 COUNT = 3
 
@@ -15,11 +16,11 @@ class Blocks:
     def __init__(self) -> None:
         self.reserved = 0
 
-    async def reserve(self) -> tuple[int, int]:
+    async def reserve(self) -> ProducerIdBlock:
         await asyncio.sleep(0)
         first = self.reserved * 100
         self.reserved += 1
-        return first, COUNT
+        return ProducerIdBlock(first, COUNT)
 
     @property
     def ids(self) -> list[int]:

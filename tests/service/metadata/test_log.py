@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -79,21 +79,6 @@ async def test_proposals_made_while_the_disk_is_busy_share_one_fsync_and_apply_i
         assert log.image.topic_config("a") == {"k": "49"}
 
 
-async def test_change_plans_on_accepted_proposals_and_returns_the_plans_result(tmp_path: Path) -> None:
-    def plan(name: str) -> Callable[[MetadataImage], tuple[list[pb.MetadataRecord], int]]:
-        def create(image: MetadataImage) -> tuple[list[pb.MetadataRecord], int]:
-            if name in image.topic_ids:
-                return [], len(image.topics)
-            return new_topic(name, len(image.topics) + 1), len(image.topics) + 1
-
-        return create
-
-    async with opened(tmp_path) as log:
-        results = await asyncio.gather(*(log.change(plan(name)) for name in "abab"))
-        assert results == [1, 2, 2, 2]
-        assert len(log.image.topics) == 2
-
-
 async def test_listeners_see_each_image_before_the_proposer_resumes(tmp_path: Path) -> None:
     seen: list[MetadataImage] = []
     async with opened(tmp_path) as log:
@@ -126,7 +111,7 @@ async def test_a_cancelled_proposer_does_not_take_the_records_back(tmp_path: Pat
     files = TroubledFiles()
     async with opened(tmp_path, files) as log:
         files.hold.clear()
-        waiting = asyncio.ensure_future(log.change(lambda image: (new_topic("a", 1), None)))
+        waiting = asyncio.ensure_future(log.propose(new_topic("a", 1)))
         await asyncio.sleep(0)
         waiting.cancel()
         files.hold.set()

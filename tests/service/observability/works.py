@@ -12,7 +12,7 @@ import pytest
 from kafka_gateway.errors import ErrorCode
 from service.broker.partition.leading import recover_from_store
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
-from service.metadata import planner
+from service.metadata.commands import AllocateProducerIds
 from storage_tiers.errors import StorageError, StoreBehind
 from storage_tiers.files import DescriptorReserve
 from storage_tiers.hot.batch_write import BatchWrite
@@ -285,9 +285,8 @@ async def the_disk_refuses_metadata(world: World) -> AsyncIterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.inner.ground.metadata._store, "append", refuse)
-        block = planner.producer_id_block(world.inner.ground.metadata.proposed, 1)
         with pytest.raises(StorageError):
-            await world.inner.ground.metadata.propose(block.records)
+            await world.inner.configs.controller.execute(AllocateProducerIds(1))
     yield
 
 

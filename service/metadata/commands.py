@@ -1,0 +1,251 @@
+"""Changes of the metadata as values: what a broker asks its controller for.
+
+Pure. A command is plain data (no callable, no live object), so that it can be sent to another node and kept. `plan` finds its
+planner in a table: from an image and a command to the records that make the change, and the result that its sender gets.
+`PLANNERS` has every command; each is a frozen class whose type parameter is its result. A command with `validate_only` is
+planned like any other and makes no records.
+
+A plan is valid only for the image that it was made from: the controller proposes it without a wait in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from grpc_api.contract.features import FeatureUpdate
+from grpc_api.contract.topics import ConfigAlteration, Endpoint, NewTopic, Resource
+from service.metadata import features, planner
+from service.metadata.image import MetadataImage
+from service.metadata.planner import ConfigRules, Records
+from storage_tiers.types import TopicId
+
+Result = TypeVar("Result")
+
+
+class Command(Generic[Result]):
+    """The base of all commands."""
+
+    __slots__ = ()
+
+
+class PlacedTopic(NamedTuple):
+    """A topic as created."""
+
+    topic_id: TopicId
+    partitions: int
+    replication_factor: int
+
+
+class DeletedTopic(NamedTuple):
+    """A topic before its deletion; `partitions` is their number."""
+
+    name: str
+    topic_id: TopicId
+    partitions: int
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids [first, first + size)."""
+
+    first: int
+    size: int
+
+
+class LevelChange(NamedTuple):
+    """A feature whose level changes."""
+
+    feature: str
+    from_level: int
+    to_level: int
+
+
+# --- what clients ask for ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic(Command[PlacedTopic]):
+    """`topic_id` is a random one that the sender has chosen (`planner.new_topic_id`), so that a repeated command creates no
+    second topic."""
+
+    topic: NewTopic
+    topic_id: TopicId
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic(Command[DeletedTopic]):
+    """`topic` is a name or an id."""
+
+    topic: str | TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions(Command[None]):
+    """Grows the topic to `count` partitions in total; `assignments` are the broker ids of each new one."""
+
+    topic: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs(Command[None]):
+    """Makes all alterations or none. With `replace`, configs that none of them names return to their defaults."""
+
+    resource: Resource
+    alterations: tuple[ConfigAlteration, ...]
+    replace: bool = False
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFeatures(Command[tuple[LevelChange, ...]]):
+    """Sets all levels or none. The result has those that change."""
+
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
+
+
+# --- what brokers ask for ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds(Command[ProducerIdBlock]):
+    """Reserves the broker's next block (KIP-730)."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipProducerIds(Command[None]):
+    """For a directory that may be an older copy: ids that the original may have given out are not given out again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilesSeen(Command[None]):
+    """Records the `topic.json` revisions that the bucket has shown."""
+
+    revisions: Mapping[TopicId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTopic(Command[None]):
+    """Forgets a deleted topic once its data is gone."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimIncarnation(Command[None]):
+    """Records a claim before `cluster.json` is swapped to `incarnation`."""
+
+    node_id: int
+    incarnation: int
+    start_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmIncarnation(Command[None]):
+    """Records that the bucket names this start as the holder."""
+
+    incarnation: int
+    start_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster(Command[None]):
+    """Names a cluster that begins here, and sets its feature levels. Nothing if it has this id already."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker(Command[None]):
+    """Registers a starting broker; `endpoints` are its advertised listeners, `disk_identity` is its directory id."""
+
+    broker_id: int
+    disk_identity: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadEverything(Command[None]):
+    """Makes a starting single node the leader of every partition that it has a replica of."""
+
+    broker_id: int
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+#: From an image, a command and the controller's configs to records and the command's result.
+Planner = Callable[[MetadataImage, Any, ConfigRules], tuple[Records, Any]]
+
+
+def plan(image: MetadataImage, command: Command[Result], configs: ConfigRules) -> tuple[Records, Result]:
+    """The records that carry the command out, and its result. A command's LogError if it cannot be carried out."""
+    records, result = PLANNERS[type(command)](image, command, configs)
+    return (() if getattr(command, "validate_only", False) else records), result
+
+
+def _create_topic(image: MetadataImage, command: CreateTopic, configs: ConfigRules) -> tuple[Records, PlacedTopic]:
+    made = planner.create_topic(image, command.topic, configs, command.topic_id)
+    return made.records, PlacedTopic(made.topic_id, made.partitions, made.replication_factor)
+
+
+def _delete_topic(image: MetadataImage, command: DeleteTopic, configs: ConfigRules) -> tuple[Records, DeletedTopic]:
+    if isinstance(command.topic, TopicId):
+        records, topic = planner.delete_topic_by_id(image, command.topic, configs)
+    else:
+        records, topic = planner.delete_topic(image, command.topic, configs)
+    return records, DeletedTopic(topic.name, topic.topic_id, len(topic.partitions))
+
+
+def _alter_configs(image: MetadataImage, command: AlterConfigs, configs: ConfigRules) -> tuple[Records, None]:
+    return configs.alter(image, command.resource, command.alterations, replace=command.replace), None
+
+
+def _update_features(
+    image: MetadataImage, command: UpdateFeatures, configs: ConfigRules
+) -> tuple[Records, tuple[LevelChange, ...]]:
+    records = features.update(image, command.updates, configs.node_id)
+    levels = [each.feature_level for each in records]
+    return records, tuple(LevelChange(each.name, features.current(image, each.name), each.level) for each in levels)
+
+
+def _allocate_producer_ids(
+    image: MetadataImage, command: AllocateProducerIds, _: ConfigRules
+) -> tuple[Records, ProducerIdBlock]:
+    block = planner.producer_id_block(image, command.broker_id)
+    return block.records, ProducerIdBlock(block.first, block.size)
+
+
+def _register_broker(image: MetadataImage, c: RegisterBroker) -> Records:
+    return planner.register_broker(image, c.broker_id, c.disk_identity, c.endpoints, c.rack)
+
+
+def _without_result(make: Callable[[MetadataImage, Any], Records]) -> Planner:
+    return lambda image, command, _: (make(image, command), None)
+
+
+PLANNERS: Mapping[type[Command[Any]], Planner] = {
+    CreateTopic: _create_topic,
+    DeleteTopic: _delete_topic,
+    CreatePartitions: _without_result(
+        lambda image, c: planner.create_partitions(image, c.topic, c.count, c.assignments)
+    ),
+    AlterConfigs: _alter_configs,
+    UpdateFeatures: _update_features,
+    AllocateProducerIds: _allocate_producer_ids,
+    SkipProducerIds: _without_result(lambda image, _: planner.skip_producer_ids(image)),
+    TopicFilesSeen: _without_result(lambda image, c: planner.topic_files_seen(image, c.revisions)),
+    ForgetTopic: _without_result(lambda image, c: planner.forget_topic(image, c.topic_id)),
+    ClaimIncarnation: _without_result(lambda _, c: planner.claim_incarnation(c.node_id, c.incarnation, c.start_id)),
+    ConfirmIncarnation: _without_result(lambda _, c: planner.confirm_incarnation(c.incarnation, c.start_id)),
+    FoundCluster: _without_result(lambda image, c: planner.found_cluster(image, c.cluster_id)),
+    RegisterBroker: _without_result(_register_broker),
+    LeadEverything: _without_result(lambda image, c: planner.lead_everything(image, c.broker_id)),
+}
