@@ -49,21 +49,3 @@ class Outcome:
 
     def answer(self, waiter: object, answer: object) -> None:
         self.answers.append(CoordinatorAnswer(waiter, answer))
-
-
-def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
-    """Consecutive records that fit one batch each. A record alone in its batch may be too large: the log refuses it."""
-    batches: list[list[CoordinatorRecord]] = []
-    room = 0
-    for record in records:
-        size = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD
-        if size > room:
-            batches.append([])
-            room = max_bytes - _BATCH_OVERHEAD
-        batches[-1].append(record)
-        room -= size
-    return batches
-
-
-#: Bytes of a batch besides its records, and at most of a record besides its key and value.
-_BATCH_OVERHEAD, _RECORD_OVERHEAD = 61, 32

@@ -18,16 +18,18 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.answers import Release
-from service.coordination.outcome import CoordinatorRecord, Outcome, in_batches
+from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.ports import CoordinatorLog, Shard
+from service.coordination.record_batches import encode_batch, in_batches
 from service.coordination.replay import Marker, replay
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
@@ -41,8 +43,6 @@ from storage_tiers.errors import (
     NotEnoughReplicas,
     RequestTimedOut,
 )
-from storage_tiers.records.builder import build_written_batch
-from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 
@@ -53,44 +53,8 @@ PAUSED_MS = 1_000
 #: How long sockets are served after a pause before sessions may end.
 AFTER_PAUSE_MS = 500
 
-State = TypeVar("State", bound="Shard")
+State = TypeVar("State", bound=Shard)
 Result = TypeVar("Result")
-
-
-class Shard(Protocol):
-    """The state of one partition; see `groups/shard.py`. `written` counts the records that it has handed out."""
-
-    written: int
-
-    def handle(self, event: Any, caller: Caller, waiter: object, now_ms: int) -> Outcome: ...
-    def may_write(self, event: Any) -> bool: ...
-    def next_deadline_ms(self) -> int | None: ...
-    def tick(self, now_ms: int) -> Outcome: ...
-    def committed(self, written: int) -> None: ...
-    def end_transaction(self, producer_id: int, *, commit: bool) -> None: ...
-    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int, written_ms: int) -> None: ...
-    def loaded(self, now_ms: int) -> Outcome: ...
-
-
-class CoordinatorLog(Protocol):
-    """The partition that a shard is kept in, led by this node."""
-
-    @property
-    def max_batch_bytes(self) -> int:
-        """Bytes that a batch may have."""
-
-    @property
-    def no_room(self) -> LogError | None:
-        """The error with which whatever may write is refused now, before it is decided."""
-
-    def append(self, batch: bytes) -> Appended:
-        """LogError if nothing was written."""
-
-    def check_transaction(self, producer_id: int, epoch: int) -> None:
-        """InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
-
-    def read(self) -> AsyncIterator[bytes]:
-        """All of the log in pieces of whole batches. LogError if it cannot be read."""
 
 
 class ShardState(Enum):
@@ -247,15 +211,7 @@ class ShardHost(Generic[State]):
             if self.state is not ShardState.ACTIVE:
                 return
             through += len(some)
-            self._append(self._encoded(some, producer), through)
-
-    def _encoded(self, records: list[CoordinatorRecord], producer: ProducerIdAndEpoch | None) -> bytes:
-        now_ms, writer = self._clock.unix_ms(), RecordWriter()
-        for key, value in records:
-            writer.append(key, value, NO_HEADERS, now_ms)
-        if producer is None:
-            return build_written_batch(writer)
-        return build_written_batch(writer, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
+            self._append(encode_batch(some, self._clock.unix_ms(), producer), through)
 
     def _append(self, batch: bytes, through: int) -> None:
         try:

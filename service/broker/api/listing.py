@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from service.coordination.runtime import CoordinatorRuntime, Shard
+from service.coordination.ports import Shard
+from service.coordination.runtime import CoordinatorRuntime
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Turn
 

@@ -34,7 +34,8 @@ from service.broker.partition.partition import Partition
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
-from service.coordination.outcome import CoordinatorRecord, in_batches
+from service.coordination.outcome import CoordinatorRecord
+from service.coordination.record_batches import in_batches
 from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,

@@ -26,7 +26,8 @@ from service.coordination import runtime
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
-from service.coordination.outcome import CoordinatorRecord, Outcome, in_batches
+from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.record_batches import in_batches
 from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,

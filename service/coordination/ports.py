@@ -1,0 +1,47 @@
+"""The two sides of the coordinators' runtime: the shards that it runs, and the logs that it keeps them in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.log import Appended
+from service.coordination.outcome import Outcome
+from storage_tiers.errors import LogError
+
+
+class Shard(Protocol):
+    """The state of one partition; see `groups/shard.py`. `written` counts the records that it has handed out."""
+
+    written: int
+
+    def handle(self, event: Any, caller: Caller, waiter: object, now_ms: int) -> Outcome: ...
+    def may_write(self, event: Any) -> bool: ...
+    def next_deadline_ms(self) -> int | None: ...
+    def tick(self, now_ms: int) -> Outcome: ...
+    def committed(self, written: int) -> None: ...
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None: ...
+    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int, written_ms: int) -> None: ...
+    def loaded(self, now_ms: int) -> Outcome: ...
+
+
+class CoordinatorLog(Protocol):
+    """The partition that a shard is kept in, led by this node."""
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Bytes that a batch may have."""
+
+    @property
+    def no_room(self) -> LogError | None:
+        """The error with which whatever may write is refused now, before it is decided."""
+
+    def append(self, batch: bytes) -> Appended:
+        """LogError if nothing was written."""
+
+    def check_transaction(self, producer_id: int, epoch: int) -> None:
+        """InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
+
+    def read(self) -> AsyncIterator[bytes]:
+        """All of the log in pieces of whole batches. LogError if it cannot be read."""

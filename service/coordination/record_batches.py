@@ -1,0 +1,35 @@
+"""How a coordinator's records lie in batches: as many in one as fit, and those of a transaction's producer in its own. Pure."""
+
+from __future__ import annotations
+
+from grpc_api.contract.transactions import ProducerIdAndEpoch
+from service.coordination.outcome import CoordinatorRecord
+from storage_tiers.records.builder import build_written_batch
+from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter
+
+#: Bytes of a batch besides its records, and at most of a record besides its key and value.
+_BATCH_OVERHEAD, _RECORD_OVERHEAD = 61, 32
+
+
+def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
+    """Consecutive records that fit one batch each. A record alone in its batch may be too large: the log refuses it."""
+    batches: list[list[CoordinatorRecord]] = []
+    room = 0
+    for record in records:
+        size = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD
+        if size > room:
+            batches.append([])
+            room = max_bytes - _BATCH_OVERHEAD
+        batches[-1].append(record)
+        room -= size
+    return batches
+
+
+def encode_batch(records: list[CoordinatorRecord], unix_ms: int, producer: ProducerIdAndEpoch | None) -> bytes:
+    """One batch of these records, written at `unix_ms`; in the producer's transaction if one is given."""
+    writer = RecordWriter()
+    for key, value in records:
+        writer.append(key, value, NO_HEADERS, unix_ms)
+    if producer is None:
+        return build_written_batch(writer)
+    return build_written_batch(writer, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
