@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
@@ -22,7 +23,9 @@ class Shard(Protocol):
     def tick(self, now_ms: int) -> Outcome: ...
     def committed(self, written: int) -> None: ...
     def end_transaction(self, producer_id: int, *, commit: bool) -> None: ...
-    def load(self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int, written_ms: int) -> None: ...
+    def load(
+        self, key: bytes, value: bytes | None, now_ms: int, *, is_committed: bool, producer_id: int, written_ms: int
+    ) -> None: ...
     def loaded(self, now_ms: int) -> Outcome: ...
 
 
@@ -37,6 +40,10 @@ class CoordinatorLog(Protocol):
     def no_room(self) -> LogError | None:
         """The error with which whatever may write is refused now, before it is decided."""
 
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which all is committed."""
+
     def append(self, batch: bytes) -> Appended:
         """LogError if nothing was written."""
 
@@ -44,4 +51,9 @@ class CoordinatorLog(Protocol):
         """InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
 
     def read(self) -> AsyncIterator[bytes]:
-        """All of the log in pieces of whole batches. LogError if it cannot be read."""
+        """All of the log in pieces of whole batches, up to the high watermark if it takes no more records: what lies above that
+        may never be committed. LogError if it cannot be read."""
+
+    def until_committed(self, end: int) -> asyncio.Future[None] | None:
+        """Done once all below `end` is committed, with a LogError if that may not happen; None if it is. LogError if the log
+        takes no more records."""

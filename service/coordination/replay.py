@@ -26,6 +26,7 @@ _COLUMNS = WANTED["offset"] | WANTED["timestamp"] | WANTED["key"] | WANTED["valu
 class Marker(NamedTuple):
     """The end of a producer's transaction."""
 
+    offset: int
     producer_id: int
     commit: bool
 
@@ -34,6 +35,7 @@ class Replayed(NamedTuple):
     """Some records in their order. `producer_id` is that of their transaction, -1 outside of any; `times` are in ms."""
 
     producer_id: int
+    offsets: list[int]
     keys: list[bytes]
     values: list[bytes | None]
     times: list[int]
@@ -53,7 +55,7 @@ def replay(piece: bytes) -> Iterator[Marker | Replayed]:
         if header.control:
             control = decode_control(view[position:end])
             if control is not None:
-                yield Marker(header.producer_id, control.kind is ControlKind.COMMIT)
+                yield Marker(header.base_offset, header.producer_id, control.kind is ControlKind.COMMIT)
             start = end
     yield from _records(view[start:end], producer_id)
 
@@ -68,12 +70,13 @@ def _records(batches: memoryview, producer_id: int) -> Iterator[Replayed]:
 
 def _replayed(columns: ColumnBatch, producer_id: int) -> Replayed:
     keys, times = [], memoryview(columns.timestamps).cast("q")
+    offsets = memoryview(columns.offsets).cast("q")[: columns.rows].tolist()
     for row, key in enumerate(_fields(columns.keys)):
         if key is None:
-            offset = memoryview(columns.offsets).cast("q")[row]
-            raise CorruptRecord(f"the record at offset {offset} has no key")
+            raise CorruptRecord(f"the record at offset {offsets[row]} has no key")
         keys.append(key)
-    return Replayed(producer_id, keys, _fields(columns.values), [each // 1000 for each in times[: columns.rows]])
+    values = _fields(columns.values)
+    return Replayed(producer_id, offsets, keys, values, [each // 1000 for each in times[: columns.rows]])
 
 
 def _fields(column: BytesBuffers) -> list[bytes | None]:

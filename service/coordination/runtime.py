@@ -27,10 +27,10 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.answers import Release
+from service.coordination.loading import load
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import CoordinatorLog, Shard
 from service.coordination.record_batches import encode_batch, in_batches
-from service.coordination.replay import Marker, replay
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
@@ -164,7 +164,7 @@ class ShardHost(Generic[State]):
         self._check()
         appended = append()
         self._shard.end_transaction(producer_id, commit=commit)
-        self._appended(appended, self._shard.written)
+        self._appended(appended.committed, self._shard.written)
         return appended
 
     def _decided(self, decide: Callable[[], Outcome]) -> Outcome:
@@ -219,18 +219,18 @@ class ShardHost(Generic[State]):
         except LogError as error:
             self._fail(error)
             return
-        self._appended(appended, through)
+        self._appended(appended.committed, through)
 
-    def _appended(self, appended: Appended, through: int) -> None:
-        if appended.committed is None and not self._appending:
+    def _appended(self, committed: asyncio.Future[None] | None, through: int) -> None:
+        """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
+        if committed is None and not self._appending:
             self._committed(through)
             return
-        done = appended.committed
-        if done is None:
-            done = self._loop.create_future()
-            done.set_result(None)
-        self._appending.append((through, done))
-        done.add_done_callback(self._settle)
+        if committed is None:
+            committed = self._loop.create_future()
+            committed.set_result(None)
+        self._appending.append((through, committed))
+        committed.add_done_callback(self._settle)
 
     def _settle(self, _: asyncio.Future[None]) -> None:
         while self._appending and self._appending[0][1].done():
@@ -296,27 +296,20 @@ class ShardHost(Generic[State]):
                 self._begin(self._new())
 
     async def _load_once(self) -> None:
-        began_ms, records = self._clock.steady_ms(), 0
+        began_ms = self._clock.steady_ms()
         turn = self._lane.turn()
         try:
-            async for piece in self._log.read():
-                for step in replay(piece):
-                    if isinstance(step, Marker):
-                        self._shard.end_transaction(step.producer_id, commit=step.commit)
-                        continue
-                    producer_id = step.producer_id
-                    for key, value, written_ms in zip(step.keys, step.values, step.times, strict=True):
-                        self._shard.load(key, value, began_ms, producer_id=producer_id, written_ms=written_ms)
-                    records += len(step.keys)
-                    if turn.is_over:
-                        await turn.rest()
+            found = await load(self._shard, self._log, turn, began_ms)
         finally:
             turn.leave()
+        now_ms, through = self._clock.steady_ms(), self._shard.written
+        outcome = self._shard.loaded(now_ms)
+        rest = self._log.until_committed(found.end)
         self.state = ShardState.ACTIVE
-        now_ms = self._clock.steady_ms()
         self.load_ms = now_ms - began_ms
-        events.info(log, "coordinator.loaded", partition=self.partition, records=records, ms=self.load_ms)
-        self._take(self._shard.loaded(now_ms))
+        events.info(log, "coordinator.loaded", partition=self.partition, records=found.records, ms=self.load_ms)
+        self._appended(rest, through)
+        self._take(outcome)
         if self._after is not None:
             self._after(self)
 

@@ -22,7 +22,8 @@ from storage_tiers.errors import LogError
 
 if TYPE_CHECKING:
     from service.broker.partition.partitions import Partitions
-    from service.coordination.runtime import CoordinatorRuntime, Shard
+    from service.coordination.ports import Shard
+    from service.coordination.runtime import CoordinatorRuntime
     from service.node import Node
 
 State = TypeVar("State", bound="Shard")

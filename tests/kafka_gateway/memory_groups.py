@@ -24,6 +24,8 @@ PARTITIONS = 3
 class MemoryCoordinatorLog:
     max_batch_bytes = 1 << 20
     no_room: LogError | None = None
+    #: All that it holds is committed.
+    high_watermark = 1 << 62
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -34,6 +36,9 @@ class MemoryCoordinatorLog:
 
     def check_transaction(self, producer_id: int, epoch: int) -> None:
         """Every producer may write."""
+
+    def until_committed(self, end: int) -> None:
+        """All of it is."""
 
     async def read(self) -> AsyncIterator[bytes]:
         for batch in tuple(self.batches):

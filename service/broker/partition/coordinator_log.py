@@ -1,7 +1,8 @@
 """A coordinator's log: a partition of an internal topic that this node leads (`service.coordination.runtime.CoordinatorLog`).
 
 Reads go through both tiers, up to the log end: after a take-over or a restore the bucket holds what the directory lacks. They
-are refused while the directory may be an older copy.
+are refused while the directory may be an older copy. Where the disk has failed they end at the high watermark: what lies above
+it was refused, and is not committed before the node is restarted.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class PartitionLog:
     def max_batch_bytes(self) -> int:
         return self._partition.log.hot.settings.max_message_bytes
 
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.state.high_watermark
+
     def append(self, batch: bytes) -> Appended:
         try:
             return self._append(batch)
@@ -79,21 +84,32 @@ class PartitionLog:
             # Clients may read an older copy of their records; of a coordinator's, a missing offset makes them skip records.
             partition.check_writable()
         offset = partition.log.log_start_offset
-        while offset < partition.log.end_offset:
+        while offset < (end := self._end):
             found = partition.read(offset, max_bytes=PIECE_BYTES, isolation=Isolation.LOG_END, min_one=True)
             if isinstance(found, ColdMiss):
                 await asyncio.shield(found.waiter)
                 continue
             data = await asyncio.to_thread(_bytes_of, found)
-            end, following = 0, offset
+            size, following = 0, offset
             for position, header in headers(memoryview(data)):
-                end, following = position + header.size, header.last_offset + 1
+                if header.base_offset >= end:
+                    break
+                size, following = position + header.size, header.last_offset + 1
             if following <= offset:
                 raise StorageError(
                     f"{partition.partition}: no whole batch can be read at offset {offset}; run `tidelog fsck`"
                 )
-            yield data[:end]
+            yield data[:size]
             offset = following
+
+    @property
+    def _end(self) -> int:
+        return self.high_watermark if self._partition.life.is_failed else self._partition.log.end_offset
+
+    def until_committed(self, end: int) -> asyncio.Future[None] | None:
+        if end > self.high_watermark:
+            self._partition.check_writable()
+        return self._partition.until_committed(end)
 
 
 def _bytes_of(slices: list[FileSlice]) -> bytes:

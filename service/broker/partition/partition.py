@@ -401,7 +401,7 @@ class Partition:
             self.state.leader_epoch,
             known.timestamp if hot.settings.timestamp_type == "LogAppendTime" else -1,
             hot.log_start_offset,
-            self._waiter(known.last_offset + 1),
+            self.until_committed(known.last_offset + 1),
         )
 
     def _committed(self, base: int, end: int) -> asyncio.Future[None] | None:
@@ -415,9 +415,9 @@ class Partition:
         if hot.appender.rolled:
             hot.appender.rolled = False
             self._on_roll(self)
-        return None if end <= state.high_watermark else self._waiter(end)
+        return None if end <= state.high_watermark else self.until_committed(end)
 
-    def _waiter(self, end: int) -> asyncio.Future[None] | None:
+    def until_committed(self, end: int) -> asyncio.Future[None] | None:
         return None if end <= self.state.high_watermark else self._committing.at(end)
 
     def flushed(self, upto: int) -> None:

@@ -181,6 +181,13 @@ class CommittedOffsets:
             if group in offsets
         )
 
+    def first_order(self, group: str) -> int:
+        """The order of the oldest record that an offset of the group is left from, in an open transaction, too."""
+        entries = [*self._committed.get(group, _NOTHING).values(), *self._overlay.get(group, _NOTHING).values()]
+        for partition, producers in self._open.get(group, {}).items():
+            entries += [self._transactional[each][group, partition] for each in producers]
+        return min(map(_order, entries), default=0)
+
     def groups(self) -> set[str]:
         """The groups that have an offset, as written."""
         return {*self._committed, *self._overlay, *self._open}

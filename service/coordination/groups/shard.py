@@ -98,6 +98,8 @@ class GroupShard:
         self._offsets = GroupOffsets(self._groups, self._committed, offsets, counts)
         #: The order of the next record.
         self.written = 0
+        #: How many records are committed.
+        self._settled = 0
         #: The order of the first record that was not loaded.
         self._loaded = 0
         #: Groups made by a record that is not committed yet, with its order: readers do not see them.
@@ -220,6 +222,7 @@ class GroupShard:
     # --- what became of the records -----------------------------------------------------------------------------------
     def committed(self, written: int) -> None:
         """The first `written` records are committed."""
+        self._settled = written
         self._committed.commit_through(written - 1)
         for group_id in [each for each, order in self._uncommitted.items() if order < written]:
             del self._uncommitted[group_id]
@@ -236,6 +239,7 @@ class GroupShard:
         value: bytes | None,
         now_ms: int,
         *,
+        is_committed: bool = True,
         producer_id: int = NO_PRODUCER_ID,
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
@@ -250,6 +254,8 @@ class GroupShard:
             return
         if isinstance(parsed, GroupKey):
             self._memory.add(-self._kept_bytes(parsed.group))
+            if not is_committed and parsed.group not in self._groups.groups:
+                self._uncommitted.setdefault(parsed.group, order)
             if value is None:
                 self._groups.remove(parsed.group)
             else:
@@ -259,25 +265,29 @@ class GroupShard:
                 self._groups.put(group)
                 self._memory.add(group.kept_bytes)
         else:
-            self._load_offset(parsed, value, producer_id, order, written_ms)
-
-    def _load_offset(self, key: OffsetKey, value: bytes | None, producer_id: int, order: int, written_ms: int) -> None:
-        if value is not None:
-            found = decode_offset(value)
-            if found.commit_timestamp < written_ms:
+            if value is not None and (found := decode_offset(value)).commit_timestamp < written_ms:
                 value = encode_offset(found.not_before(written_ms))
+            self._load_offset(parsed, value, order, producer_id, is_committed=is_committed)
+
+    def _load_offset(
+        self, key: OffsetKey, value: bytes | None, order: int, producer_id: int, *, is_committed: bool
+    ) -> None:
         partition = shared(key.topic, key.partition)
         if value is not None and producer_id != NO_PRODUCER_ID:
             self._committed.write_in_transaction(producer_id, key.group, partition, value, order)
-        else:
+        elif is_committed:
             self._committed.load(key.group, partition, value, order)
+        else:
+            self._committed.write(key.group, partition, value, order)
 
     def loaded(self, now_ms: int) -> Outcome:
-        """All records are read."""
+        """All records are read, and `committed` says which of them are."""
         outcome = Outcome()
-        self._committed.commit_through(self.written)
         for group_id in self._committed.groups() - set(self._groups.groups):
             self._groups.put(ClassicGroup(group_id, now_ms))
+            first = self._committed.first_order(group_id)
+            if first >= self._settled:
+                self._uncommitted[group_id] = first
         self._groups.loaded(now_ms, outcome)
         self._loaded = self.written
         self.written += len(outcome.records)

@@ -352,18 +352,22 @@ class TransactionShard:
         value: bytes | None,
         now_ms: int,
         *,
+        is_committed: bool = True,
         producer_id: int = NO_PRODUCER_ID,
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
         """One record of the log, in order. CorruptRecord if it is not readable. An id is idle since the later of its own time
         and the record's, because one of them may be of a clock that was wrong."""
         name = decode_key(key)
-        self.written += 1
+        self._deciding.pop(name, None)
         if value is None:
             self._transactions.pop(name, None)
         else:
             known = self._transactions[name] = Transaction.loaded(name, decode_value(value))
             known.update_ms = max(known.update_ms, written_ms)
+            if known.status in PREPARED and not is_committed:
+                self._deciding[name] = self.written
+        self.written += 1
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """No transaction writes to this partition."""
@@ -373,7 +377,8 @@ class TransactionShard:
         """All records are read: what was decided is completed, open transactions run on, and idle ids may expire."""
         for name, known in self._transactions.items():
             if known.status in PREPARED:
-                self._prepared[name] = None
+                if name not in self._deciding:
+                    self._prepared[name] = None
             elif known.status is TransactionStatus.ONGOING:
                 self._deadlines.set(known.timeout, max(now_ms, known.start_ms + known.timeout_ms))
             else:

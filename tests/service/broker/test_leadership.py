@@ -140,7 +140,7 @@ async def test_a_later_epoch_of_the_same_leader_is_a_gain_without_a_loss(node: R
     await node.create("t")
     listener, led = listening(node), partition(node)
     await node.append("t", b"a")
-    pending = led._waiter(5)
+    pending = led.until_committed(5)
     assert pending is not None
     await elect(node, "t", ME)
     assert listener.told == [("gained", "t-0", 1)]

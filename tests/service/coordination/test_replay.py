@@ -26,6 +26,7 @@ from storage_tiers.records.decoder import decode_batch, decode_control
 class One(NamedTuple):
     """A record as a shard loads it."""
 
+    offset: int
     producer_id: int
     key: bytes
     value: bytes | None
@@ -38,10 +39,11 @@ def plainly(piece: bytes) -> list[Marker | One]:
         batch = piece[position : position + header.size]
         control = decode_control(batch) if header.control else None
         if control is not None:
-            found.append(Marker(header.producer_id, control.kind is ControlKind.COMMIT))
+            found.append(Marker(header.base_offset, header.producer_id, control.kind is ControlKind.COMMIT))
         for each in decode_batch(batch):
             assert each.key is not None
-            found.append(One(header.producer_id if header.transactional else -1, each.key, each.value, each.timestamp))
+            producer = header.producer_id if header.transactional else -1
+            found.append(One(each.offset, producer, each.key, each.value, each.timestamp))
     return found
 
 
@@ -52,8 +54,8 @@ def replayed(piece: bytes) -> list[Marker | One]:
             found.append(step)
         else:
             assert 0 < len(step.keys) <= RECORDS_AT_ONCE
-            rows = zip(step.keys, step.values, step.times, strict=True)
-            found += [One(step.producer_id, key, value, time) for key, value, time in rows]
+            rows = zip(step.offsets, step.keys, step.values, step.times, strict=True)
+            found += [One(offset, step.producer_id, key, value, time) for offset, key, value, time in rows]
     return found
 
 

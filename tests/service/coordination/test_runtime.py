@@ -7,37 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvloop
 
-from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
     Heartbeat,
     JoinGroup,
     ListGroups,
     MemberProtocol,
-    OffsetCommit,
-    OffsetFetch,
-    PartitionCommit,
     SyncGroup,
-    TopicCommit,
 )
 from grpc_api.contract.log import Appended
 from service.broker.partition.coordinator_log import PartitionLog
 from service.broker.partition.coordinators import Coordinators
-from service.broker.partition.partition import Partition
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_batches import in_batches
 from service.coordination.runtime import (
-    CoordinatorRuntime,
     ShardHost,
     ShardState,
     partition_of,
@@ -56,94 +47,9 @@ from storage_tiers.errors import (
 from storage_tiers.records.batch import headers
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import Running, running, until
+from tests.service.broker.support import until
+from tests.service.coordination.held import CALLER, Held, coordinated, join_request, release, turn
 from tests.support.clock import ManualClock, SeededRng
-
-CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
-TOPIC = "__consumer_offsets"
-HELD = {"flush.messages": "1"}
-
-
-class Held:
-    """A node whose flushes of the coordinator's partition wait until `release`."""
-
-    def __init__(self, node: Running, runtime: CoordinatorRuntime[GroupShard]) -> None:
-        self.node = node
-        self.runtime = runtime
-
-    @property
-    def partition(self) -> Partition:
-        return self.node.node.broker.partitions.get(TopicPartition("offsets", 0))
-
-    @property
-    def host(self) -> ShardHost[GroupShard]:
-        return self.runtime.host(0)
-
-    def commit(self, offset: int, group: str = "g") -> asyncio.Future[Any]:
-        topics = [TopicCommit("t", [PartitionCommit(0, offset)])]
-        return self.host.ask(OffsetCommit(group, -1, "", None, topics), CALLER)
-
-    def fetched(self, group: str = "g") -> list[int]:
-        found = self.host.look(lambda shard: shard.fetch_offsets(OffsetFetch(group, None)))
-        return [each.offset for topic in found.topics for each in topic.partitions]
-
-    async def loaded(self) -> None:
-        await until(lambda: self.host.state is ShardState.ACTIVE)
-
-    async def reload(self) -> None:
-        """The same partition, led anew."""
-        self.runtime.gained(0, PartitionLog(self.partition))
-        await self.loaded()
-
-
-@asynccontextmanager
-async def coordinated(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, configs: dict[str, str] | None = None
-) -> AsyncIterator[Held]:
-    clock = SystemClock()
-    async with running(directory) as node:
-        await node.create("offsets", configs=configs or {})
-
-        def shard() -> GroupShard:
-            return GroupShard(
-                SeededRng(1), GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0), OffsetSettings()
-            )
-
-        runtime = CoordinatorRuntime(
-            TOPIC, shard, clock=clock, lane=Lane(), backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng())
-        )
-        held = Held(node, runtime)
-        if configs == HELD:
-            # The node's flusher does not run: a test says when all is on disk.
-            monkeypatch.setattr(held.partition, "_on_flush_needed", lambda _: None)
-        runtime.gained(0, PartitionLog(held.partition))
-        await held.loaded()
-        try:
-            yield held
-        finally:
-            await runtime.close()
-
-
-@pytest.fixture
-async def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
-    async with coordinated(tmp_path / "data", monkeypatch, HELD) as started:
-        yield started
-
-
-@pytest.fixture
-async def coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
-    async with coordinated(tmp_path / "data", monkeypatch) as started:
-        yield started
-
-
-def release(held: Held) -> None:
-    held.partition.flushed(held.partition.log.end_offset)
-
-
-async def turn() -> None:
-    """One turn of the loop, in which planned batches are written."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -215,7 +121,7 @@ async def test_a_write_that_fails_drops_the_shard_and_loads_what_is_on_disk(
     coordinator: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await coordinator.commit(5)
-    join = coordinator.host.ask(_join(needs_member_id=False), CALLER)
+    join = coordinator.host.ask(join_request(needs_member_id=False), CALLER)
     monkeypatch.setattr(PartitionLog, "append", _refuse)
     commit = coordinator.commit(6, "other")
     for answer in (commit, join):
@@ -264,7 +170,7 @@ async def test_a_partition_that_cannot_be_read_says_so_and_is_tried_again(tmp_pa
 # --- loading and losing -----------------------------------------------------------------------------------------------
 async def test_groups_and_offsets_are_loaded_from_the_partition(coordinator: Held) -> None:
     await asyncio.gather(*(coordinator.commit(number, f"g{number}") for number in range(300)))
-    joined = await coordinator.host.ask(_join(needs_member_id=False), CALLER)
+    joined = await coordinator.host.ask(join_request(needs_member_id=False), CALLER)
     synced = await coordinator.host.ask(
         SyncGroup("g", joined.generation, joined.member_id, None, [(joined.member_id, b"all")]), CALLER
     )
@@ -288,6 +194,9 @@ async def test_requests_that_wait_end_when_the_node_loses_the_partition(held: He
     with pytest.raises(NotCoordinator):
         host.look(lambda shard: shard.group_ids())
     await held.reload()
+    assert held.fetched() == []
+    release(held)
+    await held.host.settled()
     assert held.fetched() == [5]  # it was written, though its client was not told
 
 
@@ -323,7 +232,7 @@ async def test_a_coordinator_whose_log_is_replaced_by_the_buckets_reads_it_anew(
 
 # --- time -------------------------------------------------------------------------------------------------------------
 async def test_a_session_ends_by_the_clock_and_empties_the_group(coordinator: Held) -> None:
-    joined = await coordinator.host.ask(_join(needs_member_id=False, session=200), CALLER)
+    joined = await coordinator.host.ask(join_request(needs_member_id=False, session=200), CALLER)
     await coordinator.host.ask(SyncGroup("g", 1, joined.member_id, None, []), CALLER)
 
     def is_empty() -> bool:
@@ -347,7 +256,7 @@ async def test_after_a_pause_of_the_process_what_lies_in_the_sockets_comes_befor
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
     )
     await until(lambda: host.state is ShardState.ACTIVE)
-    joined = await host.ask(_join(needs_member_id=False, session=300), CALLER)
+    joined = await host.ask(join_request(needs_member_id=False, session=300), CALLER)
     await host.ask(SyncGroup("g", 1, joined.member_id, None, []), CALLER)
     due = asyncio.get_running_loop().time() + 0.4
     clock.advance(20)
@@ -383,6 +292,8 @@ class Unreadable:
 
     max_batch_bytes = 1 << 20
     no_room: LogError | None = None
+    #: All that it holds is committed.
+    high_watermark = 1 << 62
 
     def __init__(self) -> None:
         self.is_damaged = True
@@ -396,6 +307,9 @@ class Unreadable:
     def check_transaction(self, producer_id: int, epoch: int) -> None:
         """Every producer may write."""
 
+    def until_committed(self, end: int) -> None:
+        """All of it is."""
+
     async def read(self) -> AsyncIterator[bytes]:
         if self.is_damaged:
             raise StorageError("the log is damaged")
@@ -406,10 +320,6 @@ class Unreadable:
 
 def _refuse(*_: object, **__: object) -> Iterator[LogError]:
     raise StorageError("the disk refuses")
-
-
-def _join(*, needs_member_id: bool, session: int = 10_000) -> JoinGroup:
-    return JoinGroup("g", "", None, "consumer", [MemberProtocol("range", b"")], session, 60_000, needs_member_id)
 
 
 def test_members_that_join_in_one_turn_of_uvloop_are_all_answered(

@@ -45,7 +45,7 @@ from storage_tiers.errors import (
     StorageError,
     UnknownMemberId,
 )
-from storage_tiers.records.batch import headers
+from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
@@ -58,13 +58,19 @@ PRODUCER = ProducerIdAndEpoch(7, 3)
 
 class MemoryLog:
     """`pending` has what the next appends are answered with: a future, or None if committed at once. A read fails after
-    `fails_after` batches."""
+    `fails_after` batches. What lies above the high watermark is committed when `flushed` is done."""
 
     max_batch_bytes = 1 << 20
     no_room: LogError | None = None
+    #: All that it holds is committed.
+    high_watermark = 1 << 62
 
     def __init__(self, *batches: bytes) -> None:
-        self.batches = list(batches)
+        self.batches: list[bytes] = []
+        self.end = 0
+        for batch in batches:
+            self._add(batch)
+        self.flushed: asyncio.Future[None] | None = None
         self.pending: list[asyncio.Future[None] | None] = []
         self.refusal: LogError | None = None
         self.fails_after: int | None = None
@@ -73,12 +79,20 @@ class MemoryLog:
     def append(self, batch: bytes) -> Appended:
         if self.refusal is not None:
             raise self.refusal
-        self.batches.append(batch)
+        self._add(batch)
         return Appended(len(self.batches), 0, -1, 0, self.pending.pop(0) if self.pending else None)
+
+    def _add(self, batch: bytes) -> None:
+        self.batches.append(self.end.to_bytes(8, "big") + batch[8:])
+        self.end += read_header(batch).count
 
     def check_transaction(self, producer_id: int, epoch: int) -> None:
         if self.refused_producer == producer_id:
             raise InvalidProducerEpoch("a newer instance writes")
+
+    def until_committed(self, end: int) -> asyncio.Future[None] | None:
+        assert end == self.end
+        return self.flushed
 
     async def read(self) -> AsyncIterator[bytes]:
         for number, batch in enumerate(tuple(self.batches)):
@@ -310,6 +324,21 @@ async def test_a_marker_on_disk_decides_the_offsets_of_its_transaction(kind: Con
     log = MemoryLog(await recorded(in_transaction=False, offset=4), await recorded(in_transaction=True), marker(kind))
     host = await active(log)
     assert fetched(host, stable=True) == [(offset, False)]
+    await end(host)
+
+
+async def test_a_marker_above_the_high_watermark_decides_nothing_yet() -> None:
+    log = MemoryLog(
+        await recorded(in_transaction=False, offset=4),
+        await recorded(in_transaction=True),
+        marker(ControlKind.COMMIT),
+    )
+    log.high_watermark, log.flushed = 2, asyncio.get_running_loop().create_future()
+    host = await active(log)
+    assert fetched(host) == [(4, False)]
+    log.flushed.set_result(None)
+    await host.settled()
+    assert fetched(host) == [(5, False)]
     await end(host)
 
 

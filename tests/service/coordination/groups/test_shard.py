@@ -94,6 +94,7 @@ class Broker:
                 self.shard.end_transaction(entry[1], commit=entry[2])
             else:
                 self.shard.load(entry[0].key, entry[0].value, self.now, producer_id=entry[1])
+        self.shard.committed(self.shard.written)
         self.keep(self.shard.loaded(self.now))
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -373,6 +374,7 @@ def test_values_of_a_process_whose_clock_was_behind_are_as_old_as_their_records(
     for record, *_ in broker.log:
         assert record is not None
         broker.shard.load(record.key, record.value, written, written_ms=written)
+    broker.shard.committed(broker.shard.written)
     broker.keep(broker.shard.loaded(written))
     broker.now = written + MINUTE - 1
     expire(broker)
@@ -493,5 +495,5 @@ def test_an_offset_whose_retention_has_no_end_is_taken_and_loads() -> None:
     assert record is not None
     broker.shard = broker.new_shard()
     broker.shard.load(record.key, record.value, broker.now, written_ms=broker.now + MINUTE)
-    broker.shard.loaded(broker.now)
+    broker.keep(broker.shard.loaded(broker.now))
     assert broker.fetch().offset == 5

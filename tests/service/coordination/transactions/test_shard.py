@@ -7,20 +7,15 @@ from typing import Any
 
 import pytest
 
-from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import (
-    NO_PRODUCER,
-    AddPartitions,
     EndTransaction,
-    InitProducer,
     ListTransactions,
     Markers,
     ProducerIdAndEpoch,
 )
-from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.transaction_records import decode_value
 from service.coordination.transactions.shard import WAIT_MS, TransactionSettings, TransactionShard
-from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
+from service.coordination.transactions.transaction import LAST_EPOCH
 from storage_tiers.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
@@ -32,92 +27,7 @@ from storage_tiers.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
-from storage_tiers.types import TopicPartition
-
-CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
-A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-DAY = 24 * 60 * 60 * 1000
-
-
-class Coordinator:
-    """A shard with its log. Markers are written when a test says so."""
-
-    def __init__(self) -> None:
-        self.shard = TransactionShard(TransactionSettings())
-        self.log: list[CoordinatorRecord] = []
-        self.notes: list[str] = []
-        self.answers: dict[object, Any] = {}
-        self.now = 1_000_000
-        self.next_id = 100
-
-    def ask(self, event: TransactionEvent) -> Any:
-        """The answer; a waiter that `answers` may have later if the request waits."""
-        waiter = object()
-        self.keep(self.shard.handle(event, CALLER, waiter, self.now))
-        return self.answers.pop(waiter, waiter)
-
-    def keep(self, outcome: Outcome) -> None:
-        self.log += outcome.records
-        self.notes += [note.event for note in outcome.notes]
-        for waiter, answer in outcome.answers:
-            self.answers[waiter] = answer
-        self.shard.committed(self.shard.written)
-
-    def wait(self, ms: int) -> None:
-        self.now += ms
-        self.keep(self.shard.tick(self.now))
-
-    def mark(self) -> list[Markers]:
-        """Writes all markers that are wanted."""
-        found = self.shard.prepared()
-        for markers in found:
-            self.keep(self.shard.completed(markers, self.now))
-        return found
-
-    def restart(self) -> None:
-        self.shard = TransactionShard(TransactionSettings())
-        for record in self.log:
-            self.shard.load(record.key, record.value, self.now)
-        self.keep(self.shard.loaded(self.now))
-
-    # --- requests -----------------------------------------------------------------------------------------------------
-    def init(self, name: str = "x", expected: ProducerIdAndEpoch = NO_PRODUCER, timeout_ms: int = 60_000) -> Any:
-        self.next_id += 1
-        return self.ask(InitProducer(name, timeout_ms, expected, self.next_id))
-
-    def producer(self, name: str = "x", **how: Any) -> ProducerIdAndEpoch:
-        answer = self.init(name, **how)
-        assert answer.error is None
-        producer: ProducerIdAndEpoch = answer.producer
-        return producer
-
-    def add(
-        self,
-        producer: ProducerIdAndEpoch,
-        *partitions: TopicPartition,
-        name: str = "x",
-        version: int = 2,
-        verify: bool = False,
-    ) -> Any:
-        return self.ask(AddPartitions(name, producer, partitions, verify, version))
-
-    def end(self, producer: ProducerIdAndEpoch, *, commit: bool = True, name: str = "x", version: int = 2) -> Any:
-        self.next_id += 1
-        return self.ask(EndTransaction(name, producer, commit, version, self.next_id))
-
-    def committed(
-        self, producer: ProducerIdAndEpoch, *partitions: TopicPartition, version: int = 2
-    ) -> ProducerIdAndEpoch:
-        """One whole transaction; the producer after it."""
-        assert self.add(producer, *partitions, version=version).error is None
-        ended = self.end(producer, version=version)
-        assert ended.error is None
-        self.mark()
-        return ended.producer if version == 2 else producer
-
-    @property
-    def status(self) -> str:
-        return self.shard.describe("x").state
+from tests.service.coordination.transactions.driver import CALLER, DAY, A, B, C, Coordinator
 
 
 # --- one transaction --------------------------------------------------------------------------------------------------
