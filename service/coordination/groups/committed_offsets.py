@@ -1,7 +1,8 @@
 """The committed offsets of a shard's groups, and those that are being committed.
 
 Two views: `newest` has every offset that was written, for decisions; `fetch` has those whose records are committed, for
-readers. An offset of a transaction is in neither until the transaction's marker is.
+readers. An offset of a transaction is in neither until the transaction's marker is. Until that marker is committed the
+partition is unstable: a reader of stable offsets waits, since it could only be shown what the transaction replaces.
 
 An offset is kept as the bytes of its record's value behind its order: a node may have millions, and Python's objects for one
 would take five times as much. Partitions of the same topic are shared among groups for the same reason.
@@ -42,7 +43,7 @@ _NOTHING: Mapping[TopicPartition, _Entry] = {}
 
 
 class CommittedOffsets:
-    __slots__ = ("_changes", "_committed", "_open", "_overlay", "_transactional")
+    __slots__ = ("_changes", "_committed", "_ended", "_ending", "_open", "_overlay", "_transactional")
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, _Entry]] = {}
@@ -52,6 +53,9 @@ class CommittedOffsets:
         #: Offsets of open transactions by producer id, and for each partition the producers that have one.
         self._transactional: dict[int, dict[tuple[str, TopicPartition], _Entry]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
+        #: Markers that are not committed yet, by their orders, with the offsets that they end; and each offset's last marker.
+        self._ended: deque[tuple[int, tuple[tuple[str, TopicPartition], ...]]] = deque()
+        self._ending: dict[tuple[str, TopicPartition], int] = {}
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def write(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
@@ -63,7 +67,7 @@ class CommittedOffsets:
 
     def load(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
         """As `write`, of a record that is committed, as are all before it."""
-        if self._changes:
+        if self._changes or self._ended:
             self.commit_through(order - 1)
         if value is None:
             self._drop_open(group, partition)
@@ -79,7 +83,12 @@ class CommittedOffsets:
 
     def end_transaction(self, producer_id: int, *, commit: bool, order: int) -> None:
         """The producer's marker; `order` is the marker's."""
-        for (group, partition), entry in tuple(self._transactional.get(producer_id, {}).items()):
+        entries = tuple(self._transactional.get(producer_id, {}).items())
+        if entries:
+            ended = tuple(key for key, _ in entries)
+            self._ended.append((order, ended))
+            self._ending.update(dict.fromkeys(ended, order))
+        for (group, partition), entry in entries:
             self._drop(producer_id, group, partition)
             known = self._newest(group, partition)
             if commit and (known is None or _order(known) < _order(entry)):
@@ -119,6 +128,11 @@ class CommittedOffsets:
                 del overlay[partition]
                 if not overlay:
                     del self._overlay[group]
+        while self._ended and self._ended[0][0] <= order:
+            marker, ended = self._ended.popleft()
+            for key in ended:
+                if self._ending.get(key) == marker:
+                    del self._ending[key]
 
     def _remove(self, group: str, partition: TopicPartition) -> None:
         committed = self._committed.get(group)
@@ -148,7 +162,11 @@ class CommittedOffsets:
                 yield partition, value.offset
 
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction has an offset for it."""
+        """Whether a transaction has an offset for it that is open, or whose marker is not committed yet."""
+        return self.is_open(group, partition) or (group, partition) in self._ending
+
+    def is_open(self, group: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction has an offset for it, as written."""
         return partition in self._open.get(group, {})
 
     def has_open_transactions(self, group: str) -> bool:

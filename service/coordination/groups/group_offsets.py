@@ -162,7 +162,7 @@ class GroupOffsets:
     def _fetched(self, request: OffsetFetch, partition: TopicPartition) -> FetchedOffset:
         if request.require_stable and self._offsets.is_unstable(request.group, partition):
             error = UnstableOffsetCommit(
-                f"group {request.group}: a transaction with an offset of {partition} is open; retry"
+                f"group {request.group}: a transaction with an offset of {partition} is not over; retry"
             )
             return FetchedOffset(partition.partition, error=error)
         value = self._offsets.fetch(request.group, partition)
@@ -193,7 +193,7 @@ class GroupOffsets:
                 )
             for partition in topic.partitions if error is None else ():
                 key = TopicPartition(topic.topic, partition)
-                if key in known:
+                if key in known or self._offsets.is_open(request.group, key):
                     self.remove(request.group, key, order, outcome)
                     order += 1
                     self._counts.deletions += 1

@@ -31,7 +31,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.groups.driver import Driver
-from tests.service.coordination.groups.test_shard import SUBSCRIPTION, Broker
+from tests.service.coordination.groups.shard_driver import SUBSCRIPTION, Broker
 from tests.service.coordination.transactions.driver import DAY, A, Coordinator
 
 T0 = OffsetDelete("g", [TopicPartitionIndexes("t", [0])])

@@ -342,6 +342,18 @@ async def test_a_marker_above_the_high_watermark_decides_nothing_yet() -> None:
     await end(host)
 
 
+async def test_an_offset_is_unstable_until_its_marker_is_committed() -> None:
+    host = await active(MemoryLog())
+    await commit(host, 4)
+    await commit_in_transaction(host, 5)
+    held = asyncio.get_running_loop().create_future()
+    host.end_transaction(lambda: Appended(9, 0, -1, 0, held), PRODUCER.id, commit=True)
+    assert (fetched(host), fetched(host, stable=True)) == ([(4, False)], [(-1, True)])
+    held.set_result(None)
+    await until(lambda: fetched(host, stable=True) == [(5, False)])
+    await end(host)
+
+
 async def test_loading_rests_whenever_its_turn_is_over() -> None:
     lane = RestlessLane()
     host = await active(MemoryLog(*[await recorded(in_transaction=False)] * 3), lane)

@@ -46,9 +46,22 @@ def test_an_offset_of_a_transaction_counts_once_its_marker_is_committed() -> Non
     book.commit_through(0)
     assert (book.fetch("g", A), book.is_unstable("g", A), dict(book.newest("g"))) == (None, True, {})
     book.end_transaction(7, commit=True, order=1)
-    assert (book.fetch("g", A), book.is_unstable("g", A)) == (None, False)
+    assert (book.fetch("g", A), book.is_unstable("g", A), book.is_open("g", A)) == (None, True, False)
     book.commit_through(1)
-    assert book.fetch("g", A) == offset(5)
+    assert (book.fetch("g", A), book.is_unstable("g", A)) == (offset(5), False)
+
+
+def test_an_offset_is_stable_once_the_last_of_its_markers_is_committed() -> None:
+    book = CommittedOffsets()
+    for order, producer in enumerate((7, 8)):
+        book.write_in_transaction(producer, "g", A, record(producer), order)
+    book.end_transaction(7, commit=True, order=2)
+    book.end_transaction(8, commit=False, order=3)
+    seen = []
+    for order in (1, 2, 3):
+        book.commit_through(order)
+        seen.append(book.is_unstable("g", A))
+    assert seen == [True, True, False]
 
 
 def test_an_aborted_transaction_leaves_nothing() -> None:
@@ -111,6 +124,21 @@ def replay(written: list[Step], key: int) -> int | None:
     return value
 
 
+def is_unstable(written: list[Step], settled: int, key: int) -> bool:
+    """Whether a transaction has an offset of the key that is open, or whose marker is not among the settled records."""
+    pending: set[int] = set()
+    for order, (what, at, producer) in enumerate(written):
+        if what == "remove" and at == key:
+            pending.clear()
+        elif what == "in transaction" and at == key:
+            pending.add(producer)
+        elif what in ("commit", "abort") and producer in pending:
+            pending.discard(producer)
+            if order >= settled:
+                return True
+    return bool(pending)
+
+
 @settings(max_examples=300, deadline=None)
 @given(steps)
 def test_both_views_are_those_of_the_log(life: list[Step]) -> None:
@@ -136,11 +164,12 @@ def test_both_views_are_those_of_the_log(life: list[Step]) -> None:
             seen, newest = book.fetch(name, each), dict(book.newest(name)).get(each)
             assert (seen and seen.offset) == replay(written[:settled], index)
             assert (newest and newest.offset) == replay(written, index)
+            assert book.is_unstable(name, each) == is_unstable(written, settled, index)
     loaded = loaded_from(written, groups)
     for index, (name, each) in enumerate(groups):
         seen = loaded.fetch(name, each)
         assert (seen and seen.offset) == replay(written, index)
-        assert loaded.is_unstable(name, each) == book.is_unstable(name, each)
+        assert loaded.is_unstable(name, each) == is_unstable(written, len(written), index)
 
 
 def loaded_from(written: list[Step], groups: list[tuple[str, TopicPartition]]) -> CommittedOffsets:

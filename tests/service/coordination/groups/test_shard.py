@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,6 @@ from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
     FetchedOffset,
-    Joined,
     JoinGroup,
     ListedGroup,
     ListGroups,
@@ -24,19 +21,12 @@ from grpc_api.contract.groups import (
     SyncGroup,
     TopicCommit,
     TopicPartitionIndexes,
-    TxnOffsetCommit,
 )
-from grpc_api.contract.transactions import ProducerTransaction
-from service.coordination.groups.group_offsets import OffsetSettings
-from service.coordination.groups.rebalancing import GroupSettings
-from service.coordination.groups.shard import GroupEvent, GroupShard
-from service.coordination.outcome import CoordinatorRecord, Outcome
 from storage_tiers.errors import (
     CorruptRecord,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
-    LogError,
     NonEmptyGroup,
     OffsetMetadataTooLarge,
     RebalanceInProgress,
@@ -44,104 +34,7 @@ from storage_tiers.errors import (
     UnstableOffsetCommit,
 )
 from storage_tiers.types import TopicPartition
-from tests.service.coordination.groups.driver import CALLER
-from tests.support.clock import SeededRng
-
-MINUTE = 60_000
-SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")  # of topic "t"
-RANGE = (MemberProtocol("range", SUBSCRIPTION),)
-Logged = tuple[CoordinatorRecord, int] | tuple[None, int, bool]
-
-
-class Broker:
-    """A shard with its log. Records are committed at once unless `held`."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000
-        self.log: list[Logged] = []
-        self.held = False
-        self.answers: dict[object, Any] = {}
-        self.shard = self.new_shard()
-
-    def new_shard(self) -> GroupShard:
-        return GroupShard(
-            SeededRng(1), GroupSettings(initial_rebalance_delay_ms=0), OffsetSettings(retention_ms=10 * MINUTE)
-        )
-
-    def ask(self, event: GroupEvent) -> Any:
-        """The answer, None if it comes later."""
-        waiter = object()
-        outcome = self.shard.handle(event, CALLER, waiter, self.now)
-        self.keep(outcome, event.producer_id if isinstance(event, TxnOffsetCommit) else -1)
-        return self.answers.pop(waiter, None)
-
-    def keep(self, outcome: Outcome, producer_id: int = -1) -> None:
-        self.log += [(record, producer_id) for record in outcome.records]
-        if not self.held:
-            self.shard.committed(self.shard.written)
-        for waiter, answer in outcome.answers:
-            self.answers[waiter] = answer
-
-    def marker(self, producer_id: int, *, commit: bool) -> None:
-        self.log.append((None, producer_id, commit))
-        self.shard.end_transaction(producer_id, commit=commit)
-        self.shard.committed(self.shard.written)
-
-    def restart(self) -> None:
-        self.shard = self.new_shard()
-        for entry in self.log:
-            if entry[0] is None:
-                self.shard.end_transaction(entry[1], commit=entry[2])
-            else:
-                self.shard.load(entry[0].key, entry[0].value, self.now, producer_id=entry[1])
-        self.shard.committed(self.shard.written)
-        self.keep(self.shard.loaded(self.now))
-
-    # --- requests -----------------------------------------------------------------------------------------------------
-    def commit(
-        self, offset: int, *, partition: int = 0, group: str = "g", metadata: str = "", **how: Any
-    ) -> type[LogError] | None:
-        topics = [TopicCommit("t", [PartitionCommit(partition, offset, 3, metadata)])]
-        request = OffsetCommit(*(group, how.get("generation", -1), how.get("member", ""), how.get("instance"), topics))
-        error = self.ask(request._replace(retention_ms=how.get("retention", -1))).topics[0].partitions[0].error
-        return None if error is None else type(error)
-
-    def commit_in_transaction(self, offset: int, producer_id: int = 7, **how: Any) -> type[LogError] | None:
-        topics = [TopicCommit("t", [PartitionCommit(0, offset)])]
-        request = TxnOffsetCommit(
-            "g",
-            ProducerTransaction("copier"),
-            producer_id,
-            0,
-            how.get("generation", -1),
-            how.get("member", ""),
-            None,
-            topics,
-        )
-        error = self.ask(request).topics[0].partitions[0].error
-        return None if error is None else type(error)
-
-    def fetch(self, *, partition: int = 0, group: str = "g", stable: bool = False) -> FetchedOffset:
-        wanted = [TopicPartitionIndexes("t", [partition])]
-        return self.shard.fetch_offsets(OffsetFetch(group, wanted, stable)).topics[0].partitions[0]
-
-    def join(self, protocols: Sequence[MemberProtocol] = RANGE, protocol_type: str = "consumer") -> Joined:
-        waiter = object()
-        request = JoinGroup("g", "", None, protocol_type, protocols, 30_000, 60_000, needs_member_id=False)
-        self.keep(self.shard.handle(request, CALLER, waiter, self.now))
-        self.keep(self.shard.tick(self.now))
-        answer = self.answers.pop(waiter)
-        assert isinstance(answer, Joined)
-        return answer
-
-    def member(self, protocols: Sequence[MemberProtocol] = RANGE, protocol_type: str = "consumer") -> Joined:
-        """The only member of a stable group."""
-        joined = self.join(protocols, protocol_type)
-        assert self.ask(SyncGroup("g", 1, joined.member_id, None, [(joined.member_id, b"all")])).error is None
-        return joined
-
-    def listed(self) -> list[str]:
-        return [each.group for share in self.shard.list(ListGroups()) for each in share]
+from tests.service.coordination.groups.shard_driver import MINUTE, SUBSCRIPTION, Broker
 
 
 # --- committing and fetching ------------------------------------------------------------------------------------------
@@ -290,6 +183,20 @@ def test_offsets_of_an_empty_group_can_be_deleted() -> None:
     assert broker.fetch() == FetchedOffset(0)
 
 
+@pytest.mark.parametrize("committed", [(), (4,)])
+def test_a_deleted_offset_is_deleted_from_open_transactions(committed: tuple[int, ...]) -> None:
+    broker = Broker()
+    for offset in committed:
+        broker.commit(offset)
+    broker.commit_in_transaction(5)
+    assert broker.ask(OffsetDelete("g", [TopicPartitionIndexes("t", [0])])).error is None
+    assert broker.fetch(stable=True) == FetchedOffset(0)
+    broker.marker(7, commit=True)
+    assert broker.fetch(stable=True) == FetchedOffset(0)
+    broker.restart()
+    assert broker.fetch(stable=True) == FetchedOffset(0)
+
+
 def test_offsets_of_members_whose_topics_are_not_known_stay() -> None:
     broker = Broker()
     broker.member((MemberProtocol("range", b"own format"),))
@@ -349,6 +256,24 @@ def test_offsets_stay_while_the_group_reads_the_topic_and_expire_after_it_emptie
     broker.now += 10 * MINUTE
     expire(broker)
     assert (broker.fetch(), broker.listed()) == (FetchedOffset(0), [])
+
+
+def test_an_offset_of_a_topic_that_no_member_reads_expires_while_the_group_is_stable() -> None:
+    broker = Broker()
+    member = broker.member().member_id
+    both = [TopicCommit(topic, [PartitionCommit(0, 5)]) for topic in ("t", "unread")]
+    broker.ask(OffsetCommit("g", 1, member, None, both))
+
+    def fetched() -> list[str]:
+        found = broker.shard.fetch_offsets(OffsetFetch("g", None))
+        return [topic.topic for topic in found.topics]
+
+    for kept in (["t", "unread"], ["t"]):
+        broker.now += 10 * MINUTE - 1 if len(kept) == 2 else 1
+        expire(broker)
+        assert fetched() == kept
+    broker.restart()
+    assert fetched() == ["t"]
 
 
 def test_an_offset_that_was_set_on_a_group_long_empty_is_kept_for_its_own_retention() -> None:
