@@ -76,6 +76,7 @@ class NodeCoordinators:
         await self.offsets_topic.close()
         await self.transactions_topic.close()
         await self.markers.close()
+        await self.offset_expiry.close()
         await self.led.close()
 
 

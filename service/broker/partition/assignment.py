@@ -9,6 +9,9 @@ New partitions are made in threads, some at a time in the order assigned: each c
 not wait. Invariants: at most one log per name is being opened, after the directory of an earlier one has been moved away. A
 partition deleted while it is opened is removed again.
 
+Changed configs reach a few partitions at once, and those of thousands in slices of the event loop's time. New partitions have
+the newest configs in any case.
+
 A disk failure of one partition delays no other: it is logged, and `retry` opens the partition later, since a full disk may have
 space again. What a partition holds of which this node is no longer a replica is set aside, never removed.
 """
@@ -33,6 +36,7 @@ from storage_tiers import events
 from storage_tiers.errors import LogError, NotLeader, StorageError
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.hot.log import HotLog
+from storage_tiers.turns import Lane, Turn
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -91,6 +95,10 @@ class Assignment:
         self._recovering: dict[tuple[TopicId, int], bool] = {}
         self._troubles = events.Troubles()
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
+        #: Partitions whose configs may have changed, and the task that goes on with them.
+        self._unconfigured: dict[Partition, None] = {}
+        self._configuring: asyncio.Task[None] | None = None
+        self._lane = Lane()
 
     def subscribe(self, listener: LeadershipListener) -> None:
         """Before `recover`, if it is to learn of every gain."""
@@ -136,7 +144,7 @@ class Assignment:
         """Called after every change of the image; examines only the changes."""
         before, self._seen = self._seen, image
         self._apply_topics(before, image, changes.topics)
-        self._apply_configs(image, changes.configs)
+        self._apply_configs(changes.configs)
 
     @property
     def unopened(self) -> int:
@@ -169,10 +177,11 @@ class Assignment:
         await self.settled()
 
     async def close(self) -> None:
-        """Finishes openings under way and starts no more."""
+        """Finishes what is under way and starts no more."""
         self._wanted.clear()
-        if self._opening is not None:
-            await asyncio.wait({self._opening})
+        under_way = {each for each in (self._opening, self._configuring) if each is not None}
+        if under_way:
+            await asyncio.wait(under_way)
         self._threads.shutdown()
 
     def _apply_topics(self, before: MetadataImage, image: MetadataImage, changed: Sequence[TopicId]) -> None:
@@ -245,19 +254,44 @@ class Assignment:
             except Exception as defect:  # noqa: BLE001 - it must not keep the others from learning it
                 _say_defect(partition, "losing leadership", defect)
 
-    def _apply_configs(self, image: MetadataImage, changed: Sequence[Resource]) -> None:
+    def _apply_configs(self, changed: Sequence[Resource]) -> None:
         """Reconfigures the partitions of changed topics, or all partitions after a change of a broker's configs."""
         if any(resource.kind is ResourceKind.BROKER for resource in changed):
-            concerned = list(self._partitions)
+            self._unconfigured.update(dict.fromkeys(self._partitions))
         else:
-            topics = (image.topic(resource.name) for resource in changed if resource.kind is ResourceKind.TOPIC)
+            topics = (self._seen.topic(each.name) for each in changed if each.kind is ResourceKind.TOPIC)
             places = (TopicPartition(topic.name, p.index) for topic in topics if topic for p in topic.partitions)
-            concerned = [known for place in places if (known := self._partitions.find(place)) is not None]
-        for partition in concerned:
+            concerned = (known for place in places if (known := self._partitions.find(place)) is not None)
+            self._unconfigured.update(dict.fromkeys(concerned))
+        if self._unconfigured and self._configuring is None:
+            turn = self._lane.turn()
+            self._configure_some(turn)
+            if self._unconfigured:
+                rest = self._configure_rest(turn)
+                self._configuring = asyncio.get_running_loop().create_task(rest, name="new configs")
+
+    async def _configure_rest(self, turn: Turn) -> None:
+        try:
+            while self._unconfigured:
+                await turn.rest()
+                self._configure_some(turn)
+        finally:
+            turn.leave()
+            self._configuring = None
+
+    def _configure_some(self, turn: Turn) -> None:
+        """Until the turn is over, by the newest image."""
+        while self._unconfigured:
+            partition, _ = self._unconfigured.popitem()
             try:
-                self._configure(partition, image)
+                if not partition.deleted:
+                    self._configure(partition, self._seen)
             except (LogError, OSError) as error:
                 events.error(log, "partition.keeps_configs", partition=partition.partition, error=error)
+            except Exception as defect:  # noqa: BLE001 - it must not keep the others from their configs
+                _say_defect(partition, "changing configs", defect)
+            if turn.is_over:
+                return
 
     # --- opening ------------------------------------------------------------------------------------------------------
     def _start_opening(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from storage_tiers import events
@@ -54,16 +54,17 @@ class OffsetCheckpoints:
         """Whether the disk may soon hold something other than `known`."""
         return self._turn.locked()
 
-    async def write(self, name: str, wanted: Callable[[Offsets], Offsets]) -> None:
+    async def write(self, name: str, wanted: Callable[[Offsets], Awaitable[Offsets]]) -> None:
         """Durably replaces the known offsets by the result of `wanted`, unless they are equal. `wanted` is called when this
-        write's turn comes. Raises StorageError if the disk refuses: the old content then stays."""
+        write's turn comes, and no other write begins before it is done. Raises StorageError if the disk refuses: the old
+        content then stays."""
         writing = asyncio.ensure_future(self._write(name, wanted))
         writing.add_done_callback(_seen)
         await asyncio.shield(writing)
 
-    async def _write(self, name: str, wanted: Callable[[Offsets], Offsets]) -> None:
+    async def _write(self, name: str, wanted: Callable[[Offsets], Awaitable[Offsets]]) -> None:
         async with self._turn:
-            offsets = wanted(self._known[name])
+            offsets = await wanted(self._known[name])
             if offsets != self._known[name]:
                 run = asyncio.get_running_loop().run_in_executor
                 await run(self._thread, write_offsets, self._files, self._path(name), offsets)

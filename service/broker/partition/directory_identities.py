@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
@@ -25,6 +25,7 @@ from storage_tiers import events
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot.file_identity import FileIdentity, file_identity
 from storage_tiers.hot.layout import PARTITION_METADATA
+from storage_tiers.turns import Turn
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -76,16 +77,21 @@ class DirectoryIdentities:
             )
             return
 
-    async def save(self, partitions: Collection[Partition], unopened: Collection[TopicPartition]) -> None:
+    async def save(self, partitions: Sequence[Partition], unopened: Collection[TopicPartition], turn: Turn) -> None:
         """Durably, if anything changed; `unopened` keep the identities noted earlier. OSError if the disk refuses."""
         wanted = {key: self._known[key] for key in unopened if key in self._known}
-        unasked = {partition.partition for partition in partitions if self._is_unasked(partition)}
-        waits = bool(unopened or unasked)
-        for partition in partitions:
-            key = partition.partition
-            identity = self._known.get(key) if key in self.moved and key in unasked else self._now.get(key)
-            if identity is not None:
-                wanted[key] = identity
+        waits = bool(unopened)
+        try:
+            for partition in partitions:
+                key, is_unasked = partition.partition, self._is_unasked(partition)
+                waits = waits or is_unasked
+                identity = self._known.get(key) if key in self.moved and is_unasked else self._now.get(key)
+                if identity is not None:
+                    wanted[key] = identity
+                if turn.is_over:
+                    await turn.rest()
+        finally:
+            turn.leave()
         if wanted == self._known or (self._damaged and waits):
             return
         await asyncio.get_running_loop().run_in_executor(None, self._write, wanted)

@@ -7,7 +7,7 @@ promised: an order between raises of one partition; the highest offset wins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from service.broker.partition.checkpointing import OffsetCheckpoints, Offsets
@@ -15,7 +15,7 @@ from service.broker.partition.partition import Partition
 from storage_tiers.hot.checkpoints import LOG_STARTS
 
 #: Returns the log starts to write, from those on disk and the offsets to raise to.
-LogStartsOf = Callable[[Offsets, Mapping[Partition, int]], Offsets]
+LogStartsOf = Callable[[Offsets, Mapping[Partition, int]], Awaitable[Offsets]]
 
 
 class LogStartRaises:
@@ -43,7 +43,7 @@ class LogStartRaises:
             if not opened.deleted and offset <= opened.log.end_offset:
                 opened.log.hot.raise_log_start(offset)
 
-    def _begin(self, offsets: Mapping[Partition, int], known: Offsets) -> Offsets:
+    async def _begin(self, offsets: Mapping[Partition, int], known: Offsets) -> Offsets:
         """Called when the write's turn comes: whatever is added from now on belongs to the next write."""
         self._gathered, self._next = {}, None
-        return self._log_starts(known, offsets)
+        return await self._log_starts(known, offsets)

@@ -35,6 +35,7 @@ from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.tiered_log import TieredLog
+from storage_tiers.turns import Lane
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class Partitions:
         if cold is not None:
             self._load, self._reload = partial(self._manifest, cold.current), partial(self._manifest, cold.newest)
         self._open: dict[TopicPartition, Partition] = {}
+        self._lane = Lane()
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
         #: Log starts that are written anew.
@@ -253,8 +255,11 @@ class Partitions:
         """Soon, and not with the next round: after a crash the log would be believed to have lost what the number hides."""
         start, end = hot.log_start_offset, hot.end_offset
         events.error(log, "log.start_impossible", partition=hot.partition, checkpoint=known, log_start=start, end=end)
-        writing = self._checkpoints.write(LOG_STARTS, lambda offsets: {**offsets, hot.partition: start})
-        correction = asyncio.ensure_future(writing)
+
+        async def corrected(offsets: Offsets) -> Offsets:
+            return {**offsets, hot.partition: start}
+
+        correction = asyncio.ensure_future(self._checkpoints.write(LOG_STARTS, corrected))
         self._corrections.add(correction)
         correction.add_done_callback(self._corrections.discard)
 
@@ -266,7 +271,7 @@ class Partitions:
             if self._checkpoints.writing or partition in self._checkpoints.known(name):
                 await self._checkpoints.write(name, self._of_open)
 
-    def _of_open(self, known: Offsets) -> Offsets:
+    async def _of_open(self, known: Offsets) -> Offsets:
         return {p: offset for p, offset in known.items() if p in self._open or p in self._keeps}
 
     def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
@@ -328,22 +333,38 @@ class Partitions:
         Raises StorageError if the disk refuses: nothing is hidden then."""
         await self._log_start_raises.add(wanted)
 
-    def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
+    async def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
         """The log starts to write. None falls: the last write may not be in force yet."""
-        starts = {p: max(o.log.log_start_offset, known.get(p, 0), rising.get(o, 0)) for p, o in self._open.items()}
-        return self._kept(known) | {p: start for p, start in starts.items() if start}
+
+        def start(opened: Partition) -> int | None:
+            known_start = known.get(opened.partition, 0)
+            return max(opened.log.log_start_offset, known_start, rising.get(opened, 0)) or None
+
+        return await self._gathered(known, start)
+
+    async def _gathered(self, known: Offsets, offset_of: Callable[[Partition], int | None]) -> Offsets:
+        """The offsets of all open partitions that have one, and what is kept of others. In slices of the loop's time: a node
+        may have tens of thousands of partitions."""
+        found, turn = self._kept(known), self._lane.turn()
+        try:
+            for partition, opened in tuple(self._open.items()):
+                offset = None if opened.deleted else offset_of(opened)
+                if offset is not None:
+                    found[partition] = offset
+                if turn.is_over:
+                    await turn.rest()
+        finally:
+            turn.leave()
+        return found
 
     async def checkpoint(self) -> None:
         """Writes the three checkpoints and the directories' identities, if they changed. A recovering partition keeps its
         recovery point even if its log does not reach it, so that a later start waits for the bucket too."""
-        write = self._checkpoints.write
-        kept, held = self._kept, self._open
-        await write(
-            RECOVERY_POINTS, lambda known: kept(known) | {p: _recovery_point(o, known) for p, o in held.items()}
-        )
-        await write(HIGH_WATERMARKS, lambda known: kept(known) | {p: o.state.high_watermark for p, o in held.items()})
+        write, gathered = self._checkpoints.write, self._gathered
+        await write(RECOVERY_POINTS, lambda known: gathered(known, lambda each: _recovery_point(each, known)))
+        await write(HIGH_WATERMARKS, lambda known: gathered(known, lambda each: each.state.high_watermark))
         await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
-        await self.directories.save(held.values(), self._keeps)
+        await self.directories.save(tuple(self._open.values()), self._keeps, self._lane.turn())
 
     async def close(self) -> None:
         """Flushes and closes every log, then checkpoints. Raises StorageError if one failed, after closing all others."""

@@ -187,6 +187,12 @@ class CommittedOffsets:
         entry = self._newest(group, partition)
         return -1 if entry is None else _order(entry)
 
+    def newest_order(self, group: str, partition: TopicPartition) -> int:
+        """As `order`; records of open transactions count, too."""
+        producers = self._open.get(group, {}).get(partition, ())
+        orders = [_order(self._transactional[each][group, partition]) for each in producers]
+        return max([self.order(group, partition), *orders])
+
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""
         return list({**dict(self.newest(group)), **dict.fromkeys(self._open.get(group, ()))})

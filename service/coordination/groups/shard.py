@@ -10,7 +10,7 @@ loaded again. `written` counts the records that it has handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -189,15 +189,17 @@ class GroupShard:
         self.written += len(outcome.records)
         return outcome
 
-    def forget_partitions(self, partitions: Iterable[TopicPartition]) -> Outcome:
-        """The topics are deleted: no group keeps an offset of them."""
-        outcome, gone = Outcome(), set(partitions)
-        for group_id in self._committed.groups():
-            if self._committed.has_none_of(group_id, gone):
-                continue  # as most, in a fraction of the time
-            for partition in self._committed.partitions(group_id):
-                if partition in gone:
-                    self._offsets.remove(group_id, partition, self.written + len(outcome.records), outcome)
+    def has_offset_of(self, group_id: str, partitions: Set[TopicPartition]) -> bool:
+        """Whether a group has an offset of any of these, in an open transaction, too."""
+        return bool(partitions) and not self._committed.has_none_of(group_id, partitions)
+
+    def forget_partitions(self, group_id: str, before: Mapping[TopicPartition, int]) -> Outcome:
+        """The topics were deleted when the shard had `written` so many records. The group keeps no offset of them, but one that
+        it has committed since, which belongs to a new topic of the name."""
+        outcome = Outcome()
+        for partition in self._committed.partitions(group_id):
+            if self._committed.newest_order(group_id, partition) < before.get(partition, -1):
+                self._offsets.remove(group_id, partition, self.written + len(outcome.records), outcome)
         self.written += len(outcome.records)
         return outcome
 

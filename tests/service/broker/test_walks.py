@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.groups import OffsetFetch
+from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.background.maintenance import PRODUCERS_A_PARTITION, PRODUCERS_A_TURN
 from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
+from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, read_offsets
 from storage_tiers.hot.producer_state import ProducerEntry
+from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import Running, filled, running
+from tests.service.broker.support import Running, filled, running, until
+from tests.service.broker.test_groups import commit, coordinated, offsets
 
 MANY = 5000
 
@@ -89,6 +94,117 @@ async def test_a_partition_with_many_producers_has_a_turn_of_its_own(
         monkeypatch.setattr(Partitions, "__iter__", lambda _: iter((led,) * 20))
         assert await turns_of(node.node.broker.maintenance._expire_producers()) >= 20
         monkeypatch.undo()
+
+
+class RestlessNodeLane(Lane):
+    """Every turn is over at once. Counts the rests, which end while `open` is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(self._seconds)
+        self.rests = 0
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def _seconds(self) -> float:
+        self.now += 1
+        return self.now
+
+    async def rest(self) -> None:
+        self.rests += 1
+        await self.open.wait()
+        await super().rest()
+
+
+async def test_checkpoints_are_gathered_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("t", partitions=20)
+        partitions = node.node.broker.partitions
+        for number in range(20):
+            await node.append("t", b"a", partition=number)
+        lane = RestlessNodeLane()
+        monkeypatch.setattr(partitions, "_lane", lane)
+        await partitions.checkpoint()
+        assert lane.rests >= 4 * 20  # three checkpoints and the directories' identities
+        raising = dict.fromkeys(partitions, 1)
+        lane.rests = 0
+        await partitions.raise_log_starts(raising)
+        assert lane.rests >= 20
+    for name in (HIGH_WATERMARKS, LOG_STARTS):
+        assert set(read_offsets(str(tmp_path / "data" / name)).values()) == {1}
+
+
+async def test_a_partition_that_is_deleted_or_made_during_a_checkpoint_is_as_it_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("old", partitions=2)
+        partitions, lane = node.node.broker.partitions, RestlessNodeLane()
+        await node.append("old", b"a", partition=1)
+        monkeypatch.setattr(partitions, "_lane", lane)
+        lane.open.clear()
+        writing = asyncio.ensure_future(partitions.checkpoint())
+        await until(lambda: lane.rests > 0)
+        await node.core.topics.delete(["old"])
+        making = asyncio.ensure_future(node.create("old", partitions=2))
+        lane.open.set()
+        await writing
+        await making
+        await partitions.checkpoint()
+        assert await node.end("old", 1) == 0
+    assert not any(read_offsets(str(tmp_path / "data" / HIGH_WATERMARKS)).values())
+
+
+async def test_a_changed_broker_config_reaches_all_partitions_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("t", partitions=20)
+        assignment, lane = node.node.broker.assignment, RestlessNodeLane()
+        monkeypatch.setattr(assignment, "_lane", lane)
+
+        def sizes() -> set[int]:
+            return {each.log.hot.settings.max_message_bytes for each in node.node.broker.partitions}
+
+        async def change(value: str) -> None:
+            change = ConfigAlteration("message.max.bytes", AlterOp.SET, value)
+            await node.core.configs.alter_configs(Resource(ResourceKind.BROKER, ""), [change])
+
+        lane.open.clear()
+        await change("2000000")
+        assert len(sizes()) == 2, "the first slice"
+        await change("3000000")  # while the first change is under way
+        await node.create("new")
+        lane.open.set()
+        await until(lambda: sizes() == {3_000_000})
+        assert lane.rests >= 20
+
+
+async def test_offsets_of_a_deleted_topic_go_in_slices_and_those_of_a_new_one_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "data", broker={"offsets.topic.num.partitions": "1"}) as node:
+        await node.create("t")
+        names = [f"g{number}" for number in range(20)]
+        groups = await coordinated(node, "g0")
+        for name in names:
+            await commit(groups, 5, group=name)
+        lane = RestlessNodeLane()
+        monkeypatch.setattr(node.node.broker.coordinators.offset_expiry, "_lane", lane)
+        lane.open.clear()
+        await node.core.topics.delete(["t"])
+        await until(lambda: lane.rests > 0)
+        await node.create("t")
+        await commit(groups, 7, group=names[-1])
+        lane.open.set()
+
+        async def kept() -> list[dict[str, list[int]]]:
+            return [offsets(await groups.fetch_offsets(OffsetFetch(name, None))) for name in names]
+
+        async with asyncio.timeout(20):
+            while await kept() != [{}] * 19 + [{"t": [7]}]:
+                await asyncio.sleep(0.005)
+        assert lane.rests >= 20
 
 
 async def test_slices_hold_every_item_once_and_in_order() -> None:

@@ -80,7 +80,8 @@ def test_a_part_of_the_records_that_is_committed_shows_no_more_than_that_part() 
         seen.append((broker.fetch().offset, broker.fetch(partition=1).offset, broker.listed()))
     assert seen == [(5, -1, ["g"]), (5, 6, ["g"]), (5, 6, ["g", "other"])]
     held = [("g", 0), ("g", 1), ("other", 0)]
-    broker.keep(broker.shard.forget_partitions([TopicPartition("t", 0), TopicPartition("t", 1)]))
+    for group, each in held:
+        broker.keep(broker.shard.forget_partitions(group, {TopicPartition("t", each): broker.shard.written}))
     left = []
     for written in (3, 4, 5, 6):
         broker.shard.committed(written)
@@ -213,7 +214,7 @@ def test_offsets_of_a_deleted_topic_are_removed_from_every_group_and_transaction
     broker.commit(5)
     broker.commit(6, group="other", partition=1)
     broker.commit_in_transaction(7)
-    broker.keep(broker.shard.forget_partitions([TopicPartition("t", 0)]))
+    broker.keep(broker.shard.forget_partitions("g", {TopicPartition("t", 0): broker.shard.written}))
     broker.marker(7, commit=True)
     assert (broker.fetch(), broker.fetch(group="other", partition=1).offset) == (FetchedOffset(0), 6)
     broker.restart()
