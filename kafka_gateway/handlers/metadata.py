@@ -7,11 +7,11 @@ if `auto.create.topics.enable` and the request (v4) allow it. v13 can carry an e
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from grpc_api.contract.topics import PartitionDescription, TopicDescription
-from kafka_gateway.errors import code_of
+from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import from_uuid, to_uuid
 from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
@@ -31,11 +31,13 @@ async def serve(request: Any, call: Call) -> Fields:
         everything = topics.describe()
         return _fields(request, call, (_known(request, call, t) for t in everything if isinstance(t, TopicDescription)))
     names, ids = await _wanted(request, call)
+    created = set()
     if getattr(request, "allow_auto_topic_creation", True):
         async for name in call.each(names):
             if isinstance(topics.describe([name])[0], UnknownTopicOrPartition):
                 await topics.auto_create([name])
-    return _fields(request, call, _rows(request, call, names, ids))
+                created.add(name)
+    return _fields(request, call, _rows(request, call, names, ids, created))
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -47,7 +49,8 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"error_code": code, "topics": rows, **nothing}
 
 
-def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId]) -> Iterator[Any]:
+def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId], created: Set[str]) -> Iterator[Any]:
+    """`created` topics are still unknown in this answer, as in Kafka's: clients retry, and find them."""
     asked: Iterator[tuple[str | None, TopicId | None]] = itertools.chain(
         ((name, None) for name in names), ((None, topic_id) for topic_id in ids)
     )
@@ -55,6 +58,8 @@ def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId]
         (topic,) = call.core.topics.describe([] if name is None else [name], [] if topic_id is None else [topic_id])
         if isinstance(topic, LogError):
             yield _unknown(request, call, name, topic_id, code_of(topic))
+        elif topic.name in created:
+            yield _unknown(request, call, name, topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             yield _known(request, call, topic)
 

@@ -11,6 +11,7 @@ from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
 from service.broker.api.core import BrokerCore
 from service.broker.api.feature_service import FeatureService
+from service.broker.api.internal_topics import coordinated_topics
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.repairing import Repairing
@@ -159,7 +160,15 @@ def _core(
             ),
             fetch_max_bytes=configs.broker.fetch_max_bytes,
         ),
-        TopicService(metadata, configs.controller, configs.resolver, ground.host.rng, assignment, partitions),
+        TopicService(
+            metadata,
+            configs.controller,
+            configs.resolver,
+            ground.host.rng,
+            assignment,
+            partitions,
+            coordinated_topics(configs.broker),
+        ),
         ConfigService(metadata, configs.controller, configs.resolver),
         ColdService(partitions, None if tier is None else tier.hydrator, repairing),
         NodeService(

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from grpc_api.contract.topics import NewTopic
 from service.broker.api.group_service import GroupService
-from service.broker.api.internal_topics import InternalTopic
+from service.broker.api.internal_topics import InternalTopic, coordinated_topics
 from service.broker.api.known_partitions import KnownPartitions
 from service.broker.api.producer_ids import ProducerIds, blocks_of
 from service.broker.api.transaction_markers import TransactionMarkers
@@ -28,12 +27,7 @@ from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
-from service.metadata.internal_topics import (
-    CONSUMER_OFFSETS,
-    TRANSACTION_STATE,
-    consumer_offsets_configs,
-    transaction_state_configs,
-)
+from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.policy.segments import Now
 from storage_tiers.turns import Lane
@@ -97,16 +91,6 @@ def build_coordinators(
         CONSUMER_OFFSETS, new_shard, clock=host.clock, lane=lane, backoff=partial(Backoff, LOADING, host.rng)
     )
 
-    def offsets_topic() -> NewTopic:
-        own = consumer_offsets_configs(broker.offsets_topic_segment_bytes)
-        return NewTopic(CONSUMER_OFFSETS, broker.offsets_topic_num_partitions, 1, own)
-
-    def transactions_topic() -> NewTopic:
-        own = transaction_state_configs(
-            broker.transaction_state_log_segment_bytes, broker.transaction_state_log_min_isr
-        )
-        return NewTopic(TRANSACTION_STATE, broker.transaction_state_log_num_partitions, 1, own)
-
     backoff = partial(Backoff, MARKING, host.rng)
     markers = TransactionMarkers(
         partitions,
@@ -125,8 +109,9 @@ def build_coordinators(
         backoff=partial(Backoff, LOADING, host.rng),
         after=markers.decided,
     )
-    offsets = InternalTopic(metadata, configs.controller, host.rng, offsets_topic)
-    decisions = InternalTopic(metadata, configs.controller, host.rng, transactions_topic)
+    coordinated = coordinated_topics(broker)
+    offsets = InternalTopic(metadata, configs.controller, host.rng, coordinated[CONSUMER_OFFSETS])
+    decisions = InternalTopic(metadata, configs.controller, host.rng, coordinated[TRANSACTION_STATE])
     producer_ids = ProducerIds(blocks_of(configs.controller, ground.settings.node_id))
     coordinator = TransactionService(
         transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, lane=lists

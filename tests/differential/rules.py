@@ -150,7 +150,6 @@ _FEATURES = "a feature of Kafka's controllers and clients, or one not served yet
 _EPOCH = "the leader epoch rises at each start; Kafka's also rises at a controlled shutdown"
 _QUORUM = "a node is broker and controller, and its metadata needs no quorum and no listener of its own"
 _TYPO = "an unknown config is refused, so that a misspelt one is noticed; Kafka keeps it for plugins"
-_AT_ONCE = "an auto-created topic exists in the first answer; Kafka's clients have to retry"
 
 ON_PURPOSE: tuple[OnPurpose, ...] = (
     # --- records
@@ -289,7 +288,6 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "one topic named by name and by id is deleted once, and both rows are answered; Kafka refuses the request",
         "delete-topics-deleted-by-id: by name and by id",
     ),
-    OnPurpose("metadata", "topics.<*>.*", ANY, ANY, _AT_ONCE, "metadata-made-by-asking: the first time"),
     OnPurpose("metadata", "*error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", _PRECISE),
     OnPurpose(
         "fetch",

@@ -7,20 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
 from grpc_api.contract.topics import NewTopic
 from service.coordination.record_fields import MAX_STRING_BYTES
 from service.coordination.runtime import partition_of
 from service.metadata.commands import CreateTopic
 from service.metadata.controller import Controller
+from service.metadata.internal_topics import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    consumer_offsets_configs,
+    transaction_state_configs,
+)
 from service.metadata.log import MetadataLog
 from service.metadata.planner import new_topic_id
 from storage_tiers import events
 from storage_tiers.clock import Rng
 from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError, TopicExists
 
+if TYPE_CHECKING:
+    from service.configs.values import BrokerConfigs
+
 log = logging.getLogger(__name__)
+
+#: By name: each topic with a coordinator as it is created by the current configs.
+CoordinatedTopics = Mapping[str, Callable[[], NewTopic]]
+
+
+def coordinated_topics(broker: BrokerConfigs) -> CoordinatedTopics:
+    """Whoever creates these topics first, a client that looks for a coordinator or one that asks for their metadata, gets the
+    same: a `__consumer_offsets` made from the broker's defaults would lose offsets to retention."""
+    return {CONSUMER_OFFSETS: partial(_offsets_topic, broker), TRANSACTION_STATE: partial(_transactions_topic, broker)}
+
+
+def _offsets_topic(broker: BrokerConfigs) -> NewTopic:
+    own = consumer_offsets_configs(broker.offsets_topic_segment_bytes)
+    return NewTopic(CONSUMER_OFFSETS, broker.offsets_topic_num_partitions, 1, own)
+
+
+def _transactions_topic(broker: BrokerConfigs) -> NewTopic:
+    own = transaction_state_configs(broker.transaction_state_log_segment_bytes, broker.transaction_state_log_min_isr)
+    return NewTopic(TRANSACTION_STATE, broker.transaction_state_log_num_partitions, 1, own)
 
 
 class InternalTopic:

@@ -15,6 +15,7 @@ from grpc_api.contract.topics import (
     PartitionDescription,
     TopicDescription,
 )
+from service.broker.api.internal_topics import CoordinatedTopics
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.partitions import Partitions
 from service.configs.resolve import Resolver
@@ -45,6 +46,7 @@ class TopicService:
         rng: Rng,
         assignment: Assignment,
         partitions: Partitions,
+        coordinated: CoordinatedTopics,
     ) -> None:
         self._metadata = metadata
         self._controller = controller
@@ -52,6 +54,7 @@ class TopicService:
         self._rng = rng
         self._assignment = assignment
         self._partitions = partitions
+        self._coordinated = coordinated
         self._listeners: list[Callable[[], None]] = []
         metadata.subscribe(self._changed)
 
@@ -134,7 +137,7 @@ class TopicService:
         if not self._configs.broker(self._metadata.image).auto_create_topics_enable:
             return
         missing = [name for name in names if self._metadata.image.topic(name) is None]
-        await self.create([NewTopic(name) for name in missing])
+        await self.create([self._coordinated.get(name, partial(NewTopic, name))() for name in missing])
 
     async def delete(
         self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()

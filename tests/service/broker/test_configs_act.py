@@ -258,6 +258,25 @@ async def test_topics_are_created_with_the_brokers_defaults(tmp_path: Path) -> N
         assert [broker.rack for broker in node.core.topics.cluster().brokers] == ["r1"]
 
 
+@pytest.mark.parametrize(
+    ("topic", "partitions", "own"),
+    [
+        ("__consumer_offsets", 7, {"cleanup.policy": "compact", "segment.bytes": "104857600"}),
+        ("__transaction_state", 5, {"cleanup.policy": "compact", "min.insync.replicas": "2"}),
+    ],
+)
+async def test_a_coordinators_topic_that_a_client_asks_for_is_made_as_its_coordinator_makes_it(
+    tmp_path: Path, topic: str, partitions: int, own: dict[str, str]
+) -> None:
+    told = {"offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "5"}
+    async with running(tmp_path / "data", broker=told) as node:
+        await node.core.topics.auto_create([topic])
+        (made,) = node.core.topics.describe([topic])
+        assert not isinstance(made, LogError)
+        assert (len(made.partitions), made.internal) == (partitions, True)
+        assert own.items() <= dict(node.node.ground.metadata.image.topic_config(topic)).items()
+
+
 async def test_connection_bounds_follow_dynamic_configs(node: Running) -> None:
     await alter(
         node,
