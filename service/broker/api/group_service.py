@@ -44,7 +44,14 @@ from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.broker.api.listing import listed
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from storage_tiers.errors import InvalidGroupId, LogError, NotCoordinator, UnknownTopicId, UnknownTopicOrPartition
+from storage_tiers.errors import (
+    CoordinatorLoading,
+    InvalidGroupId,
+    LogError,
+    NotCoordinator,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicId, TopicPartition
 
@@ -105,7 +112,11 @@ class GroupService:
         return self._ask(request, caller)
 
     def heartbeat(self, request: Heartbeat, caller: Caller) -> asyncio.Future[HeartbeatAnswer]:
-        return self._ask(request, caller)
+        answer: asyncio.Future[HeartbeatAnswer] = self._ask(request, caller)
+        if answer.done() and isinstance(answer.exception(), CoordinatorLoading):
+            # As in Kafka: sessions begin when the shard is loaded, so nothing is lost by a member that waits with its group.
+            return _known(HeartbeatAnswer(None))
+        return answer
 
     def leave(self, request: LeaveGroup, caller: Caller) -> asyncio.Future[Left]:
         return self._ask(request, caller)

@@ -13,6 +13,8 @@ from grpc_api.contract.groups import (
     DescribeGroup,
     Heartbeat,
     JoinGroup,
+    LeaveGroup,
+    LeavingMember,
     ListGroups,
     MemberProtocol,
     OffsetCommit,
@@ -35,6 +37,7 @@ from storage_tiers.errors import (
     InvalidTopic,
     LogError,
     NotCoordinator,
+    UnknownMemberId,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -213,6 +216,21 @@ async def test_an_empty_group_is_deleted(tmp_path: Path) -> None:
         assert (await groups.delete_group(DeleteGroup("g"), CALLER)).error is None
         await has_offsets(groups, {})
         assert (await groups.list_groups(ListGroups())).groups == []
+
+
+async def test_while_a_shard_loads_heartbeats_are_answered_without_an_error_and_other_requests_are_refused(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        groups = await coordinated(node, "g")
+        (led,) = (each for each in node.node.broker.coordinators.led._runtimes.values() if each.hosts)
+        number = partition_of("g", 2)
+        led.gained(number, led.hosts[number]._log)
+        assert (await groups.heartbeat(Heartbeat("g", 1, "member", None), CALLER)).error is None
+        with pytest.raises(CoordinatorLoading):
+            await groups.leave(LeaveGroup("g", [LeavingMember("member")]), CALLER)
+        await coordinated(node, "g")
+        assert isinstance((await groups.heartbeat(Heartbeat("g", 1, "member", None), CALLER)).error, UnknownMemberId)
 
 
 async def test_requests_that_wait_end_when_the_node_stops(tmp_path: Path) -> None:
