@@ -207,6 +207,7 @@ GROUP_COMMAND_ROWS = (
         "use `tidelog group reset-offsets` to move the group",
         _CONSUME_GROUP + "from_is_for_partitions_without_an_offset",
     ),
+    row("…: write one of …", _GROUP + "groups_are_listed_by_state_and_type"),
     row("Run it again with --execute", _GROUP + "without_execute_nothing_is_changed"),
     row("stop the members first", _GROUP + "members_are_shown_and_keep_their_offsets"),
 )

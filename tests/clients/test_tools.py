@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.clients import tools
+from tests.service.cli.support import tidelog
 from tests.support import kafka_jars
 from tests.support.apache_kafka import ApacheKafka
-from tests.support.clients import consume, create
+from tests.support.clients import consume, create, produce
 from tests.support.node import Node
 from tests.support.talker import Talker
 
@@ -41,6 +42,32 @@ def test_they_print_the_same_as_on_apache_kafka(plain: Node, java: Talker, tmp_p
 def test_every_tool_is_asked() -> None:
     asked = {line.split()[0] for line in tools.COMMANDS.strip().splitlines() if line.startswith("kafka-")}
     assert asked == set(tools.CLASSES)
+
+
+def test_offsets_that_kafkas_tool_exports_are_imported(plain: Node, java: Talker, tmp_path: Path) -> None:
+    create(plain, "moving", 2, {})
+    produce(plain, "moving", 10)
+    groups = ("first", "second")
+    reset = ("kafka-consumer-groups", "--reset-offsets", "--to-offset", "2", "--topic", "moving:0,1", "--dry-run")
+
+    def exported(*named: str) -> Path:
+        words = [*reset, "--export", *(word for name in named for word in ("--group", name))]
+        answer = java.ask(
+            command="tool", tool=tools.CLASSES[words[0]], arguments=["--bootstrap-server", plain.kafka, *words[1:]]
+        )
+        path = tmp_path / "-".join(named)
+        path.write_text(answer["printed"])
+        return path
+
+    for path, columns in ((exported("first"), 3), (exported(*groups), 4)):
+        lines = path.read_text().split()
+        assert lines and all(len(line.split(",")) == columns for line in lines), lines
+        ran = tidelog("group", "reset-offsets", "first", "--from-file", path, "--json", "-b", plain.kafka)
+        assert ran.code == 0, ran.err
+        assert [(row["topic"], row["partition"], row["offset"]) for row in ran.json] == [
+            ("moving", 0, 2),
+            ("moving", 1, 2),
+        ]
 
 
 #: Runs of the tools on Apache Kafka before the test fails.

@@ -148,6 +148,9 @@ kafka-consumer-groups --group g --topic made:2 --reset-offsets --by-duration PT0
 kafka-consumer-groups --group g --topic made:2 --reset-offsets --to-current --execute
 kafka-consumer-groups --group g --all-topics --reset-offsets --to-earliest --execute
 kafka-consumer-groups --group g --all-topics --reset-offsets --to-current --export --dry-run
+kafka-consumer-groups --all-groups --all-topics --reset-offsets --to-current --export --dry-run
+kafka-consumer-groups --group g --reset-offsets --from-file {file:g,made,2,0} --execute
+kafka-consumer-groups --group g --reset-offsets --from-file {file:h,made,2,0} --execute
 kafka-consumer-groups --group g --reset-offsets --from-file {file:made,2,1} --execute
 kafka-consumer-groups --group g --topic nowhere --reset-offsets --to-earliest --execute
 kafka-consumer-groups --describe --group g

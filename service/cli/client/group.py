@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,7 +14,12 @@ from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, P
 from service.cli.output import AsJson, counted, print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka import ConsumerGroupState
     from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
 
 group = typer.Typer(no_args_is_help=True, help="List, inspect and delete consumer groups, and move their offsets.")
 
@@ -29,17 +34,32 @@ AllTopics = Annotated[bool, typer.Option("--all-topics", help="Every partition t
 
 
 @group.command("list")
-def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None) -> None:
-    """List all groups with their state."""
+def list_(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state; repeatable.")
+    ] = None,
+    type_: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only of this type; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """List all groups with their type and state."""
+    from confluent_kafka import ConsumerGroupType
+
+    states = _named(state, {_state_name(each): each for each in _states()}, "--state")
+    types = _named(type_, {each.name.capitalize(): each for each in ConsumerGroupType if each.value}, "--type")
     admin = connect_admin(bootstrap)
-    listed = outcome(bootstrap, admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S), "cannot list groups")
+    asked = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S, states=states, types=types)
+    listed = outcome(bootstrap, asked, "cannot list groups")
     if listed.errors:
         raise explain(bootstrap, listed.errors[0].args[0], "cannot list all groups")
-    rows = sorted((each.group_id, _state(each)) for each in listed.valid)
+    rows = sorted((each.group_id, each.type.name.capitalize(), _state(each)) for each in listed.valid)
     if as_json:
-        print_json([{"group": name, "state": state} for name, state in rows])
+        print_json([{"group": name, "type": kind, "state": now} for name, kind, now in rows])
     else:
-        print_table(("GROUP", "STATE"), rows)
+        print_table(("GROUP", "TYPE", "STATE"), rows)
 
 
 @group.command()
@@ -49,36 +69,39 @@ def describe(
     """Show a group's members, and its lag in each partition with the part of it that lies in the bucket."""
     admin = connect_admin(bootstrap)
     found = _described(bootstrap, admin, name)
-    lags = group_offsets.lags(bootstrap, admin, name)
     owners = {
         (assigned.topic, assigned.partition): member
         for member in found.members
         for assigned in member.assignment.topic_partitions
     }
+    lags = group_offsets.lags(bootstrap, admin, name, owners)
     if as_json:
         print_json(_as_json(name, found, lags))
         return
     members = counted(len(found.members), "member")
     assignor = f", {found.partition_assignor}" if found.partition_assignor else ""
     typer.echo(f"{name}  {_state(found)}  {members}{assignor}")
-    if not lags:
+    if not found.members and not lags:
         typer.echo("it has committed no offsets")
         return
+    rows = [
+        (
+            lag.topic,
+            lag.partition,
+            lag.offset,
+            lag.end,
+            lag.lag,
+            lag.in_bucket,
+            owners[lag.key].client_id if lag.key in owners else None,
+            owners[lag.key].host if lag.key in owners else None,
+        )
+        for lag in lags
+    ]
+    idle = [member for member in found.members if not member.assignment.topic_partitions]
+    nothing = (None,) * 6
     print_table(
         ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "IN BUCKET", "MEMBER", "HOST"),
-        [
-            (
-                lag.topic,
-                lag.partition,
-                lag.offset,
-                lag.end,
-                lag.lag,
-                lag.in_bucket,
-                owners[lag.key].client_id if lag.key in owners else None,
-                owners[lag.key].host if lag.key in owners else None,
-            )
-            for lag in lags
-        ],
+        [*rows, *((*nothing, member.client_id, member.host) for member in idle)],
     )
 
 
@@ -131,7 +154,9 @@ def reset_offsets(
     ] = False,
     from_file: Annotated[
         typer.FileText | None,
-        typer.Option("--from-file", metavar="CSV", help="Lines of TOPIC,PARTITION,OFFSET; - for standard input."),
+        typer.Option(
+            "--from-file", metavar="CSV", help="Lines of [GROUP,]TOPIC,PARTITION,OFFSET; - for standard input."
+        ),
     ] = None,
     execute: Annotated[
         bool, typer.Option("--execute", help="Commit the offsets; without it they are only shown.")
@@ -151,7 +176,7 @@ def reset_offsets(
         raise typer.BadParameter("--from-file names the partitions; leave --topic and --all-topics out")
     admin = connect_admin(bootstrap)
     if from_file is not None:
-        wanted = group_offsets.parse_csv(from_file)
+        wanted = group_offsets.parse_csv(from_file, name)
         moves = group_offsets.moves_to(bootstrap, admin, name, list(wanted), wanted)
     else:
         places = group_offsets.scope(bootstrap, admin, name, topic)
@@ -167,6 +192,8 @@ def reset_offsets(
         print_table(("TOPIC", "PARTITION", "OFFSET NOW", "NEW OFFSET"), moves)
         if not execute and moves:
             typer.echo("Nothing was changed. Run it again with --execute to commit these offsets.")
+            if group_offsets.described(bootstrap, admin, name).members:
+                typer.echo("The group has members, which commit offsets of their own; stop the members first.")
 
 
 def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:
@@ -177,7 +204,28 @@ def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:
 
 
 def _state(found: Any) -> str:
-    return str(found.state.name.capitalize())
+    return _state_name(found.state)
+
+
+def _states() -> list[ConsumerGroupState]:
+    from confluent_kafka import ConsumerGroupState
+
+    return [each for each in ConsumerGroupState if each.value]
+
+
+def _state_name(state: ConsumerGroupState) -> str:
+    """Kafka's name: confluent-kafka says PREPARING_REBALANCING for PreparingRebalance."""
+    words = state.name.split("_")
+    return "".join(word.capitalize() for word in words).replace("Rebalancing", "Rebalance")
+
+
+def _named(words: list[str] | None, known: Mapping[str, T], option: str) -> set[T]:
+    """The values of these names, whatever their case."""
+    found = {name.lower(): value for name, value in known.items()}
+    for word in words or ():
+        if word.lower() not in found:
+            raise typer.BadParameter(f"{word!r}: write one of {', '.join(sorted(known))}", param_hint=option)
+    return {found[word.lower()] for word in words or ()}
 
 
 def _as_json(name: str, found: Any, lags: list[group_offsets.Lag]) -> dict[str, Any]:

@@ -26,18 +26,20 @@ if TYPE_CHECKING:
 #: in seconds before.
 _COORDINATOR_MOVES = (14, 15, 16)
 _ATTEMPTS, _PAUSE_S = 100, 0.1
+_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
 #: The error codes of OffsetDelete that a user can do something about.
 _REFUSALS = {3: "it does not exist", 86: "a member of the group is subscribed to its topic; stop the members first"}
 
 
 class Lag(NamedTuple):
-    """`in_bucket` is the part of the lag that lies in the bucket: None without one, or while the store is behind."""
+    """`offset` is None where nothing is committed, `end` where the topic was deleted, `lag` in both. `in_bucket` is the part of
+    the lag that lies in the bucket: None without a lag or a bucket, or while the store is behind."""
 
     topic: str
     partition: int
-    offset: int
-    end: int
-    lag: int
+    offset: int | None
+    end: int | None
+    lag: int | None
     in_bucket: int | None
 
     @property
@@ -80,25 +82,37 @@ def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[Place, int
     return dict(sorted(found.items()))
 
 
-def lags(bootstrap: str, admin: AdminClient, group: str) -> list[Lag]:
+def lags(bootstrap: str, admin: AdminClient, group: str, assigned: Iterable[Place] = ()) -> list[Lag]:
+    """Of all partitions that the group has committed an offset of or that are assigned to a member, in order."""
     offsets = committed(bootstrap, admin, group)
-    if not offsets:
+    places = sorted({*offsets, *assigned})
+    if not places:
         return []
     with _Lookup(bootstrap) as consumer:
-        ends = find_offsets(bootstrap, consumer, list(offsets), Position(Unit.TIME, LATEST))
+        there = _existing(consumer, places)
+        ends = find_offsets(bootstrap, consumer, there, Position(Unit.TIME, LATEST)) if there else {}
     address = require_reachable(bootstrap)
     tiered: dict[Place, int | None] = {}
-    for topic in dict.fromkeys(topic for topic, _ in offsets):
-        numbers = [number for name, number in offsets if name == topic]
+    for topic in dict.fromkeys(topic for topic, _ in there):
+        numbers = [number for name, number in there if name == topic]
         tiered |= {(topic, number): end for number, end in tiered_ends(address, topic, numbers).items()}
-    return [
-        Lag(*place, offset, ends[place], max(0, ends[place] - offset), _in_bucket(offset, tiered.get(place, 0)))
-        for place, offset in offsets.items()
-    ]
+    return [_lag(place, offsets.get(place), ends.get(place), tiered.get(place, 0)) for place in places]
 
 
-def _in_bucket(offset: int, tiered_end: int | None) -> int | None:
-    return None if tiered_end is None else max(0, tiered_end - offset)
+def _existing(consumer: Consumer, places: Sequence[Place]) -> list[Place]:
+    """Without those of deleted topics, which members keep until they rebalance."""
+    found = {
+        topic: consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
+        for topic in dict.fromkeys(topic for topic, _ in places)
+    }
+    return [(topic, number) for topic, number in places if number in found[topic]]
+
+
+def _lag(place: Place, offset: int | None, end: int | None, tiered_end: int | None) -> Lag:
+    if offset is None or end is None:
+        return Lag(*place, offset, end, None, None)
+    in_bucket = None if tiered_end is None else max(0, tiered_end - offset)
+    return Lag(*place, offset, end, max(0, end - offset), in_bucket)
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------
@@ -161,17 +175,28 @@ def moves_to(
     ]
 
 
-def parse_csv(lines: Iterable[str]) -> dict[Place, int]:
-    """TOPIC,PARTITION,OFFSET a line, as `kafka-consumer-groups --export` prints. CommandError names the first wrong line."""
+def parse_csv(lines: Iterable[str], group: str) -> dict[Place, int]:
+    """TOPIC,PARTITION,OFFSET a line, or GROUP,TOPIC,PARTITION,OFFSET, whose lines of other groups are left out: the two formats
+    of `kafka-consumer-groups --export`, for one group and for several. As there, the first line decides which one it is.
+    CommandError names the first wrong line."""
     found: dict[Place, int] = {}
+    columns = 0
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:
             continue
+        columns = columns or (4 if len(row) == 4 else 3)
         try:
-            topic, partition, offset = row
-            found[topic, int(partition)] = int(offset)
+            *named, topic, partition, offset = row
+            if len(row) != columns:
+                raise ValueError(row)
+            place, wanted = (topic, int(partition)), int(offset)
         except ValueError:
-            raise CommandError(f"line {number}: {','.join(row)!r} is not TOPIC,PARTITION,OFFSET") from None
+            form = ",".join(_COLUMNS[-columns:])
+            raise CommandError(f"line {number}: {','.join(row)!r} is not {form}") from None
+        if not named or named[0] == group:
+            found[place] = wanted
+    if columns == 4 and not found:
+        raise CommandError(f"the file has no line of group {group}")
     if not found:
         raise CommandError("the file names no partition; write lines of TOPIC,PARTITION,OFFSET")
     return found

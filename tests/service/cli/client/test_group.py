@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from confluent_kafka import Consumer
 from service.cli.client.group_offsets import parse_csv, parse_scope
 from service.cli.errors import CommandError
 from tests.service.cli.support import Ran, tidelog, tidelog_process
-from tests.support.clients import TIERED, create, produce
+from tests.support.clients import TIERED, create, produce, until
 from tests.support.node import Node
 
 FIRST_MS = 1_700_000_000_000  # the timestamp of the first record that `produce` makes
@@ -95,6 +96,89 @@ def test_members_are_shown_and_keep_their_offsets(node: Node, group: Callable[..
     assert group("delete").out == f"deleted group {name}\n"
 
 
+def test_members_without_commits_or_partitions_are_shown(
+    node: Node, group: Callable[..., Ran], request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    create(node, name, 1, {})
+    with contextlib.ExitStack() as members:
+        consumers = [member(node, name, client) for client in ("first", "second")]
+        for consumer in consumers:
+            members.callback(consumer.close)
+            consumer.subscribe(["other", name])
+        assert described_once_shared(group, consumers, 3)["partitions"] == [
+            {"topic": topic, "partition": partition, "offset": None, "end": 0, "lag": None, "in_bucket": None}
+            for topic, partition in (("other", 0), ("other", 1), (name, 0))
+        ]
+        printed = [line.split() for line in group("describe").out.splitlines()[2:]]
+        assert [row[:6] for row in printed] == [
+            ["other", "0", "-", "0", "-", "-"],
+            ["other", "1", "-", "0", "-", "-"],
+            [name, "0", "-", "0", "-", "-"],
+        ]
+        assert {row[6] for row in printed} == {"first", "second"} and {row[7] for row in printed} == {"/127.0.0.1"}
+        # A member for which no partition is left, and a deleted topic that the members still have.
+        assert tidelog("topic", "delete", name, "-b", node.kafka).code == 0
+        deleted = group("describe", "--json").json["partitions"]
+        assert [row["end"] for row in deleted if row["topic"] == name] in ([], [None])
+        for consumer in consumers:
+            consumer.subscribe(["orders"])
+        described_once_shared(group, consumers, 1)
+        printed = [line.split() for line in group("describe").out.splitlines()[2:]]
+        assert [row[:6] for row in printed] == [["orders", "0", "-", "40", "-", "-"], ["-"] * 6]
+        assert {row[6] for row in printed} == {"first", "second"}
+        dry = group("reset-offsets", "--topic", "orders", "--to", "end")
+        assert dry.code == 0 and "stop the members first" in dry.out
+
+
+def member(node: Node, group: str, client: str) -> Consumer:
+    return Consumer(
+        {"bootstrap.servers": node.kafka, "group.id": group, "client.id": client, "enable.auto.commit": False}
+    )
+
+
+def described_once_shared(group: Callable[..., Ran], consumers: Sequence[Consumer], partitions: int) -> Any:
+    """`group describe --json` of a stable generation of all these members that has so many partitions."""
+    found: list[Any] = []
+
+    def is_shared() -> bool:
+        for consumer in consumers:
+            consumer.poll(0.05)
+        found[:] = [group("describe", "--json").json]
+        shares = [len(each["partitions"]) for each in found[0]["members"]]
+        busy = min(partitions, len(consumers))
+        return (
+            found[0]["state"] == "Stable"
+            and len(shares) == len(consumers)
+            and (sum(shares) == partitions and sum(map(bool, shares)) == busy)
+        )
+
+    until(is_shared, f"{partitions} partitions are not shared: {found}")
+    return found[0]
+
+
+def test_groups_are_listed_by_state_and_type(
+    node: Node, group: Callable[..., Ran], request: pytest.FixtureRequest
+) -> None:
+    name = request.node.name
+    assert group("reset-offsets", "--topic", "orders", "--to", "5", "--execute").code == 0
+
+    def listed(*words: str) -> dict[str, tuple[str, str]]:
+        ran = tidelog("group", "list", *words, "--json", "-b", node.kafka)
+        assert ran.code == 0, ran.err
+        return {row["group"]: (row["type"], row["state"]) for row in ran.json}
+
+    assert listed()[name] == listed("--state", "EMPTY", "--type", "classic")[name] == ("Classic", "Empty")
+    assert name in listed("--state", "stable", "--state", "empty")
+    assert name not in listed("--state", "Stable")
+    assert listed("--type", "consumer") == {}
+    printed = tidelog("group", "list", "-b", node.kafka).out.splitlines()
+    assert printed[0].split() == ["GROUP", "TYPE", "STATE"]
+    for option, said in (("--state", "CompletingRebalance, Dead, Empty"), ("--type", "Classic, Consumer")):
+        refused = tidelog("group", "list", option, "odd", "-b", node.kafka)
+        assert refused.code == 2 and said in " ".join(refused.err.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("to", "offset"),
     [
@@ -174,10 +258,24 @@ def test_a_group_that_does_not_exist(group: Callable[..., Ran]) -> None:
 def test_scopes_and_files_are_read() -> None:
     assert parse_scope("a") == ("a", None)
     assert parse_scope("a:3,1") == ("a", [3, 1])
-    assert parse_csv(["a,0,5\n", "\n", '"b",1,6\n']) == {("a", 0): 5, ("b", 1): 6}
-    for lines, said in ((["a,0\n"], "line 1"), (["a,0,1\n", "a,x,1\n"], "line 2"), ([], "names no partition")):
-        with pytest.raises(CommandError, match=said):
-            parse_csv(lines)
+    assert parse_csv(["a,0,5\n", "\n", '"b",1,6\n'], "g") == {("a", 0): 5, ("b", 1): 6}
+    assert parse_csv(["g,a,0,5\n", "h,a,0,6\n", '"g","b",1,7\n'], "g") == {("a", 0): 5, ("b", 1): 7}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["a,0\n"], "line 1: 'a,0' is not TOPIC,PARTITION,OFFSET"),
+        (["a,0,1\n", "a,x,1\n"], "line 2"),
+        (["a,0,1\n", "g,a,0,1\n"], "line 2: 'g,a,0,1' is not TOPIC"),
+        (["g,a,0,1\n", "a,0,1\n"], "line 2: 'a,0,1' is not GROUP,TOPIC,PARTITION,OFFSET"),
+        (["h,a,0,1\n"], "no line of group g"),
+        ([], "names no partition"),
+    ],
+)
+def test_wrong_files_are_explained(lines: list[str], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        parse_csv(lines, "g")
 
 
 def test_the_first_question_of_a_cluster_about_groups_is_answered(tmp_path: Path) -> None:
