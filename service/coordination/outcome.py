@@ -6,8 +6,8 @@ given later, as JoinGroup's, belongs to the outcome of the event that ends the w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 NoteField = str | int | float | bool | BaseException | None
 
@@ -32,20 +32,26 @@ class CoordinatorNote(NamedTuple):
 
 
 class Outcome:
-    """Collects the decisions of one event, in order."""
+    """Collects the decisions of one event, in order. `views` are what the records replace: of each a name, what readers see of
+    it until the record is committed, and the record's position."""
 
-    __slots__ = ("answers", "notes", "records")
+    __slots__ = ("answers", "notes", "records", "views")
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
         self.answers: list[CoordinatorAnswer] = []
         self.notes: list[CoordinatorNote] = []
+        self.views: Sequence[tuple[str, Any, int]] = ()
 
     def note(self, event: str, **fields: NoteField) -> None:
         self.notes.append(CoordinatorNote(event, fields))
 
     def write(self, key: bytes, value: bytes | None) -> None:
         self.records.append(CoordinatorRecord(key, value))
+
+    def replace(self, name: str, view: object) -> None:
+        """The next record changes `name`; readers see `view` until it is committed, nothing if that is None."""
+        self.views = (*self.views, (name, view, len(self.records)))
 
     def answer(self, waiter: object, answer: object) -> None:
         self.answers.append(CoordinatorAnswer(waiter, answer))

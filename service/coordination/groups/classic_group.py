@@ -15,9 +15,17 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import NamedTuple
 
-from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, JoinedMember, MemberProtocol
+from grpc_api.contract.groups import (
+    UNKNOWN_MEMBER,
+    DescribedGroup,
+    DescribedMember,
+    Joined,
+    JoinedMember,
+    MemberProtocol,
+)
 from service.coordination.deadlines import Timer
 from service.coordination.group_records import GroupMetadata, MemberMetadata
 from storage_tiers.errors import FencedInstanceId, LogError, UnknownMemberId
@@ -106,14 +114,18 @@ class Member:
 
     def metadata(self, protocol: str) -> bytes:
         """Its subscription under a protocol that it supports."""
-        first = self.protocols[0]
-        if first.name == protocol:  # as of most; a large group asks thousands of times
-            return first.metadata
-        return next(each.metadata for each in self.protocols if each.name == protocol)
+        return _subscription(self.protocols, protocol)
 
     def vote(self, candidates: frozenset[str]) -> str:
         """The first of its protocols among `candidates`, which has one of them."""
         return next(each.name for each in self.protocols if each.name in candidates)
+
+
+def _subscription(protocols: Sequence[MemberProtocol], name: str) -> bytes:
+    first = protocols[0]
+    if first.name == name:  # the common case; a large group asks thousands of times
+        return first.metadata
+    return next(each.metadata for each in protocols if each.name == name)
 
 
 #: Bytes that a member takes besides its protocols, and each of its protocols besides its name and subscription.
@@ -142,6 +154,38 @@ class SyncWait(NamedTuple):
     """The owner of the timer that ends waiting for members to ask for their assignment."""
 
     group: ClassicGroup
+
+
+#: A member as readers see it: its ids, its client's id and host, its protocols and its assignment.
+MemberRow = tuple[str, str | None, str, str, tuple[MemberProtocol, ...], bytes]
+_MEMBER_ROW = attrgetter("member_id", "group_instance_id", "client_id", "client_host", "protocols", "assignment")
+
+
+class GroupView(NamedTuple):
+    """A group as readers see it at one time. A group of thousands of members is copied in a fraction of a millisecond."""
+
+    state: GroupState
+    protocol_type: str | None
+    protocol: str | None
+    members: Sequence[MemberRow]
+
+    def described(self, group_id: str) -> DescribedGroup:
+        protocol = self.protocol if self.state is GroupState.STABLE else None
+        return DescribedGroup(
+            None,
+            group_id,
+            self.state.value,
+            self.protocol_type or "",
+            protocol or "",
+            [
+                DescribedMember(
+                    *(member_id, instance, client_id, host),
+                    b"" if protocol is None else _subscription(protocols, protocol),
+                    assignment,
+                )
+                for member_id, instance, client_id, host, protocols, assignment in self.members
+            ],
+        )
 
 
 class ClassicGroup:
@@ -363,6 +407,10 @@ class ClassicGroup:
             members,
             skip_assignment,
         )
+
+    def view(self) -> GroupView:
+        """The group as readers see it now."""
+        return GroupView(self.state, self.protocol_type, self.protocol, list(map(_MEMBER_ROW, self.members.values())))
 
     def metadata(self) -> GroupMetadata:
         """The group as its record holds it."""

@@ -263,6 +263,7 @@ class ClassicGroups:
             f"group {group.group_id}: another member has joined as {request.group_instance_id!r} since; give each process a "
             "group.instance.id of its own"
         )
+        before = group.view() if group.state is GroupState.STABLE else None
         self.rebalancing.end_waits(group, member, outcome, fenced)
         if member.session is not None:
             self._deadlines.clear(member.session)
@@ -273,6 +274,7 @@ class ClassicGroups:
         reason = f"static member {request.group_instance_id} returned as {new_id}"
         if group.state is GroupState.STABLE and group.selected_protocol() == group.protocol:
             group.wait_for_join(member, None)
+            outcome.replace(group.group_id, before)
             self.rebalancing.write(group, outcome)
             if request.may_skip_assignment:
                 is_leader = group.leader == new_id

@@ -155,8 +155,10 @@ class Rebalancing:
             # Only static members are left, and all are away: their sessions decide.
             self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
             return
+        before = None if group.members else group.view()
         group.begin_generation(now_ms)
-        if not group.members:
+        if before is not None:
+            outcome.replace(group.group_id, before)
             outcome.note("group.empty", group=group.group_id, generation=group.generation)
             self.write(group, outcome)
             return
@@ -180,6 +182,7 @@ class Rebalancing:
     # --- assignment ---------------------------------------------------------------------------------------------------
     def assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> None:
         """The leader's assignment: recorded, and the answer to every member that waits for it."""
+        before = group.view()
         for member in group.members.values():
             member.assignment = given.get(member.member_id, b"")
         # As it will be in the new state: a record of thousands of members is encoded once.
@@ -190,6 +193,7 @@ class Rebalancing:
             return
         group.enter(GroupState.STABLE, now_ms)
         self._counts.rebalances += 1
+        outcome.replace(group.group_id, before)
         self._write(group, value, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
         for member in group.members.values():

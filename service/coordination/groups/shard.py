@@ -18,7 +18,6 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribedGroup,
-    DescribedMember,
     DescribeGroup,
     GroupDeleted,
     Heartbeat,
@@ -33,6 +32,7 @@ from grpc_api.contract.groups import (
     SyncGroup,
     TxnOffsetCommit,
 )
+from service.coordination.committed_views import CommittedViews
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines
 from service.coordination.group_records import (
@@ -45,7 +45,15 @@ from service.coordination.group_records import (
     encode_key,
     encode_offset,
 )
-from service.coordination.groups.classic_group import DEAD, ClassicGroup, GroupState, JoinWait, Session, SyncWait
+from service.coordination.groups.classic_group import (
+    DEAD,
+    ClassicGroup,
+    GroupState,
+    GroupView,
+    JoinWait,
+    Session,
+    SyncWait,
+)
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets, shared
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
@@ -102,8 +110,8 @@ class GroupShard:
         self._settled = 0
         #: The order of the first record that was not loaded.
         self._loaded = 0
-        #: Groups made by a record that is not committed yet, with its order: readers do not see them.
-        self._uncommitted: dict[str, int] = {}
+        #: What readers see of groups that have a record which is not committed.
+        self._views: CommittedViews[GroupView] = CommittedViews()
 
     def configure(self, groups: GroupSettings, offsets: OffsetSettings) -> None:
         self._groups.rebalancing.settings = groups
@@ -135,7 +143,13 @@ class GroupShard:
         after = self._groups.groups.get(event.group)
         self._memory.add((0 if after is None else after.kept_bytes) - kept)
         if before is None and after is not None:
-            self._uncommitted[event.group] = self.written
+            self._views.keep(event.group, None, self.written)
+        return self._counted(outcome)
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        """The outcome's records are handed out."""
+        for name, view, position in outcome.views:
+            self._views.keep(name, view, self.written + position)
         self.written += len(outcome.records)
         return outcome
 
@@ -156,8 +170,7 @@ class GroupShard:
             kept = owner.group.kept_bytes
             self._groups.due(owner, now_ms, outcome)
             self._memory.add(owner.group.kept_bytes - kept)
-        self.written += len(outcome.records)
-        return outcome
+        return self._counted(outcome)
 
     def _kept_bytes(self, group_id: str) -> int:
         group = self._groups.groups.get(group_id)
@@ -175,8 +188,7 @@ class GroupShard:
             is_bare = self._offsets.expire(group, self.written, now_ms, outcome)
             if is_bare and group.state is GroupState.EMPTY and not group.pending_joins:
                 self._remove(group, outcome)
-        self.written += len(outcome.records)
-        return outcome
+        return self._counted(outcome)
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of."""
@@ -219,6 +231,7 @@ class GroupShard:
         for timer in group.pending_joins.values():
             self._deadlines.clear(timer)
         self._groups.remove(group.group_id)
+        outcome.replace(group.group_id, group.view())
         outcome.write(encode_key(GroupKey(group.group_id)), None)
 
     # --- what became of the records -----------------------------------------------------------------------------------
@@ -226,8 +239,7 @@ class GroupShard:
         """The first `written` records are committed."""
         self._settled = written
         self._committed.commit_through(written - 1)
-        for group_id in [each for each, order in self._uncommitted.items() if order < written]:
-            del self._uncommitted[group_id]
+        self._views.commit(written)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """The producer's marker was written; it counts as a record."""
@@ -256,8 +268,9 @@ class GroupShard:
             return
         if isinstance(parsed, GroupKey):
             self._memory.add(-self._kept_bytes(parsed.group))
-            if not is_committed and parsed.group not in self._groups.groups:
-                self._uncommitted.setdefault(parsed.group, order)
+            if not is_committed:
+                known = self._groups.groups.get(parsed.group)
+                self._views.keep(parsed.group, None if known is None else known.view(), order)
             if value is None:
                 self._groups.remove(parsed.group)
             else:
@@ -287,13 +300,11 @@ class GroupShard:
         outcome = Outcome()
         for group_id in self._committed.groups() - set(self._groups.groups):
             self._groups.put(ClassicGroup(group_id, now_ms))
-            first = self._committed.first_order(group_id)
-            if first >= self._settled:
-                self._uncommitted[group_id] = first
+            if self._settled < self.written and self._committed.first_order(group_id) >= self._settled:
+                self._views.keep(group_id, None, self.written - 1)
         self._groups.loaded(now_ms, outcome)
         self._loaded = self.written
-        self.written += len(outcome.records)
-        return outcome
+        return self._counted(outcome)
 
     # --- readers ------------------------------------------------------------------------------------------------------
     def fetch_offsets(self, request: OffsetFetch) -> OffsetsFetched:
@@ -304,13 +315,17 @@ class GroupShard:
         if request.types and CLASSIC not in {each.lower() for each in request.types}:
             return
         states = {each.lower() for each in request.states}
-        groups = tuple(self._groups)
-        for at in range(0, len(groups), LISTED):
+        ids = tuple({**self._groups.groups, **dict.fromkeys(self._views)})
+        for at in range(0, len(ids), LISTED):
             yield [
-                ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
-                for group in groups[at : at + LISTED]
-                if group.group_id not in self._uncommitted and (not states or group.state.value.lower() in states)
+                ListedGroup(group_id, seen.protocol_type or "", seen.state.value, CLASSIC)
+                for group_id in ids[at : at + LISTED]
+                if (seen := self._seen(group_id)) is not None and (not states or seen.state.value.lower() in states)
             ]
+
+    def _seen(self, group_id: str) -> ClassicGroup | GroupView | None:
+        """The group as readers see it; None if they see none."""
+        return self._views[group_id] if group_id in self._views else self._groups.groups.get(group_id)
 
     def figures(self) -> Iterator[Sequence[GroupFigures]]:
         """In shares, as `list`."""
@@ -328,26 +343,8 @@ class GroupShard:
             ]
 
     def describe(self, request: DescribeGroup) -> DescribedGroup:
-        group = self._groups.groups.get(request.group)
-        if group is None or request.group in self._uncommitted:
+        seen = self._seen(request.group)
+        if seen is None:
             error = GroupIdNotFound(f"Group {request.group} not found.")
             return DescribedGroup(error, request.group, DEAD)
-        protocol = group.protocol if group.state is GroupState.STABLE else None
-        return DescribedGroup(
-            None,
-            request.group,
-            group.state.value,
-            group.protocol_type or "",
-            protocol or "",
-            [
-                DescribedMember(
-                    each.member_id,
-                    each.group_instance_id,
-                    each.client_id,
-                    each.client_host,
-                    b"" if protocol is None else each.metadata(protocol),
-                    each.assignment,
-                )
-                for each in group.members.values()
-            ],
-        )
+        return (seen.view() if isinstance(seen, ClassicGroup) else seen).described(request.group)

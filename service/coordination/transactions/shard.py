@@ -33,6 +33,7 @@ from grpc_api.contract.transactions import (
     ProducerInitialized,
     TransactionEnded,
 )
+from service.coordination.committed_views import CommittedViews
 from service.coordination.counts import TransactionCounts
 from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.outcome import Outcome
@@ -52,6 +53,7 @@ from service.coordination.transactions.transaction import (
     PREPARED,
     Transaction,
     TransactionEvent,
+    TransactionView,
     Waiting,
 )
 from storage_tiers.errors import (
@@ -102,6 +104,8 @@ class TransactionShard:
         #: Decided transactions whose record is not committed yet, with its order; then those whose markers are wanted.
         self._deciding: dict[str, int] = {}
         self._prepared: dict[str, None] = {}
+        #: What readers see of ids that have a record which is not committed.
+        self._views: CommittedViews[TransactionView] = CommittedViews()
 
     # --- events -------------------------------------------------------------------------------------------------------
     def handle(self, event: TransactionEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
@@ -181,6 +185,7 @@ class TransactionShard:
         for each in [name for name, order in self._deciding.items() if order < written]:
             del self._deciding[each]
             self._prepared[each] = None
+        self._views.commit(written)
 
     # --- InitProducerId -----------------------------------------------------------------------------------------------
     def _init(
@@ -311,6 +316,7 @@ class TransactionShard:
             return
         known.enter(TransactionStatus.DEAD, known.update_ms)
         del self._transactions[known.transactional_id]
+        outcome.replace(known.transactional_id, known.recorded)
         outcome.write(encode_key(known.transactional_id), None)
 
     def _waited(self, known: Transaction, waiter: object, outcome: Outcome) -> None:
@@ -336,12 +342,17 @@ class TransactionShard:
         self._write(known, outcome)
 
     def _write(self, known: Transaction, outcome: Outcome) -> None:
+        outcome.replace(known.transactional_id, known.recorded)
         outcome.write(encode_key(known.transactional_id), encode_value(known.value))
+        known.recorded = known.view
 
     def _idle(self, known: Transaction, now_ms: int) -> None:
         self._deadlines.set(known.expiry, now_ms + self.settings.expiration_ms)
 
     def _counted(self, outcome: Outcome) -> Outcome:
+        """The outcome's records are handed out."""
+        for name, view, position in outcome.views:
+            self._views.keep(name, view, self.written + position)
         self.written += len(outcome.records)
         return outcome
 
@@ -360,6 +371,9 @@ class TransactionShard:
         and the record's, because one of them may be of a clock that was wrong."""
         name = decode_key(key)
         self._deciding.pop(name, None)
+        if not is_committed:
+            before = self._transactions.get(name)
+            self._views.keep(name, None if before is None else before.view, self.written)
         if value is None:
             self._transactions.pop(name, None)
         else:
@@ -387,7 +401,7 @@ class TransactionShard:
 
     # --- readers ------------------------------------------------------------------------------------------------------
     def describe(self, transactional_id: str) -> DescribedTransaction:
-        known = self._transactions.get(transactional_id)
+        known = self._seen(transactional_id)
         if known is None:
             error: LogError = TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
             if not transactional_id:
@@ -404,6 +418,12 @@ class TransactionShard:
             sorted(known.partitions or ()) if is_open else (),
         )
 
+    def _seen(self, transactional_id: str) -> Transaction | TransactionView | None:
+        """The id as readers see it; None if they see none."""
+        if transactional_id in self._views:
+            return self._views[transactional_id]
+        return self._transactions.get(transactional_id)
+
     def figures(self) -> Iterator[Sequence[tuple[str, int]]]:
         """State of each id, and when its open transaction began in ms, -1 without one; in shares, as `list`."""
         ids = tuple(self._transactions.values())
@@ -416,15 +436,16 @@ class TransactionShard:
         """In shares, each of what LISTED ids have; the caller lets others work in between. InvalidRegularExpression as
         `patterns.compiled`."""
         pattern = None if request.pattern is None else compiled(request.pattern)
-        ids = tuple(self._transactions.values())
+        ids = tuple({**self._transactions, **dict.fromkeys(self._views)})
         for at in range(0, len(ids), LISTED):
             yield [
-                ListedTransaction(known.transactional_id, known.producer.id, NAMES[known.status])
-                for known in ids[at : at + LISTED]
-                if (not request.states or NAMES[known.status] in request.states)
+                ListedTransaction(name, known.producer.id, NAMES[known.status])
+                for name in ids[at : at + LISTED]
+                if (known := self._seen(name)) is not None
+                and (not request.states or NAMES[known.status] in request.states)
                 and (not request.producer_ids or known.producer.id in request.producer_ids)
                 and (request.duration_ms < 0 or known.start_ms < 0 or now_ms - known.start_ms > request.duration_ms)
-                and (pattern is None or pattern.fullmatch(known.transactional_id))
+                and (pattern is None or pattern.fullmatch(name))
             ]
 
 

@@ -16,7 +16,7 @@ fenced in every partition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from grpc_api.contract.transactions import (
@@ -73,10 +73,21 @@ class UnexpectedStatus(Exception):
     """A change of state that cannot happen: a defect of the code that asks for it."""
 
 
+class TransactionView(NamedTuple):
+    """A transactional id as readers see it at one time; its fields are Transaction's."""
+
+    status: TransactionStatus
+    producer: ProducerIdAndEpoch
+    timeout_ms: int
+    start_ms: int
+    partitions: Set[TopicPartition] | None
+
+
 class Transaction:
     """`last_epoch` is the client's epoch before `producer`'s, by which a repeated request is known; a restart forgets it.
     `previous_id` is the producer id before the epochs of one ran out, `next_id` the id that begins when the transaction
-    completes; both NO_PRODUCER_ID otherwise. Times are in ms, `start_ms` -1 before the first transaction."""
+    completes; both NO_PRODUCER_ID otherwise. `recorded` is the view of its newest record, None before the first. Times are in
+    ms, `start_ms` -1 before the first transaction."""
 
     __slots__ = (
         "client_version",
@@ -86,6 +97,7 @@ class Transaction:
         "partitions",
         "previous_id",
         "producer",
+        "recorded",
         "start_ms",
         "status",
         "timeout",
@@ -107,6 +119,7 @@ class Transaction:
         self.start_ms = -1
         self.update_ms = now_ms
         self.client_version = 0
+        self.recorded: TransactionView | None = None
         #: When the open transaction is aborted, and when the idle id is forgotten.
         self.timeout, self.expiry = Timer(self), Timer(self)
         #: Requests that wait for the markers of the transaction before theirs.
@@ -209,6 +222,11 @@ class Transaction:
 
     # --- its record ---------------------------------------------------------------------------------------------------
     @property
+    def view(self) -> TransactionView:
+        """The id as readers see it now. Sets of partitions are replaced, never changed."""
+        return TransactionView(self.status, self.producer, self.timeout_ms, self.start_ms, self.partitions)
+
+    @property
     def value(self) -> TransactionValue:
         topics: dict[str, list[int]] = {}
         for partition in sorted(self.partitions or ()):
@@ -241,4 +259,5 @@ class Transaction:
             }
         found.start_ms = value.start_timestamp
         found.client_version = value.client_version
+        found.recorded = found.view
         return found

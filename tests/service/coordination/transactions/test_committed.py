@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from grpc_api.contract.transactions import (
+    ListTransactions,
     ProducerIdAndEpoch,
 )
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
-from tests.service.coordination.transactions.driver import A, Coordinator
+from storage_tiers.errors import TransactionalIdNotFound
+from tests.service.coordination.transactions.driver import DAY, A, Coordinator
 
 
 def test_markers_of_a_decision_that_was_loaded_wait_until_it_is_committed() -> None:
@@ -21,3 +25,18 @@ def test_markers_of_a_decision_that_was_loaded_wait_until_it_is_committed() -> N
     assert (len(x.log), x.shard.loaded(x.now).records, x.shard.prepared()) == (3, [], [])
     x.shard.committed(3)
     assert [each.producer for each in x.shard.prepared()] == [ProducerIdAndEpoch(101, 1)]
+
+
+def test_an_expired_id_is_seen_until_its_tombstone_is_committed() -> None:
+    x = Coordinator()
+    x.producer()
+    x.now += 7 * DAY
+    outcome = x.shard.tick(x.now)
+    assert [each.value for each in outcome.records] == [None]
+    assert (x.status, [row.transactional_id for row in chain(*x.shard.list(ListTransactions(), x.now))]) == (
+        "Empty",
+        ["x"],
+    )
+    x.keep(outcome)
+    assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
+    assert list(chain(*x.shard.list(ListTransactions(), x.now))) == []

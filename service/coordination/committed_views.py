@@ -1,0 +1,50 @@
+"""Keeps what readers see of a group or a transactional id while records of it are not committed: its view from before them.
+
+Pure. A view is kept when a record is handed out and dropped when that record is committed, so what has no pending record costs
+nothing. Invariant: a name shows the view from before its oldest pending record, however many follow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+View = TypeVar("View")
+
+
+class CommittedViews(Generic[View]):
+    """By name; a view of None means that readers see nothing of that name. `order` numbers the records of the shard."""
+
+    __slots__ = ("_orders", "_views")
+
+    def __init__(self) -> None:
+        self._views: dict[str, deque[View | None]] = {}
+        #: The pending records, oldest first.
+        self._orders: deque[tuple[int, str]] = deque()
+
+    def keep(self, name: str, view: View | None, order: int) -> None:
+        """The name's record of this order, later than all before it, replaces `view`."""
+        self._views.setdefault(name, deque()).append(view)
+        self._orders.append((order, name))
+
+    def commit(self, written: int) -> None:
+        """The records of lower orders than `written` are committed."""
+        orders = self._orders
+        while orders and orders[0][0] < written:
+            name = orders.popleft()[1]
+            views = self._views[name]
+            views.popleft()
+            if not views:
+                del self._views[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._views
+
+    def __getitem__(self, name: str) -> View | None:
+        """The view of a name that has a pending record."""
+        return self._views[name][0]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names that have a pending record."""
+        return iter(tuple(self._views))
