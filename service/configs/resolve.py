@@ -42,6 +42,12 @@ from storage_tiers.records.recompress import target
 
 #: Internal topics reach the bucket sooner: the age is what a restore from the bucket alone loses.
 INTERNAL_TIER_MAX_LAG_MS = 600_000
+#: Values of internal topics where nothing else is set. A coordinator's log stays local whatever is set.
+INTERNAL_DEFAULTS: Mapping[str, Value] = {
+    "tidelog.tier.max.lag.ms": INTERNAL_TIER_MAX_LAG_MS,
+    "local.retention.ms": -1,
+    "local.retention.bytes": -1,
+}
 
 #: Cached log settings, one for each distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
@@ -219,6 +225,8 @@ class Resolver:
         self._check_resource(image, resource, "Broker id must be an integer, but it is", to_change=False)
         if resource.kind is ResourceKind.TOPIC:
             entries = self.describe_new_topic(image, image.topic_config(resource.name))
+            if resource.name in INTERNAL_TOPICS:
+                entries = [_internal(entry) for entry in entries]
         else:
             entries = self._describe_broker(image, everywhere=not resource.name)
         if names is None:
@@ -433,6 +441,14 @@ def _entry(
         synonyms=tuple(synonyms),
         documentation=documentation,
     )
+
+
+def _internal(entry: ConfigEntry) -> ConfigEntry:
+    """The entry as it is of an internal topic."""
+    if entry.source is not ConfigSource.DEFAULT or entry.name not in INTERNAL_DEFAULTS:
+        return entry
+    value = format_value(INTERNAL_DEFAULTS[entry.name])
+    return entry._replace(value=value, synonyms=[each._replace(value=value) for each in entry.synonyms])
 
 
 def _segment_ms(topic: TopicConfigs) -> int:

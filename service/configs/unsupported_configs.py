@@ -32,6 +32,7 @@ REASONS = {
     "one-directory": "a node has one data directory",
     "one-loop": "one event loop serves all connections and requests",
     "one-node": "this version runs as a single node, which is its own controller",
+    "one-replica": "there is no replication: internal topics have one replica, whatever the factor",
     "own-metadata": "the metadata log is one file in tidelog's own format, rewritten as a snapshot as it grows",
     "own-plugin": "the object store is the node's own setting `store`, and its manifests are the metadata",
     "own-tier": "one tier process does all object store work, within its own bounds",

@@ -22,8 +22,11 @@ KAFKAS_RECEIVER = Path(__file__).with_name("MetricsReceiver.java")
 ONE_REPLICA = (".replication.factor", ".min.isr")
 #: Short intervals for the background work of brokers with a tier.
 EAGER: dict[str, str | int | bool] = {"log.retention.check.interval.ms": 200}
-#: Members join without waiting for further ones.
-SOON: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
+#: Setups of which both brokers get the same configs.
+SETTINGS: dict[Setup, dict[str, str | int | bool]] = {
+    Setup.GROUPS: {"group.initial.rebalance.delay.ms": 0},
+    Setup.REPLICAS: {"offsets.topic.replication.factor": 3, "transaction.state.log.replication.factor": 3},
+}
 KAFKAS_TIER: dict[str, str | int | bool] = {
     **EAGER,
     "log.initial.task.delay.ms": 200,
@@ -56,8 +59,8 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
                 tier = {**KAFKAS_TIER, "rsm.config.dir": str(left / "tier")}
                 kafka = ApacheKafka(left, settings=tier, classes=[kafka_jars.tiered_storage()])
                 node = Node(right, settings=EAGER)
-            elif setup is Setup.GROUPS:
-                kafka, node = ApacheKafka(left, settings=SOON), Node(right, settings=SOON)
+            elif setup in SETTINGS:
+                kafka, node = (ApacheKafka(left, settings=SETTINGS[setup]), Node(right, settings=SETTINGS[setup]))
             else:
                 kafka, node = ApacheKafka(left), Node(right)
             alone = (key for key in kafka.configs() if key.endswith(ONE_REPLICA) and not key.startswith("rlmm."))

@@ -38,6 +38,7 @@ class Setup(enum.Enum):
     PLAIN = "default configs"
     RECEIVER = "metric.reporters names one that takes clients' metrics"
     GROUPS = "groups wait for no further members"
+    REPLICAS = "the coordinators' topics are to have three replicas"
     TIERED = "with a tier: Kafka's LocalTieredStorage, tidelog's directory"
 
 

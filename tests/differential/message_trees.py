@@ -64,7 +64,7 @@ def api_key(schema: str) -> int:
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
-def request(schema: str, version: int, correlation: int, values: dict[str, Any]) -> bytes:
+def request(schema: str, version: int, correlation: int, values: dict[str, Any], client_id: str = CLIENT_ID) -> bytes:
     """Encodes a request without its size. Raises KeyError for a field that no version of the API has."""
     _check_names(schema, values)
     kind = message(schema, version, "request")
@@ -72,7 +72,7 @@ def request(schema: str, version: int, correlation: int, values: dict[str, Any])
         request_api_key=kind.__api_key__,
         request_api_version=kind.__version__,
         correlation_id=correlation,
-        client_id=CLIENT_ID,
+        client_id=client_id,
     )
     out = io.BytesIO()
     entity_writer(type(head))(out, head)

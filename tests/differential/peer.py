@@ -57,6 +57,8 @@ class Peer:
         self.transcript: list[Exchange] = []
         #: Topic names by id, for topics created here.
         self.topics: dict[str, str] = {}
+        #: Named in the headers of `ask` and `quietly`.
+        self.client_id = message_trees.CLIENT_ID
         self._restart = restart
         self._socket: socket.socket | None = None
         self._correlation = 0
@@ -148,7 +150,7 @@ class Peer:
     def quietly(self, api: str, version: int, /, **values: Any) -> Tree:
         """Asks without recording the exchange."""
         number = self._next()
-        self._send(message_trees.request(api, version, number, values))
+        self._send(message_trees.request(api, version, number, values, self.client_id))
         return self._answer(api, version, number)
 
     def begin(self, api: str, version: int, /, **values: Any) -> Waiting:

@@ -151,6 +151,15 @@ _EPOCH = "the leader epoch rises at each start; Kafka's also rises at a controll
 _QUORUM = "a node is broker and controller, and its metadata needs no quorum and no listener of its own"
 _TYPO = "an unknown config is refused, so that a misspelt one is noticed; Kafka keeps it for plugins"
 
+_ONE_REPLICA = (
+    "internal topics have one replica whatever the `*.replication.factor`, as there is no replication; Kafka creates no topic "
+    "that it has too few brokers for"
+)
+_ADMIN_CLIENT = (
+    "no client appends to internal topics; Kafka lets each do it that takes the client id `__admin_client`, and what is "
+    "appended makes the partition's coordinator load it again"
+)
+
 ON_PURPOSE: tuple[OnPurpose, ...] = (
     # --- records
     OnPurpose("produce", "responses.*.error_message", None, "<text>", _WORDS),
@@ -245,6 +254,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "a deleted partition gets the same answer whether the request waited or not",
         "fetch-waits-that-end: the topic was deleted",
     ),
+    OnPurpose(
+        "produce",
+        "responses.*.error_code",
+        "INVALID_RECORD",
+        "INVALID_TOPIC_EXCEPTION",
+        _ADMIN_CLIENT,
+        "*: as __admin_client",
+    ),
     OnPurpose("write_txn_markers", "markers.*.error_code", "UNKNOWN_SERVER_ERROR", "INVALID_PRODUCER_EPOCH", _PRECISE),
     # --- offsets
     OnPurpose(
@@ -328,6 +345,31 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "errors of the whole request (a caller that claims to be a replica, an isolation level) precede topic lookup",
         "api-versions-damaged-bytes: *",
     ),
+    # --- coordinators
+    OnPurpose(
+        "find_coordinator",
+        "coordinators.error_code",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NONE",
+        _ONE_REPLICA,
+        "find-coordinator-with-more-replicas-than-brokers: *",
+    ),
+    OnPurpose(
+        "find_coordinator",
+        "coordinators.*",
+        ANY,
+        ANY,
+        _ONE_REPLICA,
+        "find-coordinator-with-more-replicas-than-brokers: *",
+    ),
+    OnPurpose(
+        "join_group",
+        "connection",
+        "no answer",
+        "answered",
+        "a member with a malformed subscription joins, and its group's leader may refuse it; Kafka never answers the request",
+        "join-group-malformed-subscriptions: more topics than bytes",
+    ),
     # --- configs
     OnPurpose("describe_configs", "results.configs.<remote.storage.enable>.value", "false", "true", _TIERED),
     OnPurpose("describe_configs", "results.configs.<*local.retention.*>.value", "-2", ANY, _TIERED),
@@ -353,6 +395,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     OnPurpose("describe_configs", "results.configs.<tidelog.*>", ABSENT, ANY, _OURS),
     OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.*source", 3, 5, _ELR),
     OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.synonyms.length", 2, 1, _ELR),
+    OnPurpose(
+        "describe_configs",
+        "results.configs.<min.insync.replicas>.synonyms.length",
+        3,
+        2,
+        _ELR,
+        "*: __transaction_state",
+    ),
     OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.synonyms", ANY, ABSENT, _ELR),
     OnPurpose(
         "describe_configs", "results.configs.<min.insync.replicas>", ANY, ABSENT, _ELR, "*: the cluster's default"

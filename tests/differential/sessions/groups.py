@@ -11,7 +11,7 @@ from tests.differential.message_trees import Tree
 from tests.differential.peer import ANSWER_SECONDS, Peer, PeerFailed
 
 _GROUPS = Setup.GROUPS
-#: Kafka's consumer protocol, version 0: one topic, no user data. With bytes that it cannot read Kafka never answers.
+#: Kafka's consumer protocol, version 0: one topic, no user data.
 _SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
 _RANGE = {"name": "range", "metadata": _SUBSCRIPTION}
 _NOT_YET = ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR")

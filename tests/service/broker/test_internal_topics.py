@@ -1,0 +1,96 @@
+"""The coordinators' topics as a node creates them: Kafka's own configs, one replica, and no client's records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.topics import Resource, ResourceKind
+from storage_tiers.errors import CoordinatorNotAvailable, LogError
+from tests.service.broker.support import Running, running
+
+OFFSETS, DECISIONS = "__consumer_offsets", "__transaction_state"
+#: What Kafka 4.2.1 creates them with (GroupMetadataManager and TransactionStateManager).
+KAFKAS: Mapping[str, Mapping[str, str]] = {
+    OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(100 << 20)},
+    DECISIONS: {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "2",
+        "segment.bytes": str(100 << 20),
+        "unclean.leader.election.enable": "false",
+    },
+}
+
+
+async def created(node: Running, topic: str) -> None:
+    """Asks for a coordinator until its topic exists."""
+    core = node.node.broker.core
+    asked: Callable[[str], Coroutine[Any, Any, int]] = (
+        core.groups.coordinator if topic == OFFSETS else core.transactions.coordinator
+    )
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await asked("x")
+                break
+            except CoordinatorNotAvailable:
+                await asyncio.sleep(0.005)
+    await node.node.broker.assignment.settled()
+
+
+@pytest.mark.parametrize("topic", [OFFSETS, DECISIONS])
+async def test_a_coordinators_topic_is_as_kafka_creates_it(tmp_path: Path, topic: str) -> None:
+    async with running(tmp_path / "data") as node:
+        await created(node, topic)
+        (described,) = node.core.topics.describe([topic])
+        assert not isinstance(described, LogError)
+        assert described.internal
+        assert [(each.partition, each.replicas, each.isr) for each in described.partitions] == [
+            (number, (1,), (1,)) for number in range(50)
+        ]
+        assert node.node.ground.metadata.image.topic_config(topic) == KAFKAS[topic]
+        for partition in node.node.broker.partitions:
+            settings = partition.log.hot.settings
+            assert (settings.cleanup_compact, settings.cleanup_delete, settings.segment_bytes) == (
+                True,
+                False,
+                100 << 20,
+            )
+            assert (settings.local_retention_ms, settings.local_retention_bytes) == (-1, -1)
+
+
+async def test_its_configs_come_from_the_brokers_and_it_has_one_replica_whatever_they_say(tmp_path: Path) -> None:
+    broker = {
+        "offsets.topic.num.partitions": "3",
+        "offsets.topic.segment.bytes": "1048576",
+        "offsets.topic.replication.factor": "5",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.segment.bytes": "2097152",
+        "transaction.state.log.min.isr": "3",
+        "transaction.state.log.replication.factor": "5",
+    }
+    async with running(tmp_path / "data", broker=broker) as node:
+        image = node.node.ground.metadata
+        for topic, partitions, segment_bytes in ((OFFSETS, 3, "1048576"), (DECISIONS, 4, "2097152")):
+            await created(node, topic)
+            found = image.image.topic(topic)
+            assert found is not None
+            assert [each.replicas for each in found.partitions] == [(1,)] * partitions
+            assert image.image.topic_config(topic)["segment.bytes"] == segment_bytes
+        assert image.image.topic_config(DECISIONS)["min.insync.replicas"] == "3"
+
+
+@pytest.mark.parametrize("topic", [OFFSETS, DECISIONS])
+async def test_its_description_has_the_values_that_act(tmp_path: Path, topic: str) -> None:
+    """A coordinator's log reaches the bucket sooner than others, and stays local."""
+    async with running(tmp_path / "data") as node:
+        await created(node, topic)
+        entries = await node.core.configs.describe_configs(Resource(ResourceKind.TOPIC, topic))
+        found = {entry.name: entry.value for entry in entries}
+        acting = ("tidelog.tier.max.lag.ms", "local.retention.ms", "local.retention.bytes")
+        assert [found[name] for name in acting] == ["600000", "-1", "-1"]
