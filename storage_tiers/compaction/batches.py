@@ -2,11 +2,12 @@
 
 A cleaned batch keeps its base and last offset, producer, epoch, sequence and leader epoch, so that idempotence and recovery see
 no difference; a batch that keeps all its records keeps its bytes. A batch that holds a tombstone, or a marker of a transaction
-without data, gets a delete horizon at its first cleaning (KIP-534): it goes at the first cleaning after that.
+without data, gets a delete horizon (KIP-534) at its first cleaning below `Policy.settled_below`. It goes at the first cleaning
+after that horizon.
 
-Invariants: offsets, keys, values, headers and timestamps of the records that stay do not change; tombstones
-and markers go only below `Policy.drops_below`, where every older record was cleaned against them in both tiers, or an older
-value would rise again.
+Invariants: offsets, keys, values, headers and timestamps of the records that stay do not change. Below `settled_below` every
+older record was cleaned against the tombstones and markers in both tiers; above it they stay and get no horizon. Otherwise an
+older value would rise again, or would be read last by a reader who never meets its tombstone.
 Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2.
 """
 
@@ -36,14 +37,19 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """What holds for one cleaning. Times in ms since 1970. The map reaches to offset `latest`; tombstones and markers at or
-    above offset `drops_below` stay."""
+    """What holds for one cleaning. Times in ms since 1970. The map reaches to offset `latest`. The other tier shows no record
+    below offset `drops_below` that a newer one supersedes."""
 
     now_ms: int
     delete_retention_ms: int
     latest: int
     drops_below: int
     producers: Mapping[int, LastRecord]
+
+    @cached_property
+    def settled_below(self) -> int:
+        """The offset below which neither tier has a superseded record after this cleaning."""
+        return min(self.drops_below, self.latest + 1)
 
     @cached_property
     def last_offsets(self) -> frozenset[int]:
@@ -88,7 +94,7 @@ def clean_batch(
     )
     if not kept:
         return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
-    needs_horizon = tombstones > 0 and not header.delete_horizon
+    needs_horizon = tombstones > 0 and not header.delete_horizon and _is_settled(header, policy)
     if rest is None and not needs_horizon:
         return batch
     stays = payload if rest is None else memoryview(rest)
@@ -106,14 +112,16 @@ def goes_emptied(batch: memoryview | bytes, policy: Policy) -> bool:
 def _clean_marker(
     batch: memoryview, header: BatchHeader, seen: CleanedTransactions, policy: Policy, is_last: bool
 ) -> memoryview | bytes | None:
-    is_spent = seen.is_spent(header, _kind(batch, header), keep=header.next_offset > policy.drops_below)
+    is_spent = seen.is_spent(header, _kind(batch, header), keep=not _is_settled(header, policy))
     if not is_spent:
         return batch
     if header.count <= 0:
         return batch if is_last or _is_last_of_producer(header, policy) else None
     if _is_due(header, policy):
         return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
-    return batch if header.delete_horizon else _with_horizon(header, records_payload(batch, header), policy)
+    if header.delete_horizon or not _is_settled(header, policy):
+        return batch
+    return _with_horizon(header, records_payload(batch, header), policy)
 
 
 def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
@@ -125,7 +133,11 @@ def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
 
 def _is_due(header: BatchHeader, policy: Policy) -> bool:
     """Whether its tombstones and markers may go: its delete horizon, which is its base timestamp then, has passed."""
-    return header.delete_horizon and header.base_timestamp <= policy.now_ms and header.next_offset <= policy.drops_below
+    return header.delete_horizon and header.base_timestamp <= policy.now_ms and _is_settled(header, policy)
+
+
+def _is_settled(header: BatchHeader, policy: Policy) -> bool:
+    return header.next_offset <= policy.settled_below
 
 
 def _is_last_of_producer(header: BatchHeader, policy: Policy) -> bool:

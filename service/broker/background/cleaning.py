@@ -1,9 +1,10 @@
 """Compacts logs: has the dirtiest one that is due cleaned by the cleaner process, exchanges its segments, looks for the next.
 
 A partition's local segments and those that the bucket holds are cleaned apart from each other, each from its own clean point
-(`cold_cleaning.py` has the bucket's). A reader takes the bucket's segments up to where the local ones begin, wherever that is.
-So a tombstone or marker in a local segment hides values in the bucket too, and goes only below the offset that the bucket was
-cleaned to, or while the bucket holds nothing of the partition.
+(`cold_cleaning.py` has the bucket's). A reader takes the bucket's segments up to where the local ones begin, which moves while
+it reads. So a tombstone or marker of one tier hides values in the other too. A local one goes only below the offset that the
+bucket was cleaned to, or while the bucket holds nothing of the partition. One in the bucket goes only below the offset that the
+local log was cleaned to, or where it begins.
 
 Invariants: one log is cleaned at a time; segments are exchanged oldest first and not while they are uploaded. Not promised:
 that a log is cleaned while others are dirtier.
@@ -208,19 +209,22 @@ class Cleaning:
         hot = partition.log.hot
         if hot.segment_count == 1:
             return None
-        if hot not in self._points:
-            self._points[hot] = read_clean_point(hot.directory)
         segments = hot.durable_segments()
         if len(segments) < hot.segment_count - 1:
             self._flusher.request(partition)  # the files of a segment that was closed are not complete
         return plan_cleaning(
             segments,
-            cleaned_to=cleaned_to(self._points[hot], segments),
+            cleaned_to=cleaned_to(self._point(hot), segments),
             bound=partition.state.last_stable_offset,
             now_ms=self._policy.now().expiry_ms,
             limits=self._policy.topic(partition.partition.topic).limits,
             first_timestamp=_first_timestamp,
         )
+
+    def _point(self, hot: HotLog) -> CleanPoint | None:
+        if hot not in self._points:
+            self._points[hot] = read_clean_point(hot.directory)
+        return self._points[hot]
 
     # --- how ----------------------------------------------------------------------------------------------------------
     async def _try(self, due: _Dirty, settings: CleanerSettings) -> None:
@@ -278,9 +282,9 @@ class Cleaning:
     async def _clean_remote(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
         assert self._cold is not None
         hot = partition.log.hot
+        drops_below = self._shown_below(hot)
         rewrite = await self._cold.begin(partition, plan)
-        # All that is older lies in the bucket, too, and was cleaned or will be before the segment with the tombstone.
-        order = self._order(partition, rewrite.job, plan, settings, plan.end)
+        order = self._order(partition, rewrite.job, plan, settings, drops_below)
         reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
             async with aclosing(self._process.carry_out(order, rewrite.bring)) as answers:
@@ -290,6 +294,8 @@ class Cleaning:
                     if isinstance(answer, Reached):
                         reached = answer.offset
                     elif isinstance(answer, RewrittenSegment):
+                        if self._shown_below(hot) < drops_below:
+                            raise _Abandoned  # the local log was cut, and may show values that these tombstones hid
                         await rewrite.exchange(answer)
                     elif isinstance(answer, Cleaned):
                         counted = answer
@@ -337,6 +343,11 @@ class Cleaning:
         if not self._bucket_may_hold(partition):
             return _ALL
         return 0 if self._cold is None else self._cold.cleaned_to(partition)
+
+    def _shown_below(self, hot: HotLog) -> int:
+        """The offset below which the bucket's tombstones and markers hide nothing in the local log. A reader that took a value
+        there goes on in the bucket once the segments are evicted."""
+        return max(hot.local_start_offset, cleaned_to(self._point(hot), hot.durable_segments()))
 
     def _bucket_may_hold(self, partition: Partition) -> bool:
         """Whether the bucket may hold records of the partition, or hold some soon."""

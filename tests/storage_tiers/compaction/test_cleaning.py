@@ -179,6 +179,37 @@ def test_a_tombstone_stays_while_older_records_are_elsewhere(log: HotLog) -> Non
     assert pairs(log) == [(0, "a", None), (1, "b", "1")]
 
 
+def horizons(log: HotLog) -> list[tuple[int, int]]:
+    """(base offset, milliseconds from START_MS to the delete horizon) of the batches that have one."""
+    found = (header for _, header in headers(read_all(log)))
+    return [(each.base_offset, each.base_timestamp - START_MS) for each in found if each.delete_horizon]
+
+
+def test_the_retention_of_a_tombstone_begins_once_older_records_are_gone_elsewhere(log: HotLog) -> None:
+    """Or the first cleaning there would remove the value, and the next one here the tombstone at once."""
+    write(log, batch(("a", None)), batch(("b", "1")))
+    closed(log)
+    clean(log, now_ms=START_MS, delete_retention_ms=1000, drops_below=0)
+    assert horizons(log) == []
+    clean(log, now_ms=START_MS + 5000, delete_retention_ms=1000, drops_below=1)
+    assert horizons(log) == [(0, 6000)]
+    for now_ms, left in ((5999, [0, 1]), (6000, [1])):
+        clean(log, now_ms=START_MS + now_ms)
+        assert [offset for offset, _, _ in pairs(log)] == left
+
+
+def test_the_retention_of_a_tombstone_begins_once_the_map_of_keys_has_reached_it(log: HotLog) -> None:
+    """The value goes then, too."""
+    write(log, *(batch((f"k{number}", "v")) for number in range(6)), batch(("k5", None)), batch(("z", "1")))
+    closed(log)
+    reached = clean(log, now_ms=START_MS, delete_retention_ms=1000, most_keys=2)
+    assert reached < 5
+    assert horizons(log) == []
+    assert clean(log, dirty_start=reached, now_ms=START_MS + 5000, delete_retention_ms=1000) == 8
+    assert horizons(log) == [(6, 6000)]
+    assert [offset for offset, _, _ in pairs(log)] == [0, 1, 2, 3, 4, 6, 7]
+
+
 # --- producers and transactions ---------------------------------------------------------------------------------------
 def test_the_last_batch_of_a_producer_stays_though_emptied(log: HotLog) -> None:
     write(
@@ -262,6 +293,9 @@ def test_markers_and_their_entries_stay_while_older_records_are_elsewhere(log: H
         clean(log, now_ms=LATER_MS, drops_below=0)
     assert [(base, count) for base, _, count in batch_headers(log)] == [(1, 1), (2, 0), (3, 1), (4, 1)]
     assert [each.first_offset for each in log.reader.aborted_transactions(0, 10)] == [0]
+    assert horizons(log) == []
+    clean(log, now_ms=START_MS, delete_retention_ms=1000, drops_below=2)
+    assert horizons(log) == [(1, 1000)]
 
 
 def test_a_transaction_over_several_segments_is_one(log: HotLog) -> None:
