@@ -18,7 +18,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -53,12 +53,12 @@ Action = Callable[[Request, Forward], Awaitable[Answer]]
 @dataclass
 class _Rule:
     action: Action
-    method: str
+    methods: Sequence[str]  # none: any
     path: str
     left: int | None  # calls until it applies, once; None: it always applies
 
     def applies(self, request: Request) -> bool:
-        if self.method not in ("", request.method) or self.path not in request.path:
+        if (self.methods and request.method not in self.methods) or self.path not in request.path:
             return False
         if self.left is None:
             return True
@@ -73,12 +73,13 @@ class S3Proxy:
     endpoint: str = ""
     _rules: list[_Rule] = field(default_factory=list)
 
-    def on(self, number: int, action: Action, *, method: str = "", path: str = "") -> None:
-        """`action` for the `number`-th request from now on (1 is the next) with this method and text in its path."""
-        self._rules.append(_Rule(action, method, path, number))
+    def on(self, number: int, action: Action, *, method: str = "", methods: Sequence[str] = (), path: str = "") -> None:
+        """`action` for the `number`-th request from now on (1 is the next) with this method, or one of these, and text in its
+        path."""
+        self._rules.append(_Rule(action, (method,) if method else methods, path, number))
 
     def always(self, action: Action, *, method: str = "", path: str = "") -> None:
-        self._rules.append(_Rule(action, method, path, None))
+        self._rules.append(_Rule(action, (method,) if method else (), path, None))
 
     def clear(self) -> None:
         """Removes the rules; counting continues."""
