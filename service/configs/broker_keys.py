@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from grpc_api.contract.topics import ConfigKind
 from grpc_api.limits import MAX_CONNECTIONS
+from service.configs.coordinator_keys import COORDINATOR_KEYS, INT_MAX
 from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Registry, Synonym
+from service.configs.keys import broker_key as _key
 from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
 from service.configs.types import (
     Validator,
@@ -24,8 +26,6 @@ from service.configs.types import (
 from service.configs.unsupported_configs import unsupported_keys
 from service.listeners import DEFAULT_PROTOCOLS
 from storage_tiers.hot.producer_state import MAX_PRODUCERS
-
-INT_MAX = (1 << 31) - 1
 
 _BOOLEAN, _STRING = ConfigKind.BOOLEAN, ConfigKind.STRING
 _INT, _LONG, _DOUBLE, _LIST = ConfigKind.INT, ConfigKind.LONG, ConfigKind.DOUBLE, ConfigKind.LIST
@@ -72,28 +72,6 @@ def _inherited() -> Iterator[ConfigKey]:
                 effect=topic_key.effect,
                 reason=topic_key.reason,
             )
-
-
-def _key(
-    name: str,
-    kind: ConfigKind,
-    default: Value | None,
-    documentation: str,
-    validator: Validator | None = None,
-    *,
-    dynamic: Dynamic = Dynamic.READ_ONLY,
-    given_by: str = "",
-) -> ConfigKey:
-    return ConfigKey(
-        name,
-        kind,
-        default,
-        documentation,
-        validator=validator,
-        synonyms=(Synonym(name),),
-        dynamic=dynamic,
-        given_by=given_by,
-    )
 
 
 _NODE = (
@@ -259,48 +237,6 @@ _LOGS = (
     ),
 )
 
-_GROUPS = (
-    _key(
-        "group.min.session.timeout.ms",
-        _INT,
-        6000,
-        "Smallest session timeout that a member of a classic group may ask for.",
-    ),
-    _key(
-        "group.max.session.timeout.ms",
-        _INT,
-        1_800_000,
-        "Largest session timeout that a member of a classic group may ask for.",
-    ),
-    _key(
-        "group.initial.rebalance.delay.ms", _INT, 3000, "Milliseconds that a new classic group waits for more members."
-    ),
-    _key("group.max.size", _INT, INT_MAX, "Most members of a classic group.", at_least(1)),
-    _key("offset.metadata.max.bytes", _INT, 4096, "Most bytes of metadata that may come with a committed offset."),
-    _key(
-        "offsets.retention.minutes",
-        _INT,
-        10_080,
-        "How long in minutes committed offsets of an empty group are kept.",
-        at_least(1),
-    ),
-    _key(
-        "offsets.retention.check.interval.ms",
-        _LONG,
-        600_000,
-        "How often in milliseconds outdated committed offsets are looked for.",
-        at_least(1),
-    ),
-    _key("offsets.topic.num.partitions", _INT, 50, "Partitions of the offsets topic.", at_least(1)),
-    _key(
-        "offsets.topic.segment.bytes",
-        _INT,
-        100 << 20,
-        "Size in bytes at which a segment of the offsets topic is closed.",
-        at_least(1),
-    ),
-)
-
 _CLEANER = (
     _key(
         "log.cleaner.enable",
@@ -336,38 +272,6 @@ _CLEANER = (
         1.7976931348623157e308,
         "Most bytes a second that the cleaner reads and writes.",
         dynamic=Dynamic.CLUSTER_WIDE,
-    ),
-)
-
-_TRANSACTIONS = (
-    _key(
-        "transaction.max.timeout.ms",
-        _INT,
-        900_000,
-        "Longest transaction timeout that a producer may ask for.",
-        at_least(1),
-    ),
-    _key(
-        "transactional.id.expiration.ms",
-        _INT,
-        604_800_000,
-        "Milliseconds after which an unused transactional id is forgotten.",
-        at_least(1),
-    ),
-    _key("transaction.state.log.num.partitions", _INT, 50, "Partitions of the transactions topic.", at_least(1)),
-    _key(
-        "transaction.state.log.min.isr",
-        _INT,
-        2,
-        "In-sync replicas that a write to the transactions topic needs.",
-        at_least(1),
-    ),
-    _key(
-        "transaction.state.log.segment.bytes",
-        _INT,
-        100 << 20,
-        "Size in bytes at which a segment of the transactions topic is closed.",
-        at_least(1),
     ),
 )
 
@@ -488,8 +392,7 @@ BROKER_KEYS = Registry(
         *_REQUESTS,
         *_LOGS,
         *_CLEANER,
-        *_GROUPS,
-        *_TRANSACTIONS,
+        *COORDINATOR_KEYS,
         *_TIER,
         *_METRICS,
         *unsupported_keys(),

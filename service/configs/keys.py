@@ -86,6 +86,28 @@ class ConfigKey:
         return HIDDEN if self.sensitive and value is not None else format_value(value)
 
 
+def broker_key(
+    name: str,
+    kind: ConfigKind,
+    default: Value | None,
+    documentation: str,
+    validator: Validator | None = None,
+    *,
+    dynamic: Dynamic = Dynamic.READ_ONLY,
+    given_by: str = "",
+) -> ConfigKey:
+    return ConfigKey(
+        name,
+        kind,
+        default,
+        documentation,
+        validator=validator,
+        synonyms=(Synonym(name),),
+        dynamic=dynamic,
+        given_by=given_by,
+    )
+
+
 class Registry:
     """The keys of one scope by name."""
 
