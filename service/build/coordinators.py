@@ -27,7 +27,9 @@ from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
+from service.metadata import features
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from service.metadata.log import MetadataLog
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.policy.segments import Now
 from storage_tiers.turns import Lane
@@ -103,7 +105,7 @@ def build_coordinators(
     )
     transactions = CoordinatorRuntime(
         TRANSACTION_STATE,
-        lambda: TransactionShard(_transaction_settings(configs), transaction_counts),
+        lambda: TransactionShard(_transaction_settings(configs), transaction_counts, partial(_version, metadata)),
         clock=host.clock,
         lane=lane,
         backoff=partial(Backoff, LOADING, host.rng),
@@ -132,6 +134,10 @@ def build_coordinators(
 
 def _epoch_of(partitions: Partitions, coordinator: TopicPartition) -> int:
     return partitions.get(coordinator).state.leader_epoch
+
+
+def _version(metadata: MetadataLog) -> int:
+    return features.current(metadata.image, features.TRANSACTION_VERSION)
 
 
 def _transaction_settings(configs: NodeConfigs) -> TransactionSettings:

@@ -26,6 +26,7 @@ class LevelRange(NamedTuple):
     highest: int
 
 
+TRANSACTION_VERSION = "transaction.version"
 _OFF = LevelRange(0, 0)
 #: In Kafka's order.
 SUPPORTED: Mapping[str, LevelRange] = {
@@ -34,7 +35,7 @@ SUPPORTED: Mapping[str, LevelRange] = {
     "metadata.version": LevelRange(29, 29),
     "share.version": _OFF,
     "streams.version": _OFF,
-    "transaction.version": LevelRange(0, 2),
+    TRANSACTION_VERSION: LevelRange(0, 2),
     "eligible.leader.replicas.version": _OFF,
 }
 

@@ -24,7 +24,10 @@ ONE_REPLICA = (".replication.factor", ".min.isr")
 EAGER: dict[str, str | int | bool] = {"log.retention.check.interval.ms": 200}
 #: Setups of which both brokers get the same configs.
 SETTINGS: dict[Setup, dict[str, str | int | bool]] = {
-    Setup.GROUPS: {"group.initial.rebalance.delay.ms": 0},
+    Setup.GROUPS: {
+        "group.initial.rebalance.delay.ms": 0,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
+    },
     Setup.REPLICAS: {"offsets.topic.replication.factor": 3, "transaction.state.log.replication.factor": 3},
 }
 KAFKAS_TIER: dict[str, str | int | bool] = {

@@ -13,7 +13,7 @@ Invariants: a request of a producer that was fenced changes nothing. A transacti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -47,6 +47,7 @@ from service.coordination.transaction_records import (
 from service.coordination.transactions.patterns import compiled
 from service.coordination.transactions.transaction import (
     COMPLETED,
+    FENCING_EPOCH,
     IDLE,
     LAST_EPOCH,
     NAMES,
@@ -94,9 +95,15 @@ class WaitEnd(NamedTuple):
 
 
 class TransactionShard:
-    def __init__(self, settings: TransactionSettings, counts: TransactionCounts | None = None) -> None:
-        """`counts` are shared by the shards of a node."""
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        counts: TransactionCounts | None = None,
+        version: Callable[[], int] = lambda: EPOCH_PER_TRANSACTION,
+    ) -> None:
+        """`counts` are shared by the shards of a node; `version` gives the cluster's `transaction.version`."""
         self.settings = settings
+        self._version = version
         self._counts = counts or TransactionCounts()
         self.written = 0
         self._deadlines = Deadlines()
@@ -202,7 +209,7 @@ class TransactionShard:
             # The open transaction is of a producer that has gone: it ends first, and this one waits for that.
             outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
             self._counts.fenced += 1
-            known.fence(now_ms)
+            known.fence(self._version(), now_ms)
             self._decide(known, outcome)
             self._wait(known, event, waiter, now_ms)
             return None
@@ -264,7 +271,7 @@ class TransactionShard:
             is_valid = is_repeated or asked.epoch == current.epoch
         elif known.status not in PREPARED:
             is_valid = asked.epoch == current.epoch
-        if not is_valid:
+        if not is_valid or asked.epoch >= FENCING_EPOCH:
             return TransactionEnded(_fenced(event.transactional_id, asked))
         is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
         if known.status in PREPARED:
@@ -308,7 +315,7 @@ class TransactionShard:
             timeout_ms=known.timeout_ms,
         )
         self._counts.timed_out += 1
-        known.fence(now_ms)
+        known.fence(self._version(), now_ms)
         self._decide(known, outcome)
 
     def _expire(self, known: Transaction, outcome: Outcome) -> None:
@@ -460,7 +467,8 @@ def _producer_error(known: Transaction | None, transactional_id: str, producer: 
         return InvalidRequest("the transactional id is empty")
     if known is None or known.producer.id != producer.id:
         return _no_mapping(transactional_id, producer)
-    return None if known.producer.epoch == producer.epoch else _fenced(transactional_id, producer)
+    is_current = known.producer.epoch == producer.epoch < FENCING_EPOCH
+    return None if is_current else _fenced(transactional_id, producer)
 
 
 def _no_mapping(transactional_id: str, producer: ProducerIdAndEpoch) -> InvalidProducerIdMapping:

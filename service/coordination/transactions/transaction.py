@@ -34,8 +34,10 @@ from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
 TransactionEvent = InitProducer | AddPartitions | EndTransaction
 
-#: The last epoch of a producer id that a client is given; the one after it is for fencing (Kafka: Short.MAX_VALUE - 1).
+#: The last epoch of a producer id that a client is given (Kafka: Short.MAX_VALUE - 1), and the one after it, which is for
+#: fencing.
 LAST_EPOCH = (1 << 15) - 2
+FENCING_EPOCH = LAST_EPOCH + 1
 NO_EPOCH = -1
 
 _Status = TransactionStatus
@@ -147,9 +149,11 @@ class Transaction:
         """A producer begins: the next epoch, or a new id where none is left. A client that goes on as the producer of before
         has lost the answer and gets it again. False if `expected` is older than that: it is fenced."""
         current = self.producer
-        if self.is_exhausted and expected.epoch in (NO_EPOCH, current.epoch):
-            self.previous_id = current.id
-            self.last_epoch = NO_EPOCH if expected == NO_PRODUCER else current.epoch
+        goes_on = expected.epoch == current.epoch
+        if current.epoch == FENCING_EPOCH:  # the client that it fenced has the last epoch
+            goes_on = expected.epoch == self.last_epoch
+        if self.is_exhausted and (goes_on or expected.epoch == NO_EPOCH):
+            self.previous_id, self.last_epoch = current.id, expected.epoch
             self.producer = ProducerIdAndEpoch(spare_id, 0)
         elif expected == NO_PRODUCER:
             self.last_epoch = NO_EPOCH
@@ -187,10 +191,14 @@ class Transaction:
             self.producer = self.producer._replace(epoch=self.producer.epoch + 1)
         self.enter(TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT, now_ms)
 
-    def fence(self, now_ms: int) -> None:
-        """Decides to abort under an epoch that no client has: the producer is late, or another one begins."""
-        self.last_epoch = NO_EPOCH
-        self.producer = self.producer._replace(epoch=self.producer.epoch + 1)
+    def fence(self, version: int, now_ms: int) -> None:
+        """Decides to abort under an epoch that no client has: the producer is late, or another one begins. `version` is the
+        cluster's `transaction.version`. From 2 on the producer may begin again with the epoch that it knows, until another one
+        has begun; below it is fenced."""
+        is_known = version >= EPOCH_PER_TRANSACTION
+        self.client_version = version if is_known else 0
+        self.last_epoch = self.producer.epoch if is_known else NO_EPOCH
+        self.producer = self.producer._replace(epoch=min(self.producer.epoch + 1, FENCING_EPOCH))
         self.enter(TransactionStatus.PREPARE_ABORT, now_ms)
 
     def complete(self, now_ms: int) -> None:

@@ -27,12 +27,17 @@ class Coordinator:
     """A shard with its log. Markers are written when a test says so."""
 
     def __init__(self) -> None:
-        self.shard = TransactionShard(TransactionSettings())
+        #: The cluster's `transaction.version`.
+        self.version = 2
+        self.shard = self.new_shard()
         self.log: list[CoordinatorRecord] = []
         self.notes: list[str] = []
         self.answers: dict[object, Any] = {}
         self.now = 1_000_000
         self.next_id = 100
+
+    def new_shard(self) -> TransactionShard:
+        return TransactionShard(TransactionSettings(), version=lambda: self.version)
 
     def ask(self, event: TransactionEvent) -> Any:
         """The answer; a waiter that `answers` may have later if the request waits."""
@@ -59,7 +64,7 @@ class Coordinator:
         return found
 
     def restart(self) -> None:
-        self.shard = TransactionShard(TransactionSettings())
+        self.shard = self.new_shard()
         for record in self.log:
             self.shard.load(record.key, record.value, self.now)
         self.keep(self.shard.loaded(self.now))

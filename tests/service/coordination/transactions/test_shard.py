@@ -189,6 +189,15 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_one_if_it_asks
     assert isinstance(x.init(expected=first).error, ProducerFenced)
 
 
+def test_a_producer_that_begins_anew_with_its_own_epoch_ends_its_open_transaction_and_goes_on() -> None:
+    x = Coordinator()
+    producer = x.producer()
+    x.add(producer, A)
+    waiter = x.init(expected=producer)
+    assert [markers.version for markers in x.mark()] == [2]
+    assert x.answers.pop(waiter).producer == (101, 1)
+
+
 def test_a_late_producer_that_goes_on_does_not_abort_the_transaction_of_a_newer_one() -> None:
     x = Coordinator()
     old = x.producer()
@@ -284,6 +293,16 @@ def test_a_producer_that_begins_after_the_last_epoch_gets_another_id() -> None:
     assert x.producer(expected=last) == new  # its answer was lost
 
 
+def test_the_epoch_for_fencing_opens_and_ends_no_transaction() -> None:
+    x = Coordinator()
+    fencing = at_epoch(x, LAST_EPOCH + 1)
+    for version in (1, 2):
+        assert isinstance(x.add(fencing, A, version=version).error, ProducerFenced)
+        assert isinstance(x.end(fencing, commit=False, version=version).error, ProducerFenced)
+    after = x.producer()
+    assert (after.id == fencing.id, after.epoch) == (False, 0)
+
+
 def test_fencing_uses_the_epoch_that_no_client_is_given() -> None:
     x = Coordinator()
     last = at_epoch(x, LAST_EPOCH)
@@ -308,6 +327,21 @@ def test_a_transaction_that_is_open_too_long_is_aborted_and_its_producer_cannot_
     assert isinstance(x.add(producer, C).error, ProducerFenced)
     assert x.end(producer, commit=False).producer == (101, 1)  # it learns that it was aborted, and goes on
     assert x.producer() == (101, 2)
+
+
+def test_with_version_2_a_producer_goes_on_after_its_transaction_timed_out() -> None:
+    x = Coordinator()
+    producer = x.producer(timeout_ms=10_000)
+    x.add(producer, A)
+    x.wait(10_000)
+    x.mark()
+    after = x.producer(expected=producer)
+    assert after == (101, 1)
+    assert x.add(after, B).error is None
+    x.version = 1
+    x.wait(60_000)
+    x.mark()
+    assert isinstance(x.init(expected=after).error, ProducerFenced)
 
 
 def test_the_timeout_continues_after_a_restart() -> None:

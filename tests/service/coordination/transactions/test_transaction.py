@@ -7,6 +7,7 @@ import pytest
 from grpc_api.contract.transactions import NO_PRODUCER, ProducerIdAndEpoch
 from service.coordination.transaction_records import TransactionStatus
 from service.coordination.transactions.transaction import (
+    FENCING_EPOCH,
     LAST_EPOCH,
     NO_EPOCH,
     TRANSITIONS,
@@ -46,14 +47,45 @@ def test_a_producer_of_before_another_one_began_is_fenced() -> None:
     assert known.producer == ProducerIdAndEpoch(OLD, 2)
 
 
-def test_a_producer_whose_transaction_was_ended_by_fencing_is_fenced() -> None:
-    known = begun()
-    assert goes_on(known, 0)
+def fenced(version: int, epoch: int = 1) -> Transaction:
+    known = begun(epoch)
     known.add([T0], 2, 2_000)
-    known.fence(3_000)
+    known.fence(version, 3_000)
     known.complete(4_000)
+    return known
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_below_version_2_a_producer_whose_transaction_was_ended_by_fencing_is_fenced(version: int) -> None:
+    known = fenced(version)
     assert (goes_on(known, 0), goes_on(known, 1)) == (False, False)
-    assert known.producer == ProducerIdAndEpoch(OLD, 2)
+    assert (known.producer, known.value.client_version) == (ProducerIdAndEpoch(OLD, 2), 0)
+
+
+def test_with_version_2_a_producer_whose_transaction_timed_out_goes_on_with_the_epoch_that_it_knows() -> None:
+    known = fenced(2)
+    assert (goes_on(known, 0), goes_on(known, 1)) == (False, True)
+    assert (known.producer, known.value.client_version) == (ProducerIdAndEpoch(OLD, 2), 2)
+
+
+def test_with_version_2_another_producer_that_began_fences_it_all_the_same() -> None:
+    known = fenced(2)
+    assert known.begin_producer(NO_PRODUCER, NEW, 60_000, 5_000)
+    assert not goes_on(known, 1)
+
+
+def test_a_producer_that_was_fenced_with_the_last_epoch_goes_on_under_a_new_id_which_is_given_again() -> None:
+    known = fenced(2, LAST_EPOCH)
+    assert known.producer.epoch == FENCING_EPOCH
+    assert goes_on(known, LAST_EPOCH)
+    assert goes_on(known, LAST_EPOCH)
+    assert known.producer == ProducerIdAndEpoch(NEW, 0)
+
+
+def test_no_epoch_follows_the_one_for_fencing() -> None:
+    known = fenced(2, FENCING_EPOCH)
+    assert known.value.producer_epoch == FENCING_EPOCH
+    assert not goes_on(known, LAST_EPOCH)
 
 
 def test_the_last_epoch_of_an_id_is_followed_by_a_new_id_which_is_given_again() -> None:
