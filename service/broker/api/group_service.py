@@ -126,7 +126,8 @@ class GroupService:
         return self._commit(request, caller)
 
     async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
-        if request.group:  # else refused below
+        known, _ = self._resolved(request.topics)
+        if known and request.group:  # else refused below, without a transaction that nothing would be committed in
             at = self._host(request.group).partition
             await self._transactional.enter(at, request)
         producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)

@@ -23,7 +23,7 @@ from storage_tiers.errors import CoordinatorNotAvailable, StorageError
 from tests.faults.disks import fill, small_disk
 from tests.service.broker.support import Running, running, until
 from tests.service.broker.test_groups import CALLER, coordinated, offsets
-from tests.service.broker.test_transactions import T0, Client, markers_in, write
+from tests.service.broker.transactional import T0, Client, markers_in, write
 
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
