@@ -38,6 +38,7 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -123,6 +124,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
     log.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
     log.TransactionalIdUnauthorized: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    log.TopicUnauthorized: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     log.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     log.UnknownProducerId: ErrorCode.UNKNOWN_PRODUCER_ID,
     log.InvalidRequest: ErrorCode.INVALID_REQUEST,

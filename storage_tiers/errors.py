@@ -166,6 +166,12 @@ class TransactionalIdUnauthorized(LogError):
     advice = Advice.FIX
 
 
+class TopicUnauthorized(LogError):
+    """The request may not name this topic, because the broker keeps it for itself."""
+
+    advice = Advice.FIX
+
+
 class TransactionCoordinatorFenced(LogError):
     """A newer coordinator of the transaction has written its marker."""
 

@@ -114,6 +114,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.TierCorrupt: Meaning("CORRUPT_MESSAGE", _Code.DATA_LOSS),
     log.ManifestDamaged: Meaning("CORRUPT_MESSAGE", _Code.DATA_LOSS),
     log.InvalidRegularExpression: Meaning("INVALID_REGULAR_EXPRESSION", _Code.INVALID_ARGUMENT),
+    log.TopicUnauthorized: Meaning("TOPIC_AUTHORIZATION_FAILED", _Code.PERMISSION_DENIED),
     log.TransactionalIdUnauthorized: Meaning("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", _Code.INVALID_ARGUMENT),
     log.TransactionCoordinatorFenced: Meaning("TRANSACTION_COORDINATOR_FENCED", _Code.FAILED_PRECONDITION),
     log.FencedWriter: Meaning("NOT_LEADER_OR_FOLLOWER", _Code.FAILED_PRECONDITION),

@@ -33,6 +33,7 @@ from storage_tiers.errors import (
     LogError,
     OperationNotAttempted,
     ProducerFenced,
+    TopicUnauthorized,
     TransactionAbortable,
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
@@ -145,6 +146,15 @@ async def test_one_unknown_partition_keeps_all_out(transactions: Transactions) -
     assert added.error is None
     kinds = [(partition, type(error)) for partition, error in added.errors]
     assert kinds == [(NOWHERE, UnknownTopicOrPartition), (T0, OperationNotAttempted)]
+    assert (await transactions.describe("x")).state == "Empty"
+
+
+async def test_clients_add_no_internal_topics(transactions: Transactions) -> None:
+    producer = await begun(transactions)
+    own = TopicPartition("__consumer_offsets", 0)
+    added = await transactions.add_partitions(AddPartitions("x", producer, [own, T0, NOWHERE]), CALLER)
+    kinds = [(partition, type(error)) for partition, error in added.errors]
+    assert kinds == [(own, TopicUnauthorized), (T0, OperationNotAttempted), (NOWHERE, UnknownTopicOrPartition)]
     assert (await transactions.describe("x")).state == "Empty"
 
 

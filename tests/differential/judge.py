@@ -37,7 +37,7 @@ class Setup(enum.Enum):
 
     PLAIN = "default configs"
     RECEIVER = "metric.reporters names one that takes clients' metrics"
-    GROUPS = "groups wait for no further members"
+    GROUPS = "groups wait for no further members; transactions that are too old are looked for often"
     REPLICAS = "the coordinators' topics are to have three replicas"
     TIERED = "with a tier: Kafka's LocalTieredStorage, tidelog's directory"
 

@@ -114,6 +114,7 @@ NORMALISED = (
     Normalised("describe_transactions", "transaction_states.topics", Kind.ANY_ORDER, "topic"),
     Normalised("describe_transactions", "transaction_states.transaction_start_time", Kind.WALL_CLOCK),
     Normalised("list_transactions", "transaction_states", Kind.ANY_ORDER, "transactional_id"),
+    Normalised("add_partitions_to_txn", "results_by_topic_v3_and_below", Kind.ANY_ORDER, "name"),
     Normalised("add_partitions_to_txn", "*results_by_partition", Kind.ANY_ORDER, "partition_index"),
     Normalised("fetch", "responses.partitions.records.base_timestamp", Kind.WALL_CLOCK),
     Normalised("describe_producers", "topics.partitions.active_producers.last_timestamp", Kind.WALL_CLOCK),

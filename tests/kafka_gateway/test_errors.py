@@ -39,6 +39,7 @@ NUMBERS = {
     "UnknownMemberId": 25,
     "InvalidSessionTimeout": 26,
     "RebalanceInProgress": 27,
+    "TopicUnauthorized": 29,
     "InvalidTimestamp": 32,
     "UnsupportedVersion": 35,
     "TopicExists": 36,

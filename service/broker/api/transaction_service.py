@@ -30,13 +30,14 @@ from service.broker.api.listing import listed
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
-from service.metadata.internal_topics import CONSUMER_OFFSETS
+from service.metadata.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS
 from storage_tiers.clock import Clock
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
     LogError,
     NotCoordinator,
     OperationNotAttempted,
+    TopicUnauthorized,
     UnknownTopicOrPartition,
 )
 from storage_tiers.turns import Lane
@@ -84,11 +85,22 @@ class TransactionService:
         return answer
 
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
-        unknown = {each for each in request.partitions if not self._topics.has(*each)}
-        if not unknown:
+        """Clients name no internal topics; brokers, which speak EPOCH_PER_TRANSACTION or only verify, add those that offsets
+        are committed to."""
+        is_client = request.client_version < EPOCH_PER_TRANSACTION and not request.verify_only
+        refusals: dict[TopicPartition, LogError] = {}
+        for each in request.partitions:
+            if is_client and each.topic in INTERNAL_TOPICS:
+                refusals[each] = TopicUnauthorized(
+                    f"{each.topic} is an internal topic, which takes no client's records"
+                )
+            elif not self._topics.has(*each):
+                refusals[each] = UnknownTopicOrPartition(f"{each} does not exist")
+        if not refusals:
             return self._ask(request, caller)
-        errors = [(each, _not_added(each, unknown)) for each in request.partitions]
-        return _answered(PartitionsAdded(None, errors))
+        return _answered(
+            PartitionsAdded(None, [(each, refusals.get(each) or _not_added(each)) for each in request.partitions])
+        )
 
     async def add_offsets(self, request: AddOffsets, caller: Caller) -> PartitionsAdded:
         partition = self._offsets_topic.partition_of(request.group)
@@ -146,10 +158,8 @@ class TransactionService:
             return _failed(error)
 
 
-def _not_added(partition: TopicPartition, unknown: set[TopicPartition]) -> LogError:
-    if partition in unknown:
-        return UnknownTopicOrPartition(f"{partition} does not exist")
-    return OperationNotAttempted(f"{partition} was not added, because another partition of the request does not exist")
+def _not_added(partition: TopicPartition) -> LogError:
+    return OperationNotAttempted(f"{partition} was not added, because another partition of the request is refused")
 
 
 def _answered(answer: Any) -> asyncio.Future[Any]:
