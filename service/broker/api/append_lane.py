@@ -6,7 +6,8 @@ are asked for together.
 Invariants: the batches of one producer are appended to a partition in the order of their arrival, and none while an earlier one
 is here; batches of other producers, markers and coordinators pass. Waiting batches hold copies of their bytes (large ones the
 sender's) within VERIFYING_BYTES for the whole node; beyond it producers get a retriable error. How long a batch waits is
-bounded by the coordinator, which answers within seconds or refuses.
+bounded by the coordinator, which answers within seconds or refuses. When the node stops leading the partition, all that wait
+end at once with the partition's error; a batch that was handed on gets its own answer.
 """
 
 from __future__ import annotations
@@ -66,7 +67,17 @@ def transactional_producer(batch: memoryview) -> BatchProducer | None:
 class _Waiting:
     """One batch in the lane."""
 
-    __slots__ = ("batch", "done", "partition", "producer", "refused", "transaction", "verification")
+    __slots__ = (
+        "batch",
+        "done",
+        "has_ended",
+        "is_handed_on",
+        "partition",
+        "producer",
+        "refused",
+        "transaction",
+        "verification",
+    )
 
     def __init__(
         self,
@@ -84,11 +95,24 @@ class _Waiting:
         self.done = done
         self.refused = refused
         self.verification: Verification | None = None
+        self.is_handed_on = False
+        self.has_ended = False
 
     @property
     def is_open(self) -> bool:
         """Whether the transaction has begun in the partition: nobody has to be asked."""
         return self.partition.is_in_transaction(self.producer.id, self.producer.epoch)
+
+
+class _ProducerQueue:
+    """The batches of one producer for one partition, in the order of their arrival. `forget` undoes the registration with the
+    partition, None while there is none."""
+
+    __slots__ = ("forget", "jobs")
+
+    def __init__(self) -> None:
+        self.jobs: deque[_Waiting] = deque()
+        self.forget: Callable[[], None] | None = None
 
 
 class AppendLane:
@@ -97,7 +121,7 @@ class AppendLane:
     def __init__(self, coordinator: AsksCoordinator, append: Callable[[Partition, memoryview, Done], None]) -> None:
         self._coordinator = coordinator
         self._append = append
-        self._waiting: dict[tuple[Partition, int], deque[_Waiting]] = {}
+        self._waiting: dict[tuple[Partition, int], _ProducerQueue] = {}
         self._beginning: list[_Waiting] = []
         #: Bytes of waiting batches.
         self.held_bytes = 0
@@ -117,7 +141,7 @@ class AppendLane:
     ) -> None:
         """Appends the batch later; `done` receives the result, `refused` the error if the log is not asked at all: by a
         coordinator, or RequestTimedOut if too many bytes already wait. `begin` is to be called after the last batch of a
-        request."""
+        request. The partition takes records now."""
         if self.held_bytes + len(batch) > VERIFYING_BYTES:
             text = f"{partition.partition}: batches of {self.held_bytes} bytes wait for coordinators; send again"
             refused(RequestTimedOut(text), batch)
@@ -125,9 +149,14 @@ class AppendLane:
         kept = batch if len(batch) > LARGE_BATCH_BYTES else memoryview(bytes(batch))
         self.held_bytes += len(kept)
         job = _Waiting(partition, kept, producer, transaction, done, refused)
-        queue = self._waiting.setdefault((partition, producer.id), deque())
-        queue.append(job)
-        if len(queue) == 1:
+        key = partition, producer.id
+        queue = self._waiting.get(key)
+        if queue is None:
+            queue = self._waiting[key] = _ProducerQueue()
+        queue.jobs.append(job)
+        if queue.forget is None:
+            queue.forget = partition.on_resigned(functools.partial(self._resigned, key))
+        if len(queue.jobs) == 1:
             self._beginning.append(job)
 
     def begin(self) -> None:
@@ -142,30 +171,44 @@ class AppendLane:
     def _ask(self, jobs: Sequence[_Waiting]) -> None:
         transaction, producer = jobs[0].transaction, jobs[0].producer
         adds = transaction.version >= EPOCH_PER_TRANSACTION
+        asked = []
         for job in jobs:
-            job.verification = job.partition.verifications.begin(
-                producer.id, producer.epoch, job.producer.sequence, adds=adds
-            )
-        partitions = [job.partition.partition for job in jobs]
+            try:
+                job.verification = job.partition.verifications.begin(
+                    producer.id, producer.epoch, job.producer.sequence, adds=adds
+                )
+            except LogError as error:
+                self._refuse(job, error)
+            else:
+                asked.append(job)
+        if not asked:
+            return
+        partitions = [job.partition.partition for job in asked]
         answer = asking(self._coordinator, transaction, ProducerIdAndEpoch(producer.id, producer.epoch), partitions)
         if answer.done():
-            self._answered(jobs, answer)
+            self._answered(asked, answer)
         else:
-            answer.add_done_callback(functools.partial(self._answered, jobs))
+            answer.add_done_callback(functools.partial(self._answered, asked))
 
     def _answered(self, jobs: Sequence[_Waiting], answer: asyncio.Future[PartitionsAdded]) -> None:
         refused = refusals(answer, [job.partition.partition for job in jobs], jobs[0].transaction)
         for job in jobs:
+            if job.has_ended:  # the node stopped leading the partition meanwhile
+                continue
             why = refused.get(job.partition.partition)
             if why is not None:
-                self._end(job)
-                job.refused(_retriable(why, job.transaction), job.batch)
+                self._refuse(job, _retriable(why, job.transaction))
                 continue
             assert job.verification is not None
             job.partition.verifications.verified(job.verification)
             self._hand_on(job)
 
+    def _refuse(self, job: _Waiting, error: LogError) -> None:
+        self._end(job)
+        job.refused(error, job.batch)
+
     def _hand_on(self, job: _Waiting) -> None:
+        job.is_handed_on = True
         self._append(job.partition, job.batch, functools.partial(self._leave, job))
 
     def _leave(self, job: _Waiting, result: Appended | LogError, batch: memoryview) -> None:
@@ -176,16 +219,43 @@ class AppendLane:
         """It was the first of its producer, and the next one is now."""
         key = job.partition, job.producer.id
         queue = self._waiting[key]
-        queue.popleft()
-        self.held_bytes -= len(job.batch)
-        if queue:
+        queue.jobs.popleft()
+        self._release(job)
+        if queue.jobs:
             # In a turn of its own: a long queue would recurse once for each batch.
-            asyncio.get_running_loop().call_soon(self._go_on, queue[0])
+            asyncio.get_running_loop().call_soon(self._go_on, queue.jobs[0])
         else:
-            del self._waiting[key]
+            self._forget(key, queue)
+
+    def _forget(self, key: tuple[Partition, int], queue: _ProducerQueue) -> None:
+        del self._waiting[key]
+        if queue.forget is not None:
+            queue.forget()
+
+    def _release(self, job: _Waiting) -> None:
+        job.has_ended = True
+        self.held_bytes -= len(job.batch)
+        if job.verification is not None:
+            job.partition.verifications.release(job.verification)
+
+    def _resigned(self, key: tuple[Partition, int], error: LogError) -> None:
+        """The node leads the partition no more, or with another log: whatever waits here ends."""
+        queue = self._waiting[key]
+        queue.forget = None
+        kept = 1 if queue.jobs[0].is_handed_on else 0  # it is being appended, and is answered there
+        ended = list(queue.jobs)[kept:]
+        for job in ended:
+            queue.jobs.pop()
+            self._release(job)
+        if not queue.jobs:
+            self._forget(key, queue)
+        for job in ended:
+            job.refused(error, job.batch)
 
     def _go_on(self, job: _Waiting) -> None:
         """It is the first of its producer now."""
+        if job.has_ended:
+            return
         if job.is_open:
             self._hand_on(job)
         else:

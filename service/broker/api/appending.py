@@ -149,6 +149,7 @@ class Appending:
                 producer = None if transaction is None else transactional_producer(wanted.batch)
                 if transaction is not None and producer is not None and self._lane.must_wait(partition, producer):
                     _check_takes_clients(partition)
+                    partition.check_writable()
                     delayed = delayed or _DelayedAnswers(answers, self._disk, self._refusal)
                     done = delayed.wait(partition, len(answers) - 1)
                     refused = delayed.refused(partition, len(answers) - 1)

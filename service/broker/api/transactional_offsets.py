@@ -35,8 +35,11 @@ class TransactionalOffsets:
             return
         adds = transaction.version >= EPOCH_PER_TRANSACTION
         verification = partition.verifications.begin(*producer, NO_SEQUENCE, adds=adds)
-        answer = asking(self._coordinator, transaction, producer, (at,))
-        await asyncio.wait((answer,))
-        for error in refusals(answer, (at,), transaction).values():
-            raise error
-        partition.verifications.verified(verification)
+        try:
+            answer = asking(self._coordinator, transaction, producer, (at,))
+            await asyncio.wait((answer,))
+            for error in refusals(answer, (at,), transaction).values():
+                raise error
+            partition.verifications.verified(verification)
+        finally:
+            partition.verifications.release(verification)

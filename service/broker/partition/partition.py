@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Collection
 
 from grpc_api.contract.log import Appended, Isolation
@@ -17,10 +16,10 @@ from service.broker.partition import validating
 from service.broker.partition.acknowledgements import Acknowledgements
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
+from service.broker.partition.resignations import EndWith, Resignations
 from service.broker.partition.state import ALL_STABLE, PartitionState
 from service.broker.partition.verification import Verifications
 from service.metadata.internal_topics import COORDINATED_TOPICS
-from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.reader import ColdMiss
@@ -47,8 +46,6 @@ from storage_tiers.records.builder import ControlKind, build_control_batch
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, AbortedTransaction, FileSlice, TopicId, TopicPartition
 
-log = logging.getLogger(__name__)
-
 #: From this size on a thread may write a batch, and does where writing is slow (`append_queues.WriteCost`).
 WRITTEN_BY_THREAD = 16 << 10
 
@@ -67,7 +64,7 @@ class Partition:
         "_committing",
         "_on_flush_needed",
         "_on_roll",
-        "_resigned",
+        "_resignations",
         "_wake_planned",
         "cluster_id",
         "counts",
@@ -124,7 +121,7 @@ class Partition:
         self._on_roll = on_roll
         self._committing = Acknowledgements()
         self._wake_planned = False
-        self._resigned: dict[object, Callable[[LogError], None]] = {}
+        self._resignations = Resignations(self.partition)
         self._enter(Life.begin(self.partition))
         self.settle_transactions()
 
@@ -170,28 +167,24 @@ class Partition:
         """This node leads no more. Pending acknowledgements, waiting fetches and what `on_resigned` names end with the error;
         callers get it until the node leads again."""
         self.state.follow()
+        self.verifications.clear()
         self._apply(PartitionEvent.RESIGN, error)
 
-    def on_resigned(self, end: Callable[[LogError], None]) -> Callable[[], None]:
+    def on_resigned(self, end: EndWith) -> Callable[[], None]:
         """Calls `end` once, with the error: NotLeader when this node resigns, UnknownTopicOrPartition when the topic is
         deleted, LeaderNotAvailable when it goes on leading with the bucket's log in place of this one, which is to be read
         anew. At once if it does not lead. Returns a function that forgets it."""
-        token = object()
-
-        def forget() -> None:
-            self._resigned.pop(token, None)
-
-        if self.leads:
-            self._resigned[token] = end
-        elif self.read_error is not None:
+        if not self.leads and self.read_error is not None:
             end(self.read_error)
-        return forget
+            return _nothing
+        return self._resignations.add(end)
 
     def begin_at(self, offset: int) -> None:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
         why = LeaderNotAvailable(f"{self.partition}: the local log was replaced by the bucket's; send again")
         self._apply(PartitionEvent.DISCARD, why)
         self.state.begin_at(offset)
+        self.verifications.clear()
         self.recovered_end = offset
         self.settle_transactions()
 
@@ -212,15 +205,7 @@ class Partition:
         if effect.wakes_readers and self.waiters:
             self._plan_wake()
         if effect.ends_registered and why is not None:
-            self._end_registered(why)
-
-    def _end_registered(self, error: LogError) -> None:
-        ended, self._resigned = self._resigned, {}  # what they register is for the next time
-        for end in ended.values():
-            try:
-                end(error)
-            except Exception as defect:  # noqa: BLE001 - it must not keep the others from ending
-                events.error(log, "partition.defect", partition=self.partition, work="losing leadership", defect=defect)
+            self._resignations.end_all(why)
 
     def _enter(self, life: Life) -> None:
         """The one assignment of its phase."""
@@ -498,3 +483,7 @@ class Partition:
                 raise OffsetOutOfRange(f"{self.partition}: offset {offset} is below the log start")
             return []
         return self.log.read(offset, max_bytes=max_bytes, upto_offset=end, min_one=min_one, aborted=aborted)
+
+
+def _nothing() -> None:
+    """There is nothing to forget."""

@@ -4,23 +4,25 @@ Without it, a batch that was delayed until its transaction had ended would begin
 committed records would stop there for ever (KIP-890; Kafka: VerificationGuard).
 
 Pure. Invariants: an answer of the coordinator counts for the transaction that was open when it was asked. A marker of the
-producer, or a verification under a newer epoch, makes it void. The lowest sequence that was to be verified is remembered until
-the transaction has begun, so that a producer that the log does not know begins with its first batch even if the verification
-of that batch failed and those of later ones did not. At most MAX_VERIFICATIONS are kept, the newest.
+producer, a verification under a newer epoch, or the end of this node's leadership makes it void. The lowest sequence that was
+to be verified is remembered until the transaction has begun, so that a producer that the log does not know begins with its
+first batch even if the verification of that batch failed and those of later ones did not. At most MAX_VERIFICATIONS are kept:
+those that a batch waits for, and the newest of the others.
 """
 
 from __future__ import annotations
 
-from storage_tiers.errors import InvalidTransactionState, OutOfOrderSequence
+from storage_tiers.errors import InvalidTransactionState, OutOfOrderSequence, RequestTimedOut
 
 #: Producers of one partition that have asked for a verification and begun no transaction since.
 MAX_VERIFICATIONS = 1_000
 
 
 class Verification:
-    """One producer's. `adds`: it speaks version 2 of transactions, where each has a new epoch and begins with sequence 0."""
+    """One producer's. `adds`: it speaks version 2 of transactions, where each has a new epoch and begins with sequence 0.
+    `holders` counts the batches that are to be appended by it and have not been yet."""
 
-    __slots__ = ("adds", "epoch", "is_verified", "lowest_sequence", "producer_id")
+    __slots__ = ("adds", "epoch", "holders", "is_verified", "lowest_sequence", "producer_id")
 
     def __init__(self, producer_id: int, epoch: int, sequence: int, *, adds: bool) -> None:
         self.producer_id = producer_id
@@ -28,6 +30,7 @@ class Verification:
         self.lowest_sequence = sequence
         self.adds = adds
         self.is_verified = False
+        self.holders = 0
 
     def check_first(self, sequence: int) -> None:
         """Whether the log's first batch of the producer may have this sequence. OutOfOrderSequence if others come before."""
@@ -50,17 +53,40 @@ class Verifications:
         return len(self._of)
 
     def begin(self, producer_id: int, epoch: int, sequence: int, *, adds: bool) -> Verification:
-        """The coordinator is about to be asked."""
-        found = self._of.get(producer_id)
+        """The coordinator is about to be asked. The caller calls `release` once its batch is appended or refused.
+        RequestTimedOut if batches already wait for MAX_VERIFICATIONS others."""
+        found = self._of.pop(producer_id, None)
+        if found is None:
+            self._make_room()
         if found is None or found.epoch < epoch:
-            if found is None and len(self._of) >= MAX_VERIFICATIONS:
-                del self._of[next(iter(self._of))]
-            found = self._of[producer_id] = Verification(producer_id, epoch, sequence, adds=adds)
+            begun = kept = Verification(producer_id, epoch, sequence, adds=adds)
         elif found.epoch == epoch:
+            begun = kept = found
             found.lowest_sequence = min(found.lowest_sequence, sequence)
         else:
-            found = Verification(producer_id, epoch, sequence, adds=adds)  # of an old instance: void from the start
-        return found
+            begun, kept = Verification(producer_id, epoch, sequence, adds=adds), found  # of an old instance: void
+        self._of[producer_id] = kept  # behind all others
+        begun.holders += 1
+        return begun
+
+    def _make_room(self) -> None:
+        """Forgets the oldest that no batch waits for, if the bound is reached."""
+        if len(self._of) < MAX_VERIFICATIONS:
+            return
+        oldest = next((producer_id for producer_id, each in self._of.items() if not each.holders), None)
+        if oldest is None:
+            raise RequestTimedOut(
+                f"{len(self._of)} producers wait for their transactions to be verified here; send again"
+            )
+        del self._of[oldest]
+
+    def release(self, verification: Verification) -> None:
+        """One batch less waits for it."""
+        verification.holders -= 1
+
+    def clear(self) -> None:
+        """All are void: another node may lead, and end transactions of which this one learns nothing."""
+        self._of.clear()
 
     def verified(self, verification: Verification) -> None:
         """The coordinator has said yes. Without effect if the verification is void."""

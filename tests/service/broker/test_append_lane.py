@@ -26,7 +26,6 @@ from service.broker.api.append_lane import AppendLane
 from service.broker.api.appending import Appending
 from service.broker.api.log_service import LogService
 from service.broker.partition.partition import Partition
-from service.broker.partition.verification import MAX_VERIFICATIONS, Verifications
 from storage_tiers.errors import (
     ConcurrentTransactions,
     CoordinatorLoading,
@@ -239,17 +238,6 @@ async def test_a_batch_that_names_no_transaction_begins_none(lane: Lane) -> None
     batch = memoryview(batch_of(1, producer=(*X, 0), transactional=True))
     (result,) = await settled(lane.node.log.append([Append(T0, batch)]))
     assert isinstance(result, InvalidTransactionState)
-
-
-def test_forgotten_verifications_are_the_oldest() -> None:
-    known = Verifications()
-    begun = [known.begin(each, 0, 0, adds=False) for each in range(MAX_VERIFICATIONS + 1)]
-    for each in begun:
-        known.verified(each)
-    assert len(known) == MAX_VERIFICATIONS
-    known.check(1, 0)
-    with pytest.raises(InvalidTransactionState):
-        known.check(0, 0)
 
 
 # --- readers and the bucket -------------------------------------------------------------------------------------------

@@ -1,0 +1,44 @@
+"""What ends with a partition's leadership, or with the log that it has read: functions that are called once, with the error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from storage_tiers import events
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: Ends something with an error.
+EndWith = Callable[[LogError], None]
+
+
+class Resignations:
+    __slots__ = ("_ends", "_partition")
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self._partition = partition
+        self._ends: dict[object, EndWith] = {}
+
+    def add(self, end: EndWith) -> Callable[[], None]:
+        """Returns a function that forgets it."""
+        token = object()
+        self._ends[token] = end
+
+        def forget() -> None:
+            self._ends.pop(token, None)
+
+        return forget
+
+    def end_all(self, error: LogError) -> None:
+        """What they add meanwhile is for the next time. One that fails keeps no other from ending."""
+        ended, self._ends = self._ends, {}
+        for end in ended.values():
+            try:
+                end(error)
+            except Exception as defect:  # noqa: BLE001 - see above
+                events.error(
+                    log, "partition.defect", partition=self._partition, work="losing leadership", defect=defect
+                )
