@@ -4,9 +4,7 @@ A shard decides; this module writes what it decided. The records of one turn of 
 do not fit). An answer is released once every record written before it is committed, so no client learns what a crash could
 take back. While nothing is being written, answers leave at once.
 
-    gained ──▶ loading ──▶ active ──▶ (lost: every waiting request ends)
-                  ▲          │
-                  └──────────┘ a write failed: the shard is dropped and loaded again
+`shard_state.py` has the life of a shard. When it is dropped or closed, every waiting request ends.
 
 Invariants: requests of a shard are decided in the order of their arrival; a shard whose write failed decides nothing more.
 Loading takes at most SLICE_S of a turn. Not promised: that an answer which a failure ended was not written; clients ask again.
@@ -19,7 +17,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from enum import Enum
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +28,7 @@ from service.coordination.loading import load
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import CoordinatorLog, Shard
 from service.coordination.record_batches import encode_batch, in_batches
+from service.coordination.shard_state import ShardEvent, ShardState, state_after
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
@@ -57,14 +55,6 @@ State = TypeVar("State", bound=Shard)
 Result = TypeVar("Result")
 
 
-class ShardState(Enum):
-    LOADING = "loading"
-    ACTIVE = "active"
-    #: Its partition cannot be read; it is tried again.
-    UNREADABLE = "unreadable"
-    CLOSED = "closed"
-
-
 class ShardHost(Generic[State]):
     """One shard with its partition. `state` is read by metrics and the admin API."""
 
@@ -81,7 +71,7 @@ class ShardHost(Generic[State]):
     ) -> None:
         """`after` is called whenever the shard is loaded or some of its records are committed; it may not ask at once."""
         self.partition = partition
-        self.state = ShardState.LOADING
+        self._enter(ShardState.LOADING, _loading(partition))
         #: Of the last load, None before the first has ended.
         self.load_ms: int | None = None
         self._log = log
@@ -92,9 +82,16 @@ class ShardHost(Generic[State]):
         self._after = after
         self._loop = asyncio.get_running_loop()
         self._release = Release(self._loop)
-        self._why: LogError = _loading(partition)
         self._begin(new())
         self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")
+
+    def _apply(self, event: ShardEvent, why: LogError) -> None:
+        """Callers get `why` from now on, unless the shard is active."""
+        self._enter(state_after(self.state, event), why)
+
+    def _enter(self, state: ShardState, why: LogError) -> None:
+        """The one assignment of its state."""
+        self.state, self._why = state, why
 
     def _begin(self, shard: State) -> None:
         self._shard = shard
@@ -288,10 +285,10 @@ class ShardHost(Generic[State]):
                 await self._clock.sleep(backoff.next_delay())
                 self._begin(self._new())
             except Exception as error:  # noqa: BLE001 - also by a defect it is tried again, and says so
-                self._why = CoordinatorNotAvailable(f"{self.partition} cannot be loaded: {error}")
                 if self.state is ShardState.LOADING:
-                    self.state = ShardState.UNREADABLE
                     events.error(log, "coordinator.unreadable", partition=self.partition, error=error)
+                why = NotCoordinator(f"{self.partition} cannot be loaded: {error}; find the coordinator again")
+                self._apply(ShardEvent.LOAD_FAILED, why)
                 await self._clock.sleep(backoff.next_delay())
                 self._begin(self._new())
 
@@ -305,7 +302,7 @@ class ShardHost(Generic[State]):
         now_ms, through = self._clock.steady_ms(), self._shard.written
         outcome = self._shard.loaded(now_ms)
         rest = self._log.until_committed(found.end)
-        self.state = ShardState.ACTIVE
+        self._apply(ShardEvent.LOADED, _loading(self.partition))
         self.load_ms = now_ms - began_ms
         events.info(log, "coordinator.loaded", partition=self.partition, records=found.records, ms=self.load_ms)
         self._appended(rest, through)
@@ -316,8 +313,7 @@ class ShardHost(Generic[State]):
     def _fail(self, error: LogError) -> None:
         """A record could not be written: the shard is ahead of its log, and is loaded again."""
         events.warning(log, "coordinator.dropped", partition=self.partition, error=error)
-        self.state = ShardState.LOADING
-        self._why = _loading(self.partition)
+        self._apply(ShardEvent.DROPPED, _loading(self.partition))
         self._end(_as_coordinator_error(self.partition, error))
         self._begin(self._new())
         self._loading = self._loop.create_task(self._load(), name=f"load {self.partition}")
@@ -335,7 +331,7 @@ class ShardHost(Generic[State]):
 
     async def close(self, error: LogError) -> None:
         """This node coordinates the shard no more: requests that wait end with the error, later ones get it."""
-        self.state, self._why = ShardState.CLOSED, error
+        self._apply(ShardEvent.CLOSED, error)
         self._end(error)
         self._loading.cancel()
         await asyncio.wait({self._loading})

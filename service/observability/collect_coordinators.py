@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from service.coordination.groups.classic_group import DEAD, GroupState
 from service.coordination.groups.shard import GroupFigures, GroupShard
-from service.coordination.runtime import ShardHost, ShardState
+from service.coordination.runtime import ShardHost
+from service.coordination.shard_state import ShardState
 from service.coordination.transaction_records import TransactionStatus
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import NAMES

@@ -19,7 +19,7 @@ from kafka_gateway.messages import SYNC_GROUP_BYTES, Messages
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
 from service.coordination.deadlines import Timer
-from service.coordination.runtime import ShardState
+from service.coordination.shard_state import ShardState
 from storage_tiers.turns import AT_WORK, Lane
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore

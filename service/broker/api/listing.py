@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from service.coordination.ports import Shard
 from service.coordination.runtime import CoordinatorRuntime
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LogError, NotCoordinator
 from storage_tiers.turns import Turn
 
 State = TypeVar("State", bound=Shard)
@@ -21,7 +21,8 @@ Row = TypeVar("Row")
 async def listed(
     runtime: CoordinatorRuntime[State], shares: Callable[[State], Iterator[Sequence[Row]]], turn: Turn
 ) -> tuple[LogError | None, list[Row]]:
-    """The rows of the shards that can be read, and the first error of the others."""
+    """The rows of the active shards. A shard that is lost, or that cannot be loaded, is left out, as in Kafka; the first error
+    of the others is that of the list."""
     error: LogError | None = None
     rows: list[Row] = []
     try:
@@ -31,6 +32,8 @@ async def listed(
                     rows += share
                     if turn.is_over:
                         await turn.rest()
+            except NotCoordinator:
+                continue
             except LogError as refused:
                 error = error or refused
     finally:

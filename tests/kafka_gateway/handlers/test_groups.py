@@ -14,7 +14,7 @@ import pytest
 from grpc_api.contract.topics import NewTopic
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply
-from service.coordination.runtime import ShardState
+from service.coordination.shard_state import ShardState
 from storage_tiers.errors import NotCoordinator
 from storage_tiers.turns import Lane
 from tests.kafka_gateway.handler_client import HandlerClient

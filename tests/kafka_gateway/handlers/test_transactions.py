@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.coordination.runtime import ShardState
+from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorLoading
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import record_batch

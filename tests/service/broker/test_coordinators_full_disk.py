@@ -18,7 +18,8 @@ from grpc_api.contract.groups import (
     TopicCommit,
 )
 from service.broker.background.disk import DiskGuard
-from service.coordination.runtime import ShardState, partition_of
+from service.coordination.runtime import partition_of
+from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorNotAvailable, StorageError
 from tests.faults.disks import fill, small_disk
 from tests.service.broker.support import Running, running, until

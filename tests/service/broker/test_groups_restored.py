@@ -12,7 +12,8 @@ from grpc_api.contract.groups import OffsetFetch
 from service.broker.background.recovered_offsets import RecoveredOffsets
 from service.broker.partition.partition import Partition
 from service.broker.partition.recovered_end import noted_recovered_end
-from service.coordination.runtime import ShardState, partition_of
+from service.coordination.runtime import partition_of
+from service.coordination.shard_state import ShardState
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import CoordinatorLoading

@@ -31,8 +31,8 @@ from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,
-    ShardState,
 )
+from service.coordination.shard_state import ShardState
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.turns import Lane

@@ -31,7 +31,8 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.broker.partition.coordinator_log import PartitionLog
-from service.coordination.runtime import ShardHost, ShardState
+from service.coordination.runtime import ShardHost
+from service.coordination.shard_state import ShardState
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import TransactionEvent
 from storage_tiers.backoff import Backoff, BackoffSettings

@@ -30,14 +30,13 @@ from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_batches import in_batches
 from service.coordination.runtime import (
     ShardHost,
-    ShardState,
     partition_of,
 )
+from service.coordination.shard_state import ShardState
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
     CoordinatorLoading,
-    CoordinatorNotAvailable,
     LeaderNotAvailable,
     LogError,
     NotCoordinator,
@@ -159,7 +158,7 @@ async def test_a_partition_that_cannot_be_read_says_so_and_is_tried_again(tmp_pa
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
     )
     await until(lambda: host.state is ShardState.UNREADABLE)
-    with pytest.raises(CoordinatorNotAvailable, match="damaged"):
+    with pytest.raises(NotCoordinator, match="damaged"):
         host.look(lambda shard: shard.group_ids())
     log.is_damaged = False
     await until(lambda: host.state is ShardState.ACTIVE)

@@ -10,7 +10,8 @@ import pytest
 
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import Outcome
-from service.coordination.runtime import ShardHost, ShardState
+from service.coordination.runtime import ShardHost
+from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
 from tests.service.broker.support import running, until
 from tests.service.coordination.test_runtime_log import MemoryLog, active, commit, end, fetched, hosted

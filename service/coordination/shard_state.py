@@ -1,0 +1,80 @@
+"""The life of a coordinator's shard on this node: its states, and the events that end them.
+
+    loading ◀──▶ active        every state ──▶ closed
+      │            ▲
+      ▼            │
+    unreadable ────┘
+
+A shard whose write failed, or that failed by a defect, is dropped and loaded again. One whose partition cannot be read is tried
+again until it can be.
+
+Pure. Invariants: only an active shard decides; closed is the last state. `TRANSITIONS` has every pair of a state and an event:
+an unexpected event is a defect (`UnexpectedShardEvent`) and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class ShardState(Enum):
+    #: Its log is read; clients ask again.
+    LOADING = "loading"
+    ACTIVE = "active"
+    #: Its partition cannot be read; it is tried again. Clients look for another coordinator.
+    UNREADABLE = "unreadable"
+    #: The node leads the partition no more.
+    CLOSED = "closed"
+
+
+class ShardEvent(Enum):
+    #: All of its log is read.
+    LOADED = "is loaded"
+    #: Its log cannot be read, or not understood.
+    LOAD_FAILED = "cannot be loaded"
+    #: What it decided is not in its log, or it has decided half.
+    DROPPED = "is dropped"
+    #: The node leads the partition no more, or stops.
+    CLOSED = "is closed"
+
+
+class UnexpectedShardEvent(Exception):
+    """An event that cannot happen to a shard in its state: a defect of the code that reports it."""
+
+
+#: The state after an event; None where the event is not expected.
+TRANSITIONS: Mapping[ShardState, Mapping[ShardEvent, ShardState | None]] = {
+    ShardState.LOADING: {
+        ShardEvent.LOADED: ShardState.ACTIVE,
+        ShardEvent.LOAD_FAILED: ShardState.UNREADABLE,
+        ShardEvent.DROPPED: None,
+        ShardEvent.CLOSED: ShardState.CLOSED,
+    },
+    ShardState.ACTIVE: {
+        ShardEvent.LOADED: None,
+        ShardEvent.LOAD_FAILED: None,
+        ShardEvent.DROPPED: ShardState.LOADING,
+        ShardEvent.CLOSED: ShardState.CLOSED,
+    },
+    ShardState.UNREADABLE: {
+        ShardEvent.LOADED: ShardState.ACTIVE,
+        ShardEvent.LOAD_FAILED: ShardState.UNREADABLE,
+        ShardEvent.DROPPED: None,
+        ShardEvent.CLOSED: ShardState.CLOSED,
+    },
+    ShardState.CLOSED: {
+        ShardEvent.LOADED: None,
+        ShardEvent.LOAD_FAILED: None,
+        ShardEvent.DROPPED: None,
+        ShardEvent.CLOSED: ShardState.CLOSED,
+    },
+}
+
+
+def state_after(state: ShardState, event: ShardEvent) -> ShardState:
+    """UnexpectedShardEvent where `TRANSITIONS` has none."""
+    following = TRANSITIONS[state][event]
+    if following is None:
+        raise UnexpectedShardEvent(f"a shard that is {state.value} {event.value}")
+    return following
