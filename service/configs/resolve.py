@@ -27,6 +27,7 @@ from grpc_api.contract.topics import (
 )
 from service.configs import client_metrics
 from service.configs.broker_keys import BROKER_KEYS
+from service.configs.cleaner_rules import CLEANER_KEYS, check_cleaner
 from service.configs.differences import DEFAULTS_WITH_STORE
 from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Synonym
 from service.configs.topic_keys import TOPIC_KEYS
@@ -79,6 +80,12 @@ def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
         raise InvalidConfig(
             f"tidelog.disk.watermark.slow ({slow}) must be above 0 and not above tidelog.disk.watermark.refuse ({refuse})"
         )
+
+    def value(name: str) -> Value | None:
+        key = BROKER_KEYS.get(name)
+        return key.parse(values[name]) if name in values else key.default
+
+    check_cleaner(value)
     return dict(values)
 
 
@@ -325,6 +332,8 @@ class Resolver:
             self._check_broker(resource, [a.name for a in alterations if a.op is not AlterOp.DELETE], new)
         touched = dict.fromkeys([alteration.name for alteration in alterations] + (list(old) if replace else []))
         changed = [name for name in touched if new.get(name) != old.get(name)]
+        if resource.kind is ResourceKind.BROKER and not CLEANER_KEYS.isdisjoint(changed):
+            self._check_cleaner(image, resource, new)
         return tuple(pb.MetadataRecord(config=config_record(resource, name, new.get(name))) for name in changed)
 
     def _altered(
@@ -423,6 +432,20 @@ class Resolver:
             except InvalidConfig as error:
                 # Kafka answers INVALID_REQUEST for a broker's illegal value and INVALID_CONFIG for a topic's.
                 raise InvalidRequest(str(error)) from None
+
+    def _check_cleaner(self, image: MetadataImage, resource: Resource, new: Mapping[str, str]) -> None:
+        """The values that this broker would have, with `new` as the resource's own."""
+        own, everywhere = image.broker_config(self.node_id), image.broker_config(None)
+        texts = {**everywhere, **new} if resource.name else {**new, **own}
+
+        def value(name: str) -> Value | None:
+            key = BROKER_KEYS.get(name)
+            return key.parse(texts[name]) if name in texts else self._static.get(name, key.default)
+
+        try:
+            check_cleaner(value)
+        except InvalidConfig as error:
+            raise InvalidRequest(str(error)) from None
 
 
 def _entry(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from ipaddress import ip_address
+from math import isinf
 from typing import TypeAlias
 
 from grpc_api.contract.topics import ConfigKind
@@ -91,6 +92,8 @@ def format_value(value: Value | None) -> str | None:
 
 def _format_double(value: float) -> str:
     """As Java prints it: 1.0E-8 where Python writes 1e-08."""
+    if isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     mantissa, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")

@@ -44,7 +44,7 @@ NICENESS = 10
 
 
 class Throttle:
-    """Waits so that no more than `bytes_per_second` are spent, counted from its making."""
+    """Waits so that no more than `bytes_per_second` are spent, counted from its making. 0 and less is no bound."""
 
     def __init__(self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]) -> None:
         self._rate = bytes_per_second
@@ -54,6 +54,8 @@ class Throttle:
         self._spent = 0
 
     def spend(self, size: int) -> None:
+        if self._rate <= 0:
+            return
         self._spent += size
         ahead_s = self._spent / self._rate - (self._clock.steady_ms() - self._began_ms) / 1000
         if ahead_s > 0:

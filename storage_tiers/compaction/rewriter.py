@@ -41,7 +41,10 @@ WRITE_BYTES = 1 << 20
 _SIZE, _BASE_OFFSET, _NEXT_OFFSET = 1, 2, 3
 
 
+#: The least share of a map that keys may take.
 _LEAST_LOAD = 0.01
+#: Largest map, as Kafka's of one thread.
+MOST_MAP_BYTES = (1 << 31) - 1
 
 
 class SourceSegment(NamedTuple):
@@ -70,9 +73,12 @@ class CleaningJob:
 
 
 def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) -> OffsetMap:
-    """A map of at most `buffer_bytes`, and no larger than `records` need. Its memory is taken as keys come."""
+    """A map of at most `buffer_bytes`, and no larger than `records` need, but with room for a key. Its memory is taken as keys
+    come."""
     load_factor = min(max(load_factor, _LEAST_LOAD), 1.0)
-    slots = max(2, min(buffer_bytes // SLOT_BYTES, int(records / load_factor) + 2))
+    most = min(buffer_bytes, MOST_MAP_BYTES) // SLOT_BYTES
+    least, wanted = (int(keys / load_factor) + 2 for keys in (1, records))
+    slots = max(least, min(most, wanted))
     table = memoryview(mmap.mmap(-1, slots * SLOT_BYTES)).cast("Q")
     return OffsetMap(table, load_factor, key)
 
@@ -120,7 +126,8 @@ class Rewriter:
                     if reached == cleaning.dirty_start:
                         raise StorageError(
                             f"{cleaning.directory}: the batch at offset {chunk.batches[noted][_BASE_OFFSET]} has more keys "
-                            f"than the cleaner's map, which holds {self._keys.limit}; raise log.cleaner.dedupe.buffer.size"
+                            f"than the cleaner's map, which holds {self._keys.limit}; raise log.cleaner.dedupe.buffer.size "
+                            "or log.cleaner.io.buffer.load.factor"
                         )
                     return reached
             reached = segment.end

@@ -57,13 +57,18 @@ RETRY_MS = 300_000
 
 
 class CleanerSettings(NamedTuple):
-    """`log.cleaner.*`. `map_bytes` and `map_load` bound the map of keys."""
+    """`log.cleaner.*`. `map_bytes` and `map_load` bound the map of keys. `bytes_per_second` of 0 stops the cleaner, as Kafka's,
+    which waits for ever; a negative one is no bound."""
 
     is_enabled: bool
     backoff_ms: int
     map_bytes: int
     map_load: float
     bytes_per_second: float
+
+    @property
+    def may_clean(self) -> bool:
+        return self.is_enabled and self.bytes_per_second != 0
 
 
 class TopicCleaning(NamedTuple):
@@ -132,15 +137,14 @@ class Cleaning:
 
     async def tick(self) -> None:
         """Cleans all logs that are due, the dirtiest first, then rests for `log.cleaner.backoff.ms`."""
-        settings = self._policy.settings()
-        if not settings.is_enabled or self._clock.steady_ms() < self._due_ms:
+        if not self._policy.settings().may_clean or self._clock.steady_ms() < self._due_ms:
             return
         try:
-            while (found := await self._dirtiest()) is not None:
+            while (found := await self._dirtiest()) is not None and (settings := self._policy.settings()).may_clean:
                 await self._try(found, settings)
         finally:
             await self._process.end()
-        self._due_ms = self._clock.steady_ms() + settings.backoff_ms
+        self._due_ms = self._clock.steady_ms() + self._policy.settings().backoff_ms
 
     # --- which --------------------------------------------------------------------------------------------------------
     async def _dirtiest(self) -> _Dirty | None:

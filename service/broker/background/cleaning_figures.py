@@ -57,4 +57,4 @@ class CleaningFigures:
         done.passes += 1
         done.read += counted.bytes_read
         done.written += counted.bytes_written
-        self.last = LastCleaning(ms, counted, counted.keys * SLOT_BYTES / map_bytes)
+        self.last = LastCleaning(ms, counted, counted.keys * SLOT_BYTES / max(1, map_bytes))

@@ -8,6 +8,7 @@ import pytest
 
 from grpc_api.contract.topics import ConfigAlteration, ConfigSource, Resource, ResourceKind
 from service.configs.loggers import Loggers
+from service.configs.resolve import Resolver, check_static
 from service.metadata.image import MetadataImage
 from storage_tiers.errors import (
     InvalidConfig,
@@ -304,3 +305,55 @@ def test_a_compacted_topic_may_be_tiered() -> None:
 def test_all_configs_that_are_null_are_named() -> None:
     with pytest.raises(InvalidConfig, match=r"^Null value not supported for topic configs: a,retention.ms$"):
         NODE.check_new_topic(EMPTY, {"retention.ms": None, "a": None, "segment.ms": "1"})
+
+
+CLEANER_BUFFER, CLEANER_THREADS = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
+NO_THREAD = "Log cleaner threads should be at least 1"
+NO_ROOM = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+
+
+@pytest.mark.parametrize("resource", [BROKER, EVERY_BROKER])
+@pytest.mark.parametrize(
+    ("values", "refusal"),
+    [
+        ({CLEANER_THREADS: "0"}, NO_THREAD),
+        ({CLEANER_THREADS: "-1"}, "Invalid value -1 for configuration log.cleaner.threads: Value must be at least 0"),
+        ({CLEANER_BUFFER: "0"}, NO_ROOM),
+        ({CLEANER_BUFFER: "-1"}, NO_ROOM),
+        ({CLEANER_BUFFER: "1048576"}, NO_ROOM),
+        ({CLEANER_BUFFER: "1048577"}, None),
+        ({CLEANER_THREADS: "2", CLEANER_BUFFER: "2097153"}, NO_ROOM),
+        ({CLEANER_THREADS: "2", CLEANER_BUFFER: "2097154"}, None),
+        ({CLEANER_THREADS: "128"}, NO_ROOM),
+    ],
+)
+def test_the_cleaner_has_a_thread_with_more_than_1_mib(
+    resource: Resource, values: Mapping[str, str], refusal: str | None
+) -> None:
+    """Kafka 4.2.1's answers; to no thread it says "/ by zero"."""
+    changes = [ConfigAlteration(name, SET, text) for name, text in values.items()]
+    if refusal is None:
+        assert len(NODE.alter(EMPTY, resource, changes)) == len(values)
+        check_static(values)
+        return
+    with pytest.raises(InvalidRequest) as error:
+        NODE.alter(EMPTY, resource, changes)
+    assert str(error.value) == refusal
+    with pytest.raises(InvalidConfig) as error_at_start:
+        check_static(values)
+    assert str(error_at_start.value) == refusal
+
+
+def test_the_cleaners_buffer_is_compared_with_the_threads_of_every_source() -> None:
+    node = Resolver(check_static({CLEANER_BUFFER: "4194304"}), node_id=1, has_store=False)
+    four = [ConfigAlteration(CLEANER_THREADS, SET, "4")]
+    with pytest.raises(InvalidRequest, match="1MB per cleaner thread"):
+        node.alter(EMPTY, EVERY_BROKER, four)
+    image = altered(EMPTY, BROKER, (CLEANER_BUFFER, SET, "8388608"))
+    image = image.apply_batch(node.alter(image, EVERY_BROKER, four))
+    with pytest.raises(InvalidRequest, match="1MB per cleaner thread"):
+        node.alter(image, BROKER, [ConfigAlteration(CLEANER_BUFFER, DELETE, None)])
+    with pytest.raises(InvalidRequest, match="1MB per cleaner thread"):
+        node.alter(image, BROKER, [], replace=True)
+    assert node.alter(image, BROKER, [ConfigAlteration("log.cleaner.backoff.ms", SET, "1")])
+    assert node.alter(image, EVERY_BROKER, [ConfigAlteration(CLEANER_BUFFER, SET, "2097152")]), "the broker's own holds"

@@ -69,6 +69,11 @@ def test_a_list_has_no_empty_items(text: str) -> None:
         parse("cleanup.policy", ConfigKind.LIST, text)
 
 
+@pytest.mark.parametrize(("text", "shown"), [("1e400", "Infinity"), ("-1e400", "-Infinity")])
+def test_doubles_beyond_the_largest_are_printed_as_java_does(text: str, shown: str) -> None:
+    assert format_value(parse("k", ConfigKind.DOUBLE, text)) == shown
+
+
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
 def test_printed_doubles_are_read_back_exactly(value: float) -> None:
     shown = format_value(value)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_tiers.compaction.offset_map import SLOT_BYTES
 from storage_tiers.compaction.process import Pulse, Throttle
-from storage_tiers.compaction.rewriter import MOST_SOURCES
+from storage_tiers.compaction.rewriter import MOST_MAP_BYTES, MOST_SOURCES, offset_map
 from storage_tiers.errors import CorruptRecord, StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
@@ -18,6 +19,7 @@ from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.codecs import Codec
 from tests.storage_tiers.compaction.support import (
+    KEY,
     LATER_MS,
     batch,
     batch_headers,
@@ -434,3 +436,21 @@ def test_a_throttled_cleaner_says_that_it_works() -> None:
     assert clock.steady_ms() - began == 12_000
     pulse.beat()
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf")])
+def test_a_cleaner_without_a_bound_does_not_wait(rate: float) -> None:
+    waited = list[float]()
+    Throttle(rate, ManualClock(START_MS), waited.append).spend(1 << 40)
+    assert waited == []
+
+
+@pytest.mark.parametrize("load_factor", [-1.0, 0.0, 1e-300, 0.5, 1.0, 2.0, float("inf")])
+@pytest.mark.parametrize("buffer_bytes", [-1, 0, 1, 1 << 20, (1 << 63) - 1])
+@pytest.mark.parametrize("records", [1, 1 << 40])
+def test_a_map_has_room_for_a_key_and_is_no_larger_than_kafkas(
+    load_factor: float, buffer_bytes: int, records: int
+) -> None:
+    made = offset_map(records, buffer_bytes, load_factor, KEY)
+    assert made.limit >= 1
+    assert made.slots * SLOT_BYTES <= MOST_MAP_BYTES

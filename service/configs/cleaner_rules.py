@@ -1,0 +1,28 @@
+"""The rules between the log cleaner's broker configs. Pure.
+
+`log.cleaner.threads` has no other effect here; a value that Kafka refuses is refused, so that a config works on both.
+Source: `KafkaConfig.validateValues` and `LogCleaner.validateReconfiguration` of Kafka 4.2, asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from service.configs.types import Value
+from storage_tiers.errors import InvalidConfig
+
+BUFFER, THREADS = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
+#: The keys that `check_cleaner` compares.
+CLEANER_KEYS = frozenset((BUFFER, THREADS))
+#: A thread's share of the buffer is larger than this.
+BUFFER_BYTES_BOUND = 1 << 20
+
+
+def check_cleaner(value: Callable[[str], Value | None]) -> None:
+    """`value` gives each of CLEANER_KEYS as it would be. InvalidConfig, in Kafka's words."""
+    threads, buffer_bytes = cast(int, value(THREADS)), cast(int, value(BUFFER))
+    if threads < 1:
+        raise InvalidConfig("Log cleaner threads should be at least 1")
+    if buffer_bytes // threads <= BUFFER_BYTES_BOUND:
+        raise InvalidConfig(f"{BUFFER} must be at least 1MB per cleaner thread.")

@@ -1,0 +1,74 @@
+"""The log cleaner's broker configs, altered to their edges on a running node with a log that is due."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.errors import InvalidRequest
+from tests.service.broker.support import running, until
+from tests.service.broker.test_cleaning import EAGER, LOCAL, cleaned_to, cleaning, closed, put, store
+from tests.service.broker.test_configs_act import alter
+
+BUFFER, RATE = "log_cleaner_dedupe_buffer_size", "log_cleaner_io_max_bytes_per_second"
+LOAD = "log_cleaner_io_buffer_load_factor"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {BUFFER: "1048577"},
+        {BUFFER: str((1 << 63) - 1)},
+        {BUFFER: "1048577", LOAD: "0"},
+        {BUFFER: "1048577", LOAD: "-1"},
+        {BUFFER: "1048577", LOAD: "1e-300"},
+        {LOAD: "1"},
+        {LOAD: "1e400"},
+        {RATE: "-1"},
+        {RATE: "1e400"},
+        {"log_cleaner_backoff_ms": "0"},
+        {"log_cleaner_threads": "127"},
+    ],
+    ids=lambda values: " ".join(f"{name}={value}" for name, value in values.items()),
+)
+async def test_a_log_is_cleaned_at_the_edge_of_what_kafka_takes(tmp_path: Path, values: dict[str, str]) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await alter(node, None, **values)
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"), ("b", "1"))
+        await closed(node)
+        await until(lambda: cleaning(node).figures.done["local"].passes == 1)
+        assert [each.offset for each in await node.read_all("t")] == [1, 2]
+        assert not cleaning(node).uncleanable
+
+
+async def test_a_rate_of_0_stops_the_cleaner_until_it_is_raised(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await alter(node, None, **{RATE: "0"})
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"))
+        await closed(node)
+        looked_ms = cleaning(node).figures.looked_ms
+        await cleaning(node).tick()
+        assert (cleaned_to(node), cleaning(node).figures.looked_ms) == (0, looked_ms)
+        await alter(node, None, **{RATE: "1e9"})
+        await until(lambda: cleaned_to(node) == 2)
+
+
+@pytest.mark.parametrize("values", [{BUFFER: "0"}, {BUFFER: "1048576"}, {"log_cleaner_threads": "0"}])
+async def test_what_kafka_refuses_is_refused(tmp_path: Path, values: dict[str, str]) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        with pytest.raises(InvalidRequest, match="cleaner thread"):
+            await alter(node, None, **values)
+
+
+async def test_a_buffer_of_0_that_an_earlier_version_stored_ends_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        policy, settings = cleaning(node)._policy, cleaning(node)._policy.settings
+        cleaning(node)._policy = policy._replace(settings=lambda: settings()._replace(map_bytes=0))
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"))
+        await closed(node)
+        await until(lambda: cleaning(node).figures.done["local"].passes == 1)
+        assert [each.offset for each in await node.read_all("t")] == [1]
