@@ -1,7 +1,9 @@
 """Starts the requests of connections and makes their delayed answers. It never touches a socket.
 
-A handler answers at once, or returns a future (`DelayedReply`) or a coroutine; only a coroutine gets a task. The server owns
-sockets and memory: `take` raises what ends a connection, and delayed answers are reported to it through `Owner`.
+A handler answers at once, or returns a future (`DelayedReply`) or a coroutine; only a coroutine gets a task. Most futures end
+with the turn that began them, because a coordinator writes then what it has decided: only what still waits at the end of its
+turn gets a callback, which costs two calls of the loop. The server owns sockets and memory: `take` raises what ends a
+connection, and delayed answers are reported to it through `Owner`.
 
 Invariant: `working_bytes` of a session covers the request that it works on or waits for, until its answer is made.
 """
@@ -13,7 +15,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway import server_events
@@ -59,8 +61,18 @@ class Owner(Protocol):
         """A delayed answer is made; takes over the files among its pieces."""
 
 
+class BegunReply(NamedTuple):
+    """A delayed reply of the current turn. `since`: when its request could start, and when its handler returned."""
+
+    session: GatewaySession
+    pending: PendingReply
+    delayed: DelayedReply
+    api_key: int
+    since: tuple[float, float]
+
+
 class Dispatcher:
-    """`turn_began` is set by the server when a turn begins, in seconds of SECONDS; requests count from then."""
+    """`turn_began` is in seconds of SECONDS; requests count from then."""
 
     def __init__(
         self, core: NodeCore, options: Options, apis: tuple[Api, ...], owner: Owner, counters: GatewayCounters
@@ -78,6 +90,9 @@ class Dispatcher:
         self._owner = owner
         self._counters = counters
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._turns = core.turns
+        #: Delayed replies of this turn.
+        self._begun: list[BegunReply] = []
         self._stopping = False
         self.turn_began = SECONDS()
 
@@ -98,6 +113,29 @@ class Dispatcher:
             for api_key, future in list(session.futures.values()):
                 if api_key != PRODUCE:
                     future.cancel()
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+    def begin_turn(self) -> float:
+        """Its time in seconds of SECONDS."""
+        self._turns.begin()
+        self.turn_began = began = SECONDS()
+        return began
+
+    def end_turn(self) -> None:
+        """Makes the answers that are ready now; the others are made when their futures end."""
+        begun, self._begun = self._begun, []
+        try:
+            self._turns.end()
+        finally:
+            self._watch(begun)
+
+    def _watch(self, begun: Sequence[BegunReply]) -> None:
+        for reply in begun:
+            future = reply.delayed.future
+            if future.done():
+                self._answered(reply, future)
+            else:
+                future.add_done_callback(functools.partial(self._answered, reply))
 
     # --- starting requests --------------------------------------------------------------------------------------------
     def take(self, session: GatewaySession, until: float) -> bool:
@@ -152,8 +190,7 @@ class Dispatcher:
             session.futures[pending] = (api_key, reply.future)
             if api_key in GIVEN_UP and connection.request_size > UNCOUNTED_BYTES:
                 session.working_bytes = connection.request_size * (DELAYED_FETCH_FACTOR if api_key == FETCH else 1)
-            since = self.turn_began, SECONDS()
-            reply.future.add_done_callback(functools.partial(self._answered, session, pending, reply, api_key, since))
+            self._begun.append(BegunReply(session, pending, reply, api_key, (self.turn_began, SECONDS())))
         elif asyncio.iscoroutine(reply):
             pending = connection.delay(ALONE)
             session.working_bytes = connection.request_size * (DELAYED_FETCH_FACTOR if api_key == FETCH else 1)
@@ -167,16 +204,9 @@ class Dispatcher:
             connection.answered(self.apis[api_key][3], SECONDS() - self.turn_began, SECONDS())
             connection.answer(reply)
 
-    def _answered(
-        self,
-        session: GatewaySession,
-        pending: PendingReply,
-        delayed: DelayedReply,
-        api_key: int,
-        since: tuple[float, float],
-        future: asyncio.Future[Any],
-    ) -> None:
+    def _answered(self, reply: BegunReply, future: asyncio.Future[Any]) -> None:
         """The future of a delayed reply has ended."""
+        session, pending, delayed, api_key, since = reply
         session.futures.pop(pending, None)
         self._count_delayed(session, api_key, since)
         pieces: Made = ()

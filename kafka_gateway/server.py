@@ -78,7 +78,7 @@ class GatewayServer:
         self._dirty: list[GatewaySession] = []
         #: Connections with received requests that could not start before. All share one slice of a turn.
         self._resuming: deque[GatewaySession] = deque()
-        self._flush_scheduled = self._resume_scheduled = False
+        self._flush_scheduled = self._resume_scheduled = self._is_ending_turn = False
         self._memory = RequestMemoryPool(self._sessions, settings.request_memory_bytes)
         self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -159,7 +159,7 @@ class GatewayServer:
     # --- one turn -----------------------------------------------------------------------------------------------------
     def _turn(self, sockets: ReadySockets) -> None:
         self._now = self._loop.time()
-        began = self._dispatcher.turn_began = SECONDS()
+        began = self._dispatcher.begin_turn()
         sockets.poll(self._sessions)
         ready, leaving = sockets.ready, sockets.leaving
         now, until = began, began + SLICE_S * sockets.share
@@ -188,7 +188,7 @@ class GatewayServer:
     def _turn_of(self, session: GatewaySession) -> None:
         """A turn of one connection that the event loop watches itself."""
         self._now = self._loop.time()
-        began = self._dispatcher.turn_began = SECONDS()
+        began = self._dispatcher.begin_turn()
         self._readable(session, _IN, began + SLICE_S / WATCHED_BY_LOOP)
         # `began` in place of a second reading of the clock: its answers are written as soon as they are made.
         self.counters.busy_s += self._flush(began) - began
@@ -291,7 +291,8 @@ class GatewayServer:
         self._hold(session)
         self._resume(session)
         self._dirty.append(session)
-        self._flush_soon()
+        if not self._is_ending_turn:
+            self._flush_soon()
 
     def _resume(self, session: GatewaySession) -> None:
         """Takes requests that arrived while none could start, and then receives again."""
@@ -315,7 +316,7 @@ class GatewayServer:
     def _take_resuming(self) -> None:
         """Takes requests that the last turns had no time left for."""
         self._resume_scheduled = False
-        now = began = self._dispatcher.turn_began = SECONDS()
+        now = began = self._dispatcher.begin_turn()
         resuming = self._resuming
         count = len(resuming)
         share = _share(count)
@@ -351,6 +352,11 @@ class GatewayServer:
 
     def _flush(self, now: float) -> float:
         """Writes the answers of the turn, each connection once. Returns the time at its end."""
+        self._is_ending_turn = True
+        try:
+            self._dispatcher.end_turn()
+        finally:
+            self._is_ending_turn = False
         if not self._dirty:
             return SECONDS()
         dirty, self._dirty = self._dirty, []

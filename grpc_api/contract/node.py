@@ -63,8 +63,21 @@ class NodeQueries(Protocol):
         """The names of the subscriptions to clients' metrics (KIP-714); DescribeConfigs gives their settings."""
 
 
+class CallerTurns(Protocol):
+    """The turns of a caller on the event loop. What it asks for between `begin` and `end` is written together at the end, and
+    what depends on nothing else is answered then."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None:
+        """May be called without `begin`."""
+
+
 class NodeCore(Core, Protocol):
     """The core in this process, as the Kafka gateway uses it."""
+
+    @property
+    def turns(self) -> CallerTurns: ...
 
     @property
     def node(self) -> NodeQueries: ...

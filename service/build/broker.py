@@ -181,4 +181,5 @@ def _core(
         coordinators.groups,
         coordinators.transactions,
         FeatureService(metadata, configs.controller),
+        coordinators.writes,
     )

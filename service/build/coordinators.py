@@ -27,6 +27,7 @@ from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
+from service.coordination.turn_writes import TurnWrites
 from service.metadata import features
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from service.metadata.log import MetadataLog
@@ -67,6 +68,7 @@ class NodeCoordinators:
     recovered_offsets: RecoveredOffsets
     offsets_topic: InternalTopic
     transactions_topic: InternalTopic
+    writes: TurnWrites
 
     async def close(self) -> None:
         await self.offsets_topic.close()
@@ -89,8 +91,14 @@ def build_coordinators(
     def new_shard() -> GroupShard:
         return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs), memory, group_counts)
 
+    writes = TurnWrites()
     groups = CoordinatorRuntime(
-        CONSUMER_OFFSETS, new_shard, clock=host.clock, lane=lane, backoff=partial(Backoff, LOADING, host.rng)
+        CONSUMER_OFFSETS,
+        new_shard,
+        clock=host.clock,
+        lane=lane,
+        backoff=partial(Backoff, LOADING, host.rng),
+        writes=writes,
     )
 
     backoff = partial(Backoff, MARKING, host.rng)
@@ -109,6 +117,7 @@ def build_coordinators(
         clock=host.clock,
         lane=lane,
         backoff=partial(Backoff, LOADING, host.rng),
+        writes=writes,
         after=markers.decided,
     )
     coordinated = coordinated_topics(broker)
@@ -129,6 +138,7 @@ def build_coordinators(
         RecoveredOffsets(groups, partitions, lane),
         offsets,
         decisions,
+        writes,
     )
 
 

@@ -29,6 +29,7 @@ from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import CoordinatorLog, Shard
 from service.coordination.record_batches import encode_batch, in_batches
 from service.coordination.shard_state import ShardEvent, ShardState, state_after
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
@@ -67,6 +68,7 @@ class ShardHost(Generic[State]):
         clock: Clock,
         lane: Lane,
         backoff: Callable[[], Backoff],
+        writes: TurnWrites,
         after: Callable[[ShardHost[State]], None] | None = None,
     ) -> None:
         """`after` is called whenever the shard is loaded or some of its records are committed; it may not ask at once."""
@@ -79,6 +81,7 @@ class ShardHost(Generic[State]):
         self._clock = clock
         self._lane = lane
         self._backoff = backoff
+        self._writes = writes
         self._after = after
         self._loop = asyncio.get_running_loop()
         self._release = Release(self._loop)
@@ -102,7 +105,7 @@ class ShardHost(Generic[State]):
         self._appending: deque[tuple[int, asyncio.Future[None]]] = deque()
         #: Answers that wait for records to be committed: the shard's `written` when each was decided.
         self._answers: deque[tuple[int, object, object]] = deque()
-        #: Requests without an answer.
+        #: Requests whose answer is not decided yet.
         self._waiting: set[asyncio.Future[Any]] = set()
         #: The next tick, and the deadline that it was planned for.
         self._timer: asyncio.TimerHandle | None = None
@@ -122,8 +125,11 @@ class ShardHost(Generic[State]):
             self._check()
             self._log.check_transaction(*producer)
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._take(self._decided(lambda: self._shard.handle(event, caller, waiter, self._clock.steady_ms())))
-        if not waiter.done():  # a heartbeat is answered by now, and its callback would cost a call of the loop
+        outcome = self._decided(lambda: self._shard.handle(event, caller, waiter, self._clock.steady_ms()))
+        self._take(outcome)
+        if len(outcome.answers) != 1 or outcome.answers[0].waiter is not waiter:
+            # It waits for others. One that waits for its record alone is in `_answers`: a callback would cost a call of the
+            # loop with each commit.
             self._waiting.add(waiter)
             waiter.add_done_callback(self._waiting.discard)
         if producer is not None:
@@ -172,10 +178,13 @@ class ShardHost(Generic[State]):
         except LogError:
             raise
         except Exception as defect:  # noqa: BLE001 - a defect of the shard
-            events.error(log, "coordinator.defect", partition=self.partition, defect=defect)
-            error = CoordinatorNotAvailable(f"{self.partition}: the coordinator failed, and is loaded again; retry")
-            self._fail(error)
-            raise error from None
+            raise self._broken(defect) from None
+
+    def _broken(self, defect: Exception) -> CoordinatorNotAvailable:
+        events.error(log, "coordinator.defect", partition=self.partition, defect=defect)
+        error = CoordinatorNotAvailable(f"{self.partition}: the coordinator failed, and is loaded again; retry")
+        self._fail(error)
+        return error
 
     def _check(self) -> None:
         if self.state is not ShardState.ACTIVE:
@@ -189,7 +198,7 @@ class ShardHost(Generic[State]):
             self._records += outcome.records
             if not self._is_planned:
                 self._is_planned = True
-                self._loop.call_soon(self._flush)
+                self._writes.add(self._flush)
         if self._records or self._appending:
             self._answers.extend((self._shard.written, *each) for each in outcome.answers)
         else:
@@ -199,7 +208,10 @@ class ShardHost(Generic[State]):
     def _flush(self) -> None:
         self._is_planned = False
         if self.state is ShardState.ACTIVE:
-            self._write()
+            try:
+                self._write()
+            except Exception as defect:  # noqa: BLE001 - a defect of the shard's records
+                self._broken(defect)
 
     def _write(self, producer: ProducerIdAndEpoch | None = None) -> None:
         records, self._records = self._records, []
@@ -324,8 +336,10 @@ class ShardHost(Generic[State]):
             self._timer = None
         self._records.clear()
         self._appending.clear()
+        waiting = [*(waiter for _, waiter, _ in self._answers), *self._waiting]
         self._answers.clear()
-        for waiter in tuple(self._waiting):
+        for waiter in waiting:
+            assert isinstance(waiter, asyncio.Future)
             if not waiter.done():
                 waiter.set_exception(error)
 
@@ -348,6 +362,7 @@ class CoordinatorRuntime(Generic[State]):
         clock: Clock,
         lane: Lane,
         backoff: Callable[[], Backoff],
+        writes: TurnWrites,
         after: Callable[[ShardHost[State]], None] | None = None,
     ) -> None:
         self._topic = topic
@@ -356,6 +371,7 @@ class CoordinatorRuntime(Generic[State]):
         self._clock = clock
         self._lane = lane
         self._backoff = backoff
+        self._writes = writes
         self._hosts: dict[int, ShardHost[State]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -373,6 +389,7 @@ class CoordinatorRuntime(Generic[State]):
             clock=self._clock,
             lane=self._lane,
             backoff=self._backoff,
+            writes=self._writes,
             after=self._after,
         )
 
@@ -426,6 +443,8 @@ def _loading(partition: TopicPartition) -> CoordinatorLoading:
 
 def _as_coordinator_error(partition: TopicPartition, error: LogError) -> LogError:
     """What clients are told when a record was not written, as Kafka maps it."""
+    if isinstance(error, CoordinatorNotAvailable):
+        return error
     if isinstance(error, NotEnoughReplicas | RequestTimedOut):
         return CoordinatorNotAvailable(f"{partition}: {error}; retry")
     return NotCoordinator(f"{partition}: {error}; find the coordinator again")

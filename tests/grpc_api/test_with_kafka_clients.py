@@ -24,6 +24,7 @@ from grpc_api.sdk.values import Compression, Message, ProducerOptions, ReaderOpt
 from kafka_gateway.options import Options
 from kafka_gateway.server import serve
 from kafka_gateway.settings import GatewaySettings
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.clock import SystemClock, SystemRng
 from tests.kafka_gateway.memory_features import MemoryFeatures
 from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
@@ -108,9 +109,9 @@ class Elsewhere:
         self.configs: Configs = core.configs
         self.cold: Cold = core.cold
         self.node: NodeQueries = self
-        topics = MemoryTopics({}, {})
-        self.groups: Groups = memory_groups(topics)
-        self.transactions: Transactions = memory_transactions(topics)
+        topics, self.turns = MemoryTopics({}, {}), TurnWrites()
+        self.groups: Groups = memory_groups(topics, self.turns)
+        self.transactions: Transactions = memory_transactions(topics, self.turns)
         self.features: Features = MemoryFeatures()
 
     def quorum(self) -> QuorumDescription:

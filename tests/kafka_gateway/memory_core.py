@@ -48,6 +48,7 @@ from grpc_api.contract.topics import (
 from grpc_api.contract.transactions import ProducerTransaction
 from service.broker.api.group_service import GroupService
 from service.broker.api.transaction_service import TransactionService
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.errors import (
     CorruptRecord,
     InvalidConfig,
@@ -142,6 +143,7 @@ class MemoryCore:
         self._groups: GroupService | None = None
         self._transactions: TransactionService | None = None
         self._features = MemoryFeatures()
+        self.turns = TurnWrites()
         self._listeners: list[Callable[[], None]] = []
         self.fail_appends_with: Exception | None = None
         self.hold_appends = False
@@ -170,13 +172,13 @@ class MemoryCore:
     @property
     def groups(self) -> GroupService:
         if self._groups is None:
-            self._groups = memory_groups(MemoryTopics(self.partitions, self.ids))
+            self._groups = memory_groups(MemoryTopics(self.partitions, self.ids), self.turns)
         return self._groups
 
     @property
     def transactions(self) -> TransactionService:
         if self._transactions is None:
-            self._transactions = memory_transactions(MemoryTopics(self.partitions, self.ids))
+            self._transactions = memory_transactions(MemoryTopics(self.partitions, self.ids), self.turns)
         return self._transactions
 
     @property

@@ -11,6 +11,7 @@ from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, partition_of
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError
@@ -79,7 +80,7 @@ class MemoryTopics:
         return self._ids.get(topic)
 
 
-def memory_groups(topics: Partitioned) -> GroupService:
+def memory_groups(topics: Partitioned, writes: TurnWrites) -> GroupService:
     """On the running loop."""
 
     def shard() -> GroupShard:
@@ -91,6 +92,7 @@ def memory_groups(topics: Partitioned) -> GroupService:
         clock=SystemClock(),
         lane=Lane(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+        writes=writes,
     )
     for number in range(PARTITIONS):
         runtime.gained(number, MemoryCoordinatorLog())

@@ -10,6 +10,7 @@ from service.broker.api.group_service import Partitioned
 from service.broker.api.transaction_service import TransactionService
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError, UnknownTopicOrPartition
@@ -41,7 +42,7 @@ def _complete(host: ShardHost[TransactionShard]) -> None:
         host.change(lambda shard, now_ms, done=markers: shard.completed(done, now_ms))  # type: ignore[misc]
 
 
-def memory_transactions(topics: Partitioned) -> TransactionService:
+def memory_transactions(topics: Partitioned, writes: TurnWrites) -> TransactionService:
     """On the running loop."""
     runtime = CoordinatorRuntime(
         TOPIC,
@@ -49,6 +50,7 @@ def memory_transactions(topics: Partitioned) -> TransactionService:
         clock=SystemClock(),
         lane=Lane(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+        writes=writes,
         after=_decided,
     )
     for number in range(PARTITIONS):

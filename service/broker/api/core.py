@@ -12,6 +12,7 @@ from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.topic_service import TopicService
 from service.broker.api.transaction_service import TransactionService
+from service.coordination.turn_writes import TurnWrites
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,4 @@ class BrokerCore:
     groups: GroupService
     transactions: TransactionService
     features: FeatureService
+    turns: TurnWrites

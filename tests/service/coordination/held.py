@@ -33,6 +33,7 @@ from service.coordination.runtime import (
     ShardHost,
 )
 from service.coordination.shard_state import ShardState
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.turns import Lane
@@ -94,7 +95,12 @@ async def coordinated(
             )
 
         runtime = CoordinatorRuntime(
-            TOPIC, shard, clock=clock, lane=Lane(), backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng())
+            TOPIC,
+            shard,
+            clock=clock,
+            lane=Lane(),
+            backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+            writes=TurnWrites(),
         )
         held = Held(node, runtime)
         if configs == HELD:

@@ -35,6 +35,7 @@ from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import TransactionEvent
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import GroupIdNotFound, NotCoordinator, StorageError, TransactionalIdNotFound
@@ -171,6 +172,7 @@ class HeldTransactions:
             clock=SystemClock(),
             lane=Lane(),
             backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+            writes=TurnWrites(),
         )
 
     def ask(self, event: TransactionEvent) -> asyncio.Future[Any]:

@@ -33,6 +33,7 @@ from service.coordination.runtime import (
     partition_of,
 )
 from service.coordination.shard_state import ShardState
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
@@ -156,6 +157,7 @@ async def test_a_partition_that_cannot_be_read_says_so_and_is_tried_again(tmp_pa
         clock=SystemClock(),
         lane=Lane(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+        writes=TurnWrites(),
     )
     await until(lambda: host.state is ShardState.UNREADABLE)
     with pytest.raises(NotCoordinator, match="damaged"):
@@ -253,6 +255,7 @@ async def test_after_a_pause_of_the_process_what_lies_in_the_sockets_comes_befor
         clock=clock,
         lane=Lane(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+        writes=TurnWrites(),
     )
     await until(lambda: host.state is ShardState.ACTIVE)
     joined = await host.ask(join_request(needs_member_id=False, session=300), CALLER)

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 
+from service.coordination import runtime
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import Outcome
 from service.coordination.runtime import ShardHost
@@ -57,6 +58,21 @@ async def test_a_shard_that_fails_is_loaded_again(
     assert fetched(host) == [(5, False)]
     await commit(host, 7)
     assert fetched(host) == [(7, False)]
+    await end(host)
+
+
+async def test_records_that_cannot_be_encoded_end_their_requests_and_the_shard_is_loaded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = await active(MemoryLog())
+    await commit(host, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "encode_batch", fails)
+        refused = commit(host, 6)
+        with pytest.raises(CoordinatorNotAvailable):
+            await refused
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert fetched(host) == [(5, False)]
     await end(host)
 
 

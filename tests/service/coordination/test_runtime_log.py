@@ -33,6 +33,7 @@ from service.coordination.runtime import (
     ShardHost,
 )
 from service.coordination.shard_state import ShardState
+from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
@@ -134,7 +135,7 @@ def retries() -> Backoff:
 
 def hosted(log: MemoryLog, lane: Lane | None = None, new: Callable[[], GroupShard] = shard) -> ShardHost[GroupShard]:
     at = TopicPartition("offsets", 0)
-    return ShardHost(at, log, new, clock=SystemClock(), lane=lane or Lane(), backoff=retries)
+    return ShardHost(at, log, new, clock=SystemClock(), lane=lane or Lane(), backoff=retries, writes=TurnWrites())
 
 
 async def active(
@@ -364,7 +365,9 @@ async def test_loading_rests_whenever_its_turn_is_over() -> None:
 # --- the loss of leadership -------------------------------------------------------------------------------------------
 async def test_requests_of_a_partition_that_is_gained_anew_end() -> None:
     log = MemoryLog()
-    coordinators = CoordinatorRuntime("offsets", shard, clock=SystemClock(), lane=Lane(), backoff=retries)
+    coordinators = CoordinatorRuntime(
+        "offsets", shard, clock=SystemClock(), lane=Lane(), backoff=retries, writes=TurnWrites()
+    )
     coordinators.gained(0, log)
     await until(lambda: coordinators.host(0).state is ShardState.ACTIVE)
     before = coordinators.host(0)

@@ -1,0 +1,67 @@
+"""When what a shard decided is written: at the end of its caller's turn, or else in the next turn of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from service.coordination.turn_writes import TurnWrites
+
+
+async def test_what_a_turn_adds_is_written_once_at_its_end_in_order() -> None:
+    writes, written = TurnWrites(), list[str]()
+    writes.begin()
+    writes.add(lambda: written.append("first"))
+    writes.add(lambda: written.append("second"))
+    assert written == []
+    writes.end()
+    assert written == ["first", "second"]
+    writes.end()
+    await asyncio.sleep(0)
+    assert written == ["first", "second"]
+
+
+async def test_what_is_added_outside_a_turn_is_written_in_the_next_turn_of_the_loop() -> None:
+    writes, written = TurnWrites(), list[str]()
+    writes.add(lambda: written.append("first"))
+    assert written == []
+    await asyncio.sleep(0)
+    assert written == ["first"]
+
+
+async def test_a_turn_takes_along_what_was_added_before_it() -> None:
+    writes, written = TurnWrites(), list[str]()
+    writes.add(lambda: written.append("before"))
+    writes.begin()
+    writes.add(lambda: written.append("inside"))
+    writes.end()
+    assert written == ["before", "inside"]
+    await asyncio.sleep(0)
+    assert written == ["before", "inside"]
+
+
+async def test_a_write_that_fails_by_a_defect_holds_up_no_other() -> None:
+    writes, written = TurnWrites(), list[str]()
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    writes.begin()
+    writes.add(fails)
+    writes.add(lambda: written.append("second"))
+    writes.add(lambda: written.append("third"))
+    with pytest.raises(ZeroDivisionError):
+        writes.end()
+    await asyncio.sleep(0)
+    assert written == ["second", "third"]
+
+
+async def test_what_a_write_adds_is_written_in_the_next_turn_of_the_loop() -> None:
+    writes, written = TurnWrites(), list[str]()
+    writes.begin()
+    writes.add(lambda: writes.add(lambda: written.append("added")))
+    writes.end()
+    assert written == []
+    await asyncio.sleep(0)
+    assert written == ["added"]
