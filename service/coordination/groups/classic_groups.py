@@ -373,7 +373,8 @@ class ClassicGroups:
     def _session_ended(self, group: ClassicGroup, member_id: str, now_ms: int, outcome: Outcome) -> None:
         if member_id in group.pending_joins:
             self.rebalancing.drop(group, member_id, outcome)
-            self.rebalancing.go_on(group, now_ms, outcome)
+            if group.state is GroupState.PREPARING_REBALANCE:
+                self.rebalancing.expired(group, f"{member_id} never joined", now_ms, outcome)
             return
         member = group.members.get(member_id)
         if member is None:
@@ -384,7 +385,7 @@ class ClassicGroups:
             "group.member_expired", group=group.group_id, member=member_id, timeout_ms=member.session_timeout_ms
         )
         self.rebalancing.drop(group, member_id, outcome)
-        self.rebalancing.members_changed(group, f"member {member_id} sent no heartbeat", now_ms, outcome)
+        self.rebalancing.expired(group, f"member {member_id} sent no heartbeat", now_ms, outcome)
 
     # --- loading and removal ------------------------------------------------------------------------------------------
     def put(self, group: ClassicGroup) -> None:

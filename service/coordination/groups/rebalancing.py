@@ -119,8 +119,19 @@ class Rebalancing:
 
     def go_on(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """Ends a rebalance that waits for nobody any more. A first one waits for its delay even then."""
-        is_first = group.previous_state is GroupState.EMPTY
-        if group.state is GroupState.PREPARING_REBALANCE and not is_first and group.has_all_joined:
+        if group.previous_state is not GroupState.EMPTY:
+            self._end_if_all_joined(group, now_ms, outcome)
+
+    def expired(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
+        """After the session of a member ended, or the time of an id that awaits one: as `members_changed`, but as in Kafka a
+        first rebalance ends, too, if it waited for this member alone."""
+        if group.state in REBALANCES_FROM:
+            self.begin(group, reason, now_ms, outcome)
+        else:
+            self._end_if_all_joined(group, now_ms, outcome)
+
+    def _end_if_all_joined(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+        if group.state is GroupState.PREPARING_REBALANCE and group.has_all_joined:
             self.complete(group, now_ms, outcome)
 
     def _withdraw_assignment(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
@@ -222,6 +233,7 @@ class Rebalancing:
             if member.sync_waiter is not None:
                 outcome.answer(member.sync_waiter, Synced(error))
                 member.sync_waiter = None
+                self.heard(group, member, now_ms)
         self.begin(group, "its assignment could not be recorded", now_ms, outcome)
 
     def has_synced(self, group: ClassicGroup, member_id: str) -> None:

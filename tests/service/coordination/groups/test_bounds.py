@@ -12,6 +12,7 @@ from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, Membe
 from service.coordination.answers import ANSWERS_A_TURN, Release
 from service.coordination.group_records import encode_group
 from service.coordination.groups import rebalancing
+from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.member_memory import MemberMemory
@@ -147,8 +148,11 @@ def test_sessions_that_end_together_end_in_shares() -> None:
     one, count = shard(), 3 * TIMERS_A_TICK
     for _ in range(count):
         join(one, "g")
-    members = one._groups.groups["g"].members
-    due = 10 * 60_000
+    group, now = one._groups.groups["g"], 0
+    while group.state is GroupState.PREPARING_REBALANCE:
+        now = one.next_deadline_ms() or 0
+        one.tick(now)
+    members, due = group.members, now + 30_000
     one.tick(due)  # the group's own timer may be among the first share
     assert count - TIMERS_A_TICK <= len(members) < count
     assert (one.next_deadline_ms() or due + 1) <= due

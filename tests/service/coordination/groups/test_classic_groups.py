@@ -113,6 +113,33 @@ def test_a_returning_static_leader_skips_the_assignment_if_its_version_allows() 
     assert old != answer.member_id != second.member_id
 
 
+def test_a_returning_static_follower_skips_no_assignment_in_any_version() -> None:
+    driver = Driver()
+    leader, _ = driver.stable("a", "b", instance=True)
+    driver.join("new client", instance="b", skip=True)
+    answer = driver.joined("new client")
+    assert (answer.error, answer.generation, answer.skip_assignment) == (None, 1, False)
+    assert (answer.leader, answer.members) == (leader, ())
+
+
+def test_static_members_whose_assignment_was_refused_have_sessions() -> None:
+    driver = Driver(max_record_bytes=1_000)
+    for name in "ab":
+        driver.join(name, instance=name, session=10_000)
+    driver.wait(6_000)
+    leader, follower = driver.joined("a").member_id, driver.joined("b").member_id
+    driver.sync("b syncs", follower, 1, instance="b")
+    for _ in range(3):  # its session ends while the broker makes it wait
+        driver.wait(9_000)
+        assert driver.heartbeat(leader, 1, "a") is None
+    driver.sync("a syncs", leader, 1, [(leader, bytes(2_000))], instance="a")
+    assert driver.error("b syncs") is GroupMetadataTooLarge
+    driver.wait(9_999)
+    assert list(driver.group.members) == [leader, follower]
+    driver.wait(1)
+    assert not driver.group.members and driver.group.state is GroupState.EMPTY
+
+
 def test_a_static_member_that_returns_with_other_protocols_begins_a_rebalance() -> None:
     driver = Driver()
     driver.stable("a", instance=True)

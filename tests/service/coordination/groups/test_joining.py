@@ -137,6 +137,16 @@ def test_an_unused_member_id_expires_and_does_not_delay_a_rebalance() -> None:
     assert driver.error("late") is UnknownMemberId
 
 
+def test_a_first_rebalance_ends_with_the_last_id_or_session_that_it_waits_for() -> None:
+    driver = Driver(initial_rebalance_delay_ms=60_000)
+    driver.join("pending", needs_id=True, session=10_000)
+    driver.join("a", rebalance=300_000)
+    driver.wait(9_999)
+    assert "a" not in driver.answers
+    driver.wait(1)
+    assert driver.joined("a").generation == 1
+
+
 def test_a_static_member_is_never_sent_away_for_an_id() -> None:
     driver = Driver()
     driver.join("a", instance="i", needs_id=True)
