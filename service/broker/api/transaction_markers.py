@@ -25,8 +25,12 @@ from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
 from storage_tiers.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
     InvalidProducerEpoch,
     LogError,
+    NotCoordinator,
+    NotLeader,
     TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
     as_value,
@@ -165,7 +169,7 @@ class TransactionMarkers:
             try:
                 done = self._append(partition, markers, epoch).committed
             except LogError as error:
-                refused.append((partition, as_value(error)))
+                refused.append((partition, as_value(_of_partition(partition, error))))
                 continue
             if done is not None:
                 waiting.append((partition, done))
@@ -173,7 +177,7 @@ class TransactionMarkers:
             try:
                 await done
             except LogError as error:
-                refused.append((partition, as_value(error)))
+                refused.append((partition, as_value(_of_partition(partition, error))))
         return refused
 
     def _append(self, partition: TopicPartition, markers: Markers, epoch: int) -> Appended:
@@ -195,6 +199,13 @@ class TransactionMarkers:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _of_partition(partition: TopicPartition, error: LogError) -> LogError:
+    """The error as a partition's: whoever asks for markers looks for leaders, and knows no other coordinator than itself."""
+    if isinstance(error, CoordinatorLoading | CoordinatorNotAvailable | NotCoordinator):
+        return NotLeader(f"{partition}: {error}")
+    return error
 
 
 async def _in_turns(partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:

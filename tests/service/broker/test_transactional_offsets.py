@@ -11,9 +11,18 @@ import pytest
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.log import Isolation
-from grpc_api.contract.transactions import AddOffsets, AddPartitions, PartitionsAdded, ProducerTransaction
+from grpc_api.contract.transactions import AddOffsets, AddPartitions, Markers, PartitionsAdded, ProducerTransaction
 from service.broker.api.transaction_service import TransactionService
-from storage_tiers.errors import InvalidTransactionState, LogError, UnknownTopicOrPartition
+from service.coordination.shard_state import ShardState
+from storage_tiers.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    InvalidTransactionState,
+    LogError,
+    NotCoordinator,
+    NotLeader,
+    UnknownTopicOrPartition,
+)
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, once_loaded, running, until
 from tests.service.broker.transactional import CALLER, SETTINGS, Client, led
@@ -63,6 +72,19 @@ async def test_a_commit_of_unknown_topics_alone_makes_no_group(tmp_path: Path) -
         assert await committed(node, OffsetCommit("g", -1, "", None, topics)) is UnknownTopicOrPartition
         (host,) = node.node.broker.coordinators.shards.groups.hosts.values()
         assert host.look(lambda shard: shard.group_ids()) == []
+
+
+@pytest.mark.parametrize("error", [CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator])
+async def test_a_marker_whose_group_coordinator_does_not_answer_is_refused_as_by_a_broker_that_does_not_lead(
+    tmp_path: Path, error: type[LogError]
+) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        client = await with_groups(node)
+        (host,) = node.node.broker.coordinators.shards.groups.hosts.values()
+        host.state, host._why = ShardState.LOADING, error("not now")
+        refused = await client.transactions.write_markers(Markers("", client.producer, False, [OFFSETS], 0), 0)
+        assert [(partition, type(why)) for partition, why in refused] == [(OFFSETS, NotLeader)]
+        host.state = ShardState.ACTIVE
 
 
 async def test_offsets_that_were_verified_before_an_abort_are_not_written_after_it(
