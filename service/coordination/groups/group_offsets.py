@@ -46,7 +46,7 @@ from storage_tiers.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from storage_tiers.types import NO_EPOCH, TopicPartition
+from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
 
 class OffsetSettings(NamedTuple):
@@ -134,7 +134,7 @@ class GroupOffsets:
         return OffsetsCommitted(answered)
 
     def _metadata_error(self, topic: str, each: PartitionCommit) -> OffsetMetadataTooLarge | None:
-        most, given = self.settings.metadata_max_bytes, len(each.metadata or "")
+        most, given = self.settings.metadata_max_bytes, _java_length(each.metadata or "")
         if given <= most:
             return None
         return OffsetMetadataTooLarge(
@@ -145,28 +145,31 @@ class GroupOffsets:
     def fetch(self, request: OffsetFetch) -> OffsetsFetched:
         """Committed offsets only. A group that does not exist has none."""
         if request.topics is not None:
-            wanted = [(topic.topic, list(topic.partitions)) for topic in request.topics]
+            wanted = [(topic.topic, list(topic.partitions), topic.topic_id or NO_TOPIC_ID) for topic in request.topics]
         else:
             by_topic: dict[str, list[int]] = {}
             for partition in self._offsets.fetch_all(request.group):
                 by_topic.setdefault(partition.topic, []).append(partition.partition)
-            wanted = list(by_topic.items())
+            wanted = [(topic, partitions, NO_TOPIC_ID) for topic, partitions in by_topic.items()]
         return OffsetsFetched(
             None,
             [
-                FetchedTopic(topic, [self._fetched(request, TopicPartition(topic, each)) for each in partitions])
-                for topic, partitions in wanted
+                FetchedTopic(
+                    topic, [self._fetched(request, TopicPartition(topic, each), topic_id) for each in partitions]
+                )
+                for topic, partitions, topic_id in wanted
             ],
         )
 
-    def _fetched(self, request: OffsetFetch, partition: TopicPartition) -> FetchedOffset:
+    def _fetched(self, request: OffsetFetch, partition: TopicPartition, topic_id: TopicId) -> FetchedOffset:
         if request.require_stable and self._offsets.is_unstable(request.group, partition):
             error = UnstableOffsetCommit(
                 f"group {request.group}: a transaction with an offset of {partition} is not over; retry"
             )
             return FetchedOffset(partition.partition, error=error)
         value = self._offsets.fetch(request.group, partition)
-        if value is None:
+        # An offset that was committed in a topic of that name which is deleted is none of this topic.
+        if value is None or NO_TOPIC_ID != topic_id != value.topic_id != NO_TOPIC_ID:
             return FetchedOffset(partition.partition)
         return FetchedOffset(partition.partition, value.offset, value.leader_epoch, value.metadata)
 
@@ -255,6 +258,11 @@ class GroupOffsets:
             else:
                 is_left = True
         return not is_left and not self._offsets.has_open_transactions(group.group_id)
+
+
+def _java_length(text: str) -> int:
+    """As Kafka counts characters: one beyond U+FFFF is two."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _subscribed(group: ClassicGroup) -> frozenset[str] | None:

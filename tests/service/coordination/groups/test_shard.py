@@ -33,7 +33,7 @@ from storage_tiers.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import TopicId, TopicPartition
 from tests.service.coordination.groups.shard_driver import MINUTE, SUBSCRIPTION, Broker
 
 
@@ -56,6 +56,24 @@ def test_all_offsets_of_a_group_are_fetched_without_naming_them() -> None:
     assert [(topic.topic, [(each.partition, each.offset) for each in topic.partitions]) for topic in found.topics] == [
         ("t", [(0, 5), (3, 6)])
     ]
+
+
+def test_an_offset_of_a_deleted_topic_is_not_the_one_of_a_topic_that_has_its_name() -> None:
+    old, new = TopicId(bytes(15) + b"1"), TopicId(bytes(15) + b"2")
+    broker = Broker()
+    broker.ask(OffsetCommit("g", -1, "", None, [TopicCommit("t", [PartitionCommit(0, 5)], old)]))
+    broker.commit(6, partition=1)  # without an id
+
+    def fetched(topic_id: TopicId | None) -> list[int]:
+        wanted = [TopicPartitionIndexes("t", [0, 1], topic_id)]
+        return [each.offset for each in broker.shard.fetch_offsets(OffsetFetch("g", wanted)).topics[0].partitions]
+
+    assert [fetched(each) for each in (old, new, None)] == [[5, 6], [-1, 6], [5, 6]]
+
+
+@pytest.mark.parametrize(("metadata", "refused"), [("é" * 4_096, False), ("😀" * 2_048, False), ("😀" * 2_049, True)])
+def test_metadata_is_measured_in_the_characters_of_java(metadata: str, refused: bool) -> None:
+    assert (Broker().commit(5, metadata=metadata) is OffsetMetadataTooLarge) == refused
 
 
 def test_readers_see_neither_the_offset_nor_the_group_before_the_record_is_committed() -> None:
