@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from grpc_api.contract.groups import NO_GENERATION, UNKNOWN_MEMBER, Joined, JoinGroup, MemberProtocol
-from kafka_gateway.errors import code_of
+from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.group_messages import join_group_answer, read_join_group
 from kafka_gateway.message_handler import Call, Delayed, Fields
 from kafka_gateway.messages import milliseconds
@@ -35,7 +35,12 @@ def serve(request: Any, call: Call) -> Delayed:
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    return _answer(call, code, Joined(None, request.member_id))
+    return _answer(call, code, Joined(None, _named(request.member_id, code)))
+
+
+def _named(member_id: str, code: int) -> str:
+    """The member in an answer that no group gave: as in Kafka it is named only if the request is at fault."""
+    return member_id if code == ErrorCode.INVALID_GROUP_ID else UNKNOWN_MEMBER
 
 
 def _fields(joined: Joined, call: Call) -> Fields:
@@ -68,7 +73,7 @@ def _answer(call: Call, code: int, joined: Joined) -> Fields:
 CODEC = NativeCodec(
     read_join_group,
     lambda core, join, caller: core.groups.join(join, caller),
-    lambda join, error: Joined(error, join.member_id),
+    lambda join, error: Joined(error, _named(join.member_id, code_of(error))),
     join_group_answer,
     _fields,
 )

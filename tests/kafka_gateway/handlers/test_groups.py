@@ -20,7 +20,7 @@ from storage_tiers.turns import Lane
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore
 
-NONE, UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, INCONSISTENT_GROUP_PROTOCOL = 0, 3, 16, 23
+NONE, UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, INCONSISTENT_GROUP_PROTOCOL, INVALID_GROUP_ID = 0, 3, 16, 23, 24
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\5first\xff\xff\xff\xff"
 HALF_A_MINUTE = datetime.timedelta(seconds=30)
 
@@ -191,6 +191,18 @@ async def test_a_broker_that_does_not_coordinate_a_group_says_so_in_the_place_of
         core.groups._runtime.lost(number)
     found = [int(code) for code in codes(await handlers.ask(api, version, **request_))]
     assert found and set(found) == {NOT_COORDINATOR}
+
+
+@pytest.mark.parametrize("version", [0, 9])
+async def test_only_a_join_that_is_at_fault_itself_is_answered_with_its_member(
+    core: MemoryCore, handlers: HandlerClient, version: int
+) -> None:
+    for number in tuple(core.groups._runtime.hosts):
+        core.groups._runtime.lost(number)
+    elsewhere = await handlers.ask("join_group", version, **join("m"))
+    assert (int(elsewhere.error_code), elsewhere.member_id) == (NOT_COORDINATOR, "")
+    nameless = await handlers.ask("join_group", version, **join("m", group=""))
+    assert (int(nameless.error_code), nameless.member_id) == (INVALID_GROUP_ID, "m")
 
 
 async def test_a_member_that_waits_is_sent_away_when_its_coordinator_is_lost(
