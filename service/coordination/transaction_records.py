@@ -67,12 +67,12 @@ def encode_key(transactional_id: str) -> bytes:
     return bytes(writer.data)
 
 
-def decode_key(data: bytes) -> str:
-    """The transactional id. CorruptRecord if the bytes are no key."""
+def decode_key(data: bytes) -> str | None:
+    """The transactional id; None for a record of another type, as a newer release may have left. CorruptRecord if the bytes are
+    no key."""
     reader = FieldReader(data, "the key of a transaction's record")
-    kind = reader.int16()
-    if kind != _KEY:
-        raise reader.unknown("type", kind)
+    if reader.int16() != _KEY:
+        return None
     transactional_id = reader.string()
     reader.end()
     return transactional_id

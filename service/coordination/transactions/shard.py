@@ -29,7 +29,6 @@ from grpc_api.contract.transactions import (
     ListTransactions,
     Markers,
     PartitionsAdded,
-    ProducerIdAndEpoch,
     ProducerInitialized,
     TransactionEnded,
 )
@@ -45,6 +44,15 @@ from service.coordination.transaction_records import (
     encode_value,
 )
 from service.coordination.transactions.patterns import compiled
+from service.coordination.transactions.refusals import (
+    answer_to,
+    concurrent,
+    fenced,
+    no_mapping,
+    not_added,
+    not_ended,
+    producer_error,
+)
 from service.coordination.transactions.transaction import (
     COMPLETED,
     FENCING_EPOCH,
@@ -58,17 +66,12 @@ from service.coordination.transactions.transaction import (
     Waiting,
 )
 from storage_tiers.errors import (
-    ConcurrentTransactions,
-    InvalidProducerIdMapping,
     InvalidRequest,
-    InvalidTransactionState,
     InvalidTransactionTimeout,
     LogError,
-    ProducerFenced,
-    TransactionAbortable,
     TransactionalIdNotFound,
 )
-from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP
 
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
 WAIT_MS = 5_000
@@ -214,7 +217,7 @@ class TransactionShard:
             self._wait(known, event, waiter, now_ms)
             return None
         if not known.begin_producer(event.expected, event.spare_producer_id, event.timeout_ms, now_ms):
-            return ProducerInitialized(_fenced(event.transactional_id, event.expected))
+            return ProducerInitialized(fenced(event.transactional_id, event.expected))
         self._write(known, outcome)
         self._idle(known, now_ms)
         return ProducerInitialized(None, known.producer)
@@ -231,20 +234,20 @@ class TransactionShard:
             return None
         is_late = event.expected != NO_PRODUCER and event.expected.epoch != known.producer.epoch
         if not known.is_known(event.expected) or (known.status is TransactionStatus.ONGOING and is_late):
-            return _fenced(event.transactional_id, event.expected)
-        return _concurrent(known) if known.status in PREPARED else None
+            return fenced(event.transactional_id, event.expected)
+        return concurrent(known) if known.status in PREPARED else None
 
     # --- AddPartitionsToTxn -------------------------------------------------------------------------------------------
     def _add(self, known: Transaction | None, event: AddPartitions, now_ms: int, outcome: Outcome) -> PartitionsAdded:
-        error = _producer_error(known, event.transactional_id, event.producer)
+        error = producer_error(known, event.transactional_id, event.producer)
         if known is None or error is not None:
             return PartitionsAdded(error)
         if known.status in PREPARED:
-            return PartitionsAdded(_concurrent(known))
+            return PartitionsAdded(concurrent(known))
         added = (known.partitions or set()) if known.status is TransactionStatus.ONGOING else set()
         missing = [each for each in event.partitions if each not in added]
         if event.verify_only:
-            return PartitionsAdded(None, [(each, _not_added(event.transactional_id, each)) for each in missing])
+            return PartitionsAdded(None, [(each, not_added(event.transactional_id, each)) for each in missing])
         if missing or known.status is not TransactionStatus.ONGOING:
             is_new = known.status is not TransactionStatus.ONGOING
             known.add(event.partitions, event.client_version, now_ms)
@@ -258,29 +261,29 @@ class TransactionShard:
         if not event.transactional_id:
             return TransactionEnded(InvalidRequest("the transactional id is empty"))
         if known is None:
-            return TransactionEnded(_no_mapping(event.transactional_id, event.producer))
+            return TransactionEnded(no_mapping(event.transactional_id, event.producer))
         if event.client_version < EPOCH_PER_TRANSACTION:
             return self._end_before_version_2(known, event, now_ms, outcome)
         asked, current = event.producer, known.producer
         is_over_id = known.previous_id == asked.id and asked.epoch == LAST_EPOCH and current.epoch == 0
         is_repeated = is_over_id or current.epoch == asked.epoch + 1
         if current.id != asked.id and not is_over_id:
-            return TransactionEnded(_no_mapping(event.transactional_id, asked))
+            return TransactionEnded(no_mapping(event.transactional_id, asked))
         is_valid = is_repeated
         if known.status in COMPLETED:
             is_valid = is_repeated or asked.epoch == current.epoch
         elif known.status not in PREPARED:
             is_valid = asked.epoch == current.epoch
         if not is_valid or asked.epoch >= FENCING_EPOCH:
-            return TransactionEnded(_fenced(event.transactional_id, asked))
+            return TransactionEnded(fenced(event.transactional_id, asked))
         is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
         if known.status in PREPARED:
-            return TransactionEnded(_concurrent(known)) if is_commit == event.commit else _not_ended(known, event)
+            return TransactionEnded(concurrent(known)) if is_commit == event.commit else not_ended(known, event)
         if known.status in COMPLETED and is_repeated:
             # Its answer was lost.
-            return TransactionEnded(None, current) if is_commit == event.commit else _not_ended(known, event)
+            return TransactionEnded(None, current) if is_commit == event.commit else not_ended(known, event)
         if known.status in IDLE and event.commit:
-            return _not_ended(known, event)
+            return not_ended(known, event)
         known.prepare(
             commit=event.commit, client_version=event.client_version, spare_id=event.spare_producer_id, now_ms=now_ms
         )
@@ -290,7 +293,7 @@ class TransactionShard:
     def _end_before_version_2(
         self, known: Transaction, event: EndTransaction, now_ms: int, outcome: Outcome
     ) -> TransactionEnded:
-        error = _producer_error(known, event.transactional_id, event.producer)
+        error = producer_error(known, event.transactional_id, event.producer)
         if error is not None:
             return TransactionEnded(error)
         if known.status is TransactionStatus.ONGOING:
@@ -301,8 +304,8 @@ class TransactionShard:
             return TransactionEnded(None)
         is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
         if known.status is TransactionStatus.EMPTY or is_commit != event.commit:
-            return _not_ended(known, event)
-        return TransactionEnded(_concurrent(known) if known.status in PREPARED else None)
+            return not_ended(known, event)
+        return TransactionEnded(concurrent(known) if known.status in PREPARED else None)
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def _time_out(self, known: Transaction, now_ms: int, outcome: Outcome) -> None:
@@ -330,7 +333,7 @@ class TransactionShard:
         for each in list(known.waiting):
             if each.waiter is waiter:
                 known.waiting.remove(each)
-                outcome.answer(waiter, _answer_to(each.event, _concurrent(known)))
+                outcome.answer(waiter, answer_to(each.event, concurrent(known)))
 
     def _may_wait(self, known: Transaction, event: TransactionEvent) -> bool:
         """Whether the request is the next one of a producer whose transaction is being completed."""
@@ -377,6 +380,9 @@ class TransactionShard:
         """One record of the log, in order. CorruptRecord if it is not readable. An id is idle since the later of its own time
         and the record's, because one of them may be of a clock that was wrong."""
         name = decode_key(key)
+        if name is None:
+            self.written += 1
+            return
         self._deciding.pop(name, None)
         if not is_committed:
             before = self._transactions.get(name)
@@ -454,47 +460,3 @@ class TransactionShard:
                 and (request.duration_ms < 0 or known.start_ms < 0 or now_ms - known.start_ms > request.duration_ms)
                 and (pattern is None or pattern.fullmatch(name))
             ]
-
-
-def _answer_to(event: TransactionEvent, error: LogError) -> object:
-    if isinstance(event, InitProducer):
-        return ProducerInitialized(error)
-    return PartitionsAdded(error) if isinstance(event, AddPartitions) else TransactionEnded(error)
-
-
-def _producer_error(known: Transaction | None, transactional_id: str, producer: ProducerIdAndEpoch) -> LogError | None:
-    if not transactional_id:
-        return InvalidRequest("the transactional id is empty")
-    if known is None or known.producer.id != producer.id:
-        return _no_mapping(transactional_id, producer)
-    is_current = known.producer.epoch == producer.epoch < FENCING_EPOCH
-    return None if is_current else _fenced(transactional_id, producer)
-
-
-def _no_mapping(transactional_id: str, producer: ProducerIdAndEpoch) -> InvalidProducerIdMapping:
-    return InvalidProducerIdMapping(
-        f"{transactional_id!r} has no producer {producer.id}: the id expired or was given out anew; begin the producer again"
-    )
-
-
-def _fenced(transactional_id: str, producer: ProducerIdAndEpoch) -> ProducerFenced:
-    return ProducerFenced(
-        f"{transactional_id!r}: epoch {producer.epoch} of producer {producer.id} is not the current one, because a newer "
-        "producer uses the id; stop this one"
-    )
-
-
-def _concurrent(known: Transaction) -> ConcurrentTransactions:
-    return ConcurrentTransactions(f"{known.transactional_id!r}: its last transaction is being completed; retry")
-
-
-def _not_ended(known: Transaction, event: EndTransaction) -> TransactionEnded:
-    wanted = "commit" if event.commit else "abort"
-    why = f"{known.transactional_id!r} cannot {wanted}: its transaction is {NAMES[known.status]}"
-    return TransactionEnded(InvalidTransactionState(why))
-
-
-def _not_added(transactional_id: str, partition: TopicPartition) -> TransactionAbortable:
-    return TransactionAbortable(
-        f"{partition} is not in the open transaction of {transactional_id!r}; abort and begin again"
-    )

@@ -174,6 +174,8 @@ class Transaction:
         """Opens the transaction, unless it is open, with these partitions in it."""
         if self.status is not TransactionStatus.ONGOING:
             self.start_ms = now_ms
+        # As in Kafka: once the new id is in use, nobody repeats the end of the last transaction of the one before.
+        self.previous_id = NO_PRODUCER_ID
         self.partitions = (self.partitions or set()).union(partitions)
         self.client_version = client_version
         self.enter(TransactionStatus.ONGOING, now_ms)

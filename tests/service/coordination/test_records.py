@@ -78,6 +78,7 @@ def test_kafkas_records_of_transactions_are_read_and_written_byte_for_byte() -> 
         assert record.key is not None
         assert record.value is not None
         transactional_id = transaction_records.decode_key(record.key)
+        assert transactional_id is not None
         value = transaction_records.decode_value(record.value)
         assert transaction_records.encode_key(transactional_id) == record.key
         assert transaction_records.encode_value(value) == record.value
@@ -266,10 +267,13 @@ def test_versions_and_states_that_do_not_exist_are_named() -> None:
         (group_records.decode_group, "0005", "its version is 5"),
         (transaction_records.decode_value, "0002", "its version is 2"),
         (transaction_records.decode_value, "0001 0000000000000001 0002 00000003 08", "its status is 8"),
-        (transaction_records.decode_key, "0001", "its type is 1"),
     ):
         with pytest.raises(CorruptRecord, match=said):
             decoder(bytes.fromhex(data))
+
+
+def test_a_record_of_another_type_names_no_transactional_id() -> None:
+    assert transaction_records.decode_key(bytes.fromhex("0001 0001 67")) is None
 
 
 def test_a_count_beyond_the_bytes_is_refused_before_it_is_believed() -> None:

@@ -13,6 +13,7 @@ from grpc_api.contract.transactions import (
     Markers,
     ProducerIdAndEpoch,
 )
+from service.coordination.outcome import CoordinatorRecord
 from service.coordination.transaction_records import decode_value
 from service.coordination.transactions.shard import WAIT_MS, TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH
@@ -271,6 +272,7 @@ def test_with_version_2_the_next_producer_id_begins_with_the_transaction_that_us
     again = x.end(producer)
     assert (again.error, again.producer) == (None, new)
     assert x.add(new, B).error is None
+    assert isinstance(x.end(producer).error, InvalidProducerIdMapping)  # nobody repeats it any more
 
 
 def test_only_the_last_epoch_of_the_id_before_may_repeat_its_end() -> None:
@@ -368,6 +370,25 @@ def test_an_idle_id_expires_and_an_open_one_does_not() -> None:
     x.restart()
     assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
     assert isinstance(x.add(idle, A).error, InvalidProducerIdMapping)
+
+
+def test_an_id_is_idle_since_its_last_transaction() -> None:
+    x = Coordinator()
+    producer = x.producer()
+    x.wait(5 * DAY)
+    x.committed(producer, A)
+    x.wait(7 * DAY - 1)
+    assert x.shard.describe("x").error is None
+    x.wait(1)
+    assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
+
+
+def test_records_of_another_type_are_passed_over() -> None:
+    x = Coordinator()
+    x.producer()
+    x.log.insert(0, CoordinatorRecord(bytes.fromhex("0001 0001 78"), b"left by a newer release"))
+    x.restart()
+    assert x.status == "Empty"
 
 
 def test_an_id_of_a_process_whose_clock_was_behind_is_idle_since_its_record() -> None:

@@ -1,0 +1,71 @@
+"""What a transaction shard refuses a request with, in words for whoever runs the producer.
+
+Pure. Checks of a producer and their order are those of Kafka 4.2.1's TransactionCoordinator.
+"""
+
+from __future__ import annotations
+
+from grpc_api.contract.transactions import (
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    PartitionsAdded,
+    ProducerIdAndEpoch,
+    ProducerInitialized,
+    TransactionEnded,
+)
+from service.coordination.transactions.transaction import FENCING_EPOCH, NAMES, Transaction, TransactionEvent
+from storage_tiers.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionState,
+    LogError,
+    ProducerFenced,
+    TransactionAbortable,
+)
+from storage_tiers.types import TopicPartition
+
+
+def answer_to(event: TransactionEvent, error: LogError) -> object:
+    if isinstance(event, InitProducer):
+        return ProducerInitialized(error)
+    return PartitionsAdded(error) if isinstance(event, AddPartitions) else TransactionEnded(error)
+
+
+def producer_error(known: Transaction | None, transactional_id: str, producer: ProducerIdAndEpoch) -> LogError | None:
+    if not transactional_id:
+        return InvalidRequest("the transactional id is empty")
+    if known is None or known.producer.id != producer.id:
+        return no_mapping(transactional_id, producer)
+    is_current = known.producer.epoch == producer.epoch < FENCING_EPOCH
+    return None if is_current else fenced(transactional_id, producer)
+
+
+def no_mapping(transactional_id: str, producer: ProducerIdAndEpoch) -> InvalidProducerIdMapping:
+    return InvalidProducerIdMapping(
+        f"{transactional_id!r} has no producer {producer.id}: the id expired or was given out anew; begin the producer again"
+    )
+
+
+def fenced(transactional_id: str, producer: ProducerIdAndEpoch) -> ProducerFenced:
+    return ProducerFenced(
+        f"{transactional_id!r}: epoch {producer.epoch} of producer {producer.id} is not the current one, because a newer "
+        "producer uses the id; stop this one"
+    )
+
+
+def concurrent(known: Transaction) -> ConcurrentTransactions:
+    return ConcurrentTransactions(f"{known.transactional_id!r}: its last transaction is being completed; retry")
+
+
+def not_ended(known: Transaction, event: EndTransaction) -> TransactionEnded:
+    wanted = "commit" if event.commit else "abort"
+    why = f"{known.transactional_id!r} cannot {wanted}: its transaction is {NAMES[known.status]}"
+    return TransactionEnded(InvalidTransactionState(why))
+
+
+def not_added(transactional_id: str, partition: TopicPartition) -> TransactionAbortable:
+    return TransactionAbortable(
+        f"{partition} is not in the open transaction of {transactional_id!r}; abort and begin again"
+    )
