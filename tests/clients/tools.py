@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.differential.rules import UNSUPPORTED_APIS
+from tests.differential.unsupported_apis import UNSUPPORTED_APIS
 from tests.support import kafka_jars
 from tests.support.talker import Talker
 

@@ -19,7 +19,8 @@ from service.coordination.groups.member_memory import MEMBERS_BYTES
 from service.coordination.groups.rebalancing import PENDING_IDS
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
-from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, UNSUPPORTED_APIS, Kind, OnPurpose
+from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, Kind, OnPurpose
+from tests.differential.unsupported_apis import UNSUPPORTED_APIS
 from tests.support.kafka_jars import VERSION
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"

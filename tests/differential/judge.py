@@ -2,7 +2,7 @@
 
 A session is a function of a peer and a version, registered by `session`. It runs for every version of its API that we
 serve, or for the versions it names, on brokers with default configs or those of its `Setup`. Sessions of APIs that we do
-not serve do not run; `rules.UNSUPPORTED_APIS` must name those APIs.
+not serve do not run; `UNSUPPORTED_APIS` must name those APIs.
 """
 
 from __future__ import annotations

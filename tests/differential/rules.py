@@ -2,7 +2,7 @@
 
 `NORMALISED`: fields whose value each broker chooses freely, and the property of them that is still compared.
 `ON_PURPOSE`: answers of ours that differ intentionally, with the reason that docs/compatibility.md gives users.
-`UNSUPPORTED_APIS`: APIs that Kafka serves and we do not yet.
+`UNSUPPORTED_APIS`: APIs that Kafka serves and we do not yet, in `unsupported_apis.py`.
 Paths have no indexes; rows of an unordered list are named by their key in angle brackets. Patterns are fnmatch's.
 A complete run must match every row: a row without a match fails it.
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 from typing import Any
+
+from tests.differential.unsupported_apis import UNSUPPORTED_APIS
 
 
 class _Marker(enum.Enum):
@@ -57,13 +59,6 @@ class OnPurpose:
     tidelog: Any
     reason: str
     where: str = "*"
-
-
-@dataclasses.dataclass(frozen=True)
-class UnsupportedApi:
-    key: int
-    name: str
-    what: str
 
 
 NORMALISED = (
@@ -160,6 +155,9 @@ _ADMIN_CLIENT = (
     "no client appends to internal topics; Kafka lets each do it that takes the client id `__admin_client`, and what is "
     "appended makes the partition's coordinator load it again"
 )
+_MARKERS = "a request waits for the markers of the transaction before it; Kafka's clients have to retry"
+_LATE = "a late producer is fenced at once; Kafka aborts the transaction of the newer one first"
+_WAYS = "a pattern that may be matched in many ways is refused (docs/cli.md names the subset); Kafka's engine is linear"
 
 ON_PURPOSE: tuple[OnPurpose, ...] = (
     # --- records
@@ -264,6 +262,30 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "*: as __admin_client",
     ),
     OnPurpose("write_txn_markers", "markers.*.error_code", "UNKNOWN_SERVER_ERROR", "INVALID_PRODUCER_EPOCH", _PRECISE),
+    # --- transactions
+    OnPurpose("init_producer_id", "error_code", "CONCURRENT_TRANSACTIONS", "NONE", _MARKERS, "*-without-patience: *"),
+    OnPurpose(
+        "init_producer_id",
+        "error_code",
+        "CONCURRENT_TRANSACTIONS",
+        "PRODUCER_FENCED",
+        _LATE,
+        "*-of-a-late-producer: at once",
+    ),
+    OnPurpose("end_txn", "error_code", ANY, "NONE", _LATE, "*-of-a-late-producer: the newer one commits"),
+    OnPurpose(
+        "list_transactions",
+        "error_code",
+        "NONE",
+        "INVALID_REGULAR_EXPRESSION",
+        _WAYS,
+        "list-transactions-patterns-of-many-ways: *",
+    ),
+    # --- groups
+    OnPurpose(
+        "join_group", "error_code", "UNKNOWN_SERVER_ERROR", "UNKNOWN_MEMBER_ID", _PRECISE, "*-with-an-instance: *"
+    ),
+    OnPurpose("join_group", "member_id", "", "<member 1>", _PRECISE, "*-with-an-instance: *"),
     # --- offsets
     OnPurpose(
         "list_offsets",
@@ -453,43 +475,6 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         ANY,
         "one listener serves clients and the controller",
     ),
-)
-
-_GROUPS = "consumer groups of the newer protocol (KIP-848)"
-_SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
-_QUOTAS = "quotas of users, clients and addresses: accepting an unenforced limit would mislead"
-_SHARE = "share groups (queues)"
-
-UNSUPPORTED_APIS = (
-    UnsupportedApi(17, "SaslHandshake", _SECURITY),
-    UnsupportedApi(29, "DescribeAcls", _SECURITY),
-    UnsupportedApi(30, "CreateAcls", _SECURITY),
-    UnsupportedApi(31, "DeleteAcls", _SECURITY),
-    UnsupportedApi(36, "SaslAuthenticate", _SECURITY),
-    UnsupportedApi(38, "CreateDelegationToken", _SECURITY),
-    UnsupportedApi(39, "RenewDelegationToken", _SECURITY),
-    UnsupportedApi(40, "ExpireDelegationToken", _SECURITY),
-    UnsupportedApi(41, "DescribeDelegationToken", _SECURITY),
-    UnsupportedApi(48, "DescribeClientQuotas", _QUOTAS),
-    UnsupportedApi(49, "AlterClientQuotas", _QUOTAS),
-    UnsupportedApi(50, "DescribeUserScramCredentials", _SECURITY),
-    UnsupportedApi(51, "AlterUserScramCredentials", _SECURITY),
-    UnsupportedApi(68, "ConsumerGroupHeartbeat", _GROUPS),
-    UnsupportedApi(69, "ConsumerGroupDescribe", _GROUPS),
-    UnsupportedApi(76, "ShareGroupHeartbeat", _SHARE),
-    UnsupportedApi(77, "ShareGroupDescribe", _SHARE),
-    UnsupportedApi(78, "ShareFetch", _SHARE),
-    UnsupportedApi(79, "ShareAcknowledge", _SHARE),
-    UnsupportedApi(83, "InitializeShareGroupState", _SHARE),
-    UnsupportedApi(84, "ReadShareGroupState", _SHARE),
-    UnsupportedApi(85, "WriteShareGroupState", _SHARE),
-    UnsupportedApi(86, "DeleteShareGroupState", _SHARE),
-    UnsupportedApi(87, "ReadShareGroupStateSummary", _SHARE),
-    UnsupportedApi(88, "StreamsGroupHeartbeat", "streams groups"),
-    UnsupportedApi(89, "StreamsGroupDescribe", "streams groups"),
-    UnsupportedApi(90, "DescribeShareGroupOffsets", _SHARE),
-    UnsupportedApi(91, "AlterShareGroupOffsets", _SHARE),
-    UnsupportedApi(92, "DeleteShareGroupOffsets", _SHARE),
 )
 
 #: The intended differences: `ON_PURPOSE`, and the APIs of `UNSUPPORTED_APIS` missing from those that we advertise.

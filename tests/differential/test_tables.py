@@ -5,7 +5,8 @@ from __future__ import annotations
 from kafka_gateway.registry import APIS
 from tests.differential import generate_docs
 from tests.differential.judge import all_sessions
-from tests.differential.rules import ON_PURPOSE, UNSUPPORTED_APIS
+from tests.differential.rules import ON_PURPOSE
+from tests.differential.unsupported_apis import UNSUPPORTED_APIS
 
 
 def test_unsupported_apis_are_not_served() -> None:

@@ -167,6 +167,13 @@ def static_members(peer: Peer, version: int) -> None:
     peer.ask("heartbeat", 3, "of the new one", **{**beat, "member_id": again["member_id"]})
 
 
+@session("join_group", versions=range(5, 10), setup=_GROUPS)
+def a_given_id_with_an_instance(peer: Peer, version: int) -> None:
+    group = coordinated(peer)
+    given = peer.quietly("join_group", 5, **joining(group))["member_id"]
+    peer.ask("join_group", version, "with an instance id", **joining(group, given, group_instance_id="i"))
+
+
 @session("join_group", setup=_GROUPS)
 def second_member(peer: Peer, version: int) -> None:
     group, member, generation = stable(peer)
@@ -281,6 +288,17 @@ def commits(peer: Peer, version: int) -> None:
     ask("null metadata", {**committing(group, topic, topic_id, 0), "topics": rows})
     ask("a negative offset", _at(committing(group, topic, topic_id, 0), -5))
     peer.ask("offset_fetch", 5, "what is kept", group_id=group, topics=None)
+
+
+@session("offset_commit", setup=_GROUPS)
+def metadata_of_pairs(peer: Peer, version: int) -> None:
+    """Java counts a character beyond U+FFFF twice."""
+    group = coordinated(peer)
+    topic, topic_id = peer.create()
+    for label, metadata in (("as long as it may be", "\U0001f600" * 2_048), ("longer", "\U0001f600" * 2_048 + "a")):
+        fields = committing(group, topic, topic_id, 0)
+        fields["topics"][0]["partitions"][0]["committed_metadata"] = metadata
+        peer.ask("offset_commit", version, label, **fields)
 
 
 def _at(commit: dict[str, Any], offset: int) -> dict[str, Any]:

@@ -446,7 +446,7 @@ def markers(peer: Peer, version: int) -> None:
     peer.ask("write_txn_markers", version, "nothing", markers=[])
 
 
-def _own(name: str, answer: Tree) -> Tree:
+def own(name: str, answer: Tree) -> Tree:
     rows = [each for each in answer["transaction_states"] if each["transactional_id"].startswith(name)]
     return {**answer, "transaction_states": rows}
 
@@ -460,7 +460,7 @@ def listed(peer: Peer, version: int) -> None:
 
     def show(label: str, **filters: Any) -> None:
         fields = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, **filters}
-        peer.ask_for("list_transactions", version, label, lambda answer: _own(prefix, answer), **fields)
+        peer.ask_for("list_transactions", version, label, lambda answer: own(prefix, answer), **fields)
 
     show("all")
     show("the open ones", state_filters=["Ongoing"])

@@ -17,6 +17,7 @@ from tests.differential.sessions.transactions import (
     completed,
     ending,
     naming,
+    own,
     patiently,
     producing,
     sent,
@@ -71,6 +72,41 @@ def over_its_own_open_transaction(peer: Peer, version: int) -> None:
     ask(peer, "init_producer_id", version, "goes on", **as_before(producer))
     shown(peer, producer, "it goes on")
     ask(peer, "end_txn", 4, "commits as before", **ending(producer))
+
+
+@session("init_producer_id", setup=_GROUPS)
+def without_patience(peer: Peer, version: int) -> None:
+    """While markers are written Kafka sends clients away to ask again, which all other sessions do."""
+    topic, _ = peer.create()
+    producer = begun(peer)
+    patiently(peer, "add_partitions_to_txn", 3, **adding(producer, topic, 0))
+    code = "error_code"
+    second = beginning(producer[0])
+    peer.ask_for("init_producer_id", version, "a second instance", lambda answer: {code: answer[code]}, **second)
+
+
+@session("init_producer_id", versions=(4, 5), setup=_GROUPS)
+def of_a_late_producer(peer: Peer, version: int) -> None:
+    """It goes on with its old epoch while a newer one's transaction is open."""
+    topic, _ = peer.create()
+    late, newer = begun(peer), begun(peer)
+    patiently(peer, "add_partitions_to_txn", 3, **adding(newer, topic, 0))
+    peer.ask("init_producer_id", version, "at once", **as_before(late))
+    ask(peer, "init_producer_id", version, "once the markers are written", **as_before(late))
+    ask(peer, "end_txn", 4, "the newer one commits", **ending(newer))
+
+
+@session("list_transactions", versions=(2,), setup=_GROUPS)
+def patterns_of_many_ways(peer: Peer, version: int) -> None:
+    begun(peer)
+    prefix = peer.named("")
+    for pattern in (".*a.*b.*", "[a-z]+-[0-9]+-x", "(a+)+", "(ab)*", r"\p{L}+", r"\Qa.b\E"):
+        filters = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+        peer.ask_for(
+            *("list_transactions", version, pattern, lambda answer: own(prefix, answer)),
+            **filters,
+            transactional_id_pattern=pattern,
+        )
 
 
 # --- what a transaction may not have ----------------------------------------------------------------------------------
