@@ -319,10 +319,9 @@ _REPLICATION = (
         "min.insync.replicas",
         _INT,
         1,
-        "Minimum in-sync replicas for a write with acks=all.",
+        "Minimum in-sync replicas for a write with acks=all; all replicas, if there are fewer.",
         at_least(1),
         "min.insync.replicas",
-        unused=ONE_REPLICA,
     ),
     _key(
         "unclean.leader.election.enable",

@@ -224,6 +224,7 @@ class Assignment:
                 self._lead(known, placed)
 
     def _lead(self, partition: Partition, placed: PartitionImage) -> None:
+        self._set_min_in_sync(partition, placed, self._seen)
         if partition.leads and partition.state.leader_epoch == placed.leader_epoch:
             partition.set_in_sync(self._followers(placed))
             return
@@ -432,6 +433,13 @@ class Assignment:
             partition.log.hot.reconfigure(settings)
             partition.tier_due_ms = 0
         partition.settle_queues()
+        topic = image.topics.get(partition.topic_id)
+        if topic is not None:
+            self._set_min_in_sync(partition, topic.partitions[partition.partition.partition], image)
+
+    def _set_min_in_sync(self, partition: Partition, placed: PartitionImage, image: MetadataImage) -> None:
+        configured = self._configs.topic(image, partition.partition.topic).min_insync_replicas
+        partition.set_min_in_sync(configured, len(placed.replicas))
 
 
 def _say_defect(partition: Partition, work: str, defect: Exception) -> None:

@@ -414,6 +414,10 @@ class Partition:
         if self.state.set_in_sync(followers):
             self._advanced()
 
+    def set_min_in_sync(self, configured: int, replicas: int) -> None:
+        if self.state.set_min_in_sync(configured, replicas):
+            self._advanced()
+
     def settle_transactions(self) -> None:
         """Moves the last stable offset after transactions have begun or ended, or the log has changed otherwise than by an
         append. Readers of committed records wake if it rose, also where the high watermark stays."""

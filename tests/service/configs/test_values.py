@@ -34,5 +34,5 @@ def test_each_attribute_is_of_the_type_of_its_default(has_store: bool) -> None:
 
 def test_nothing_can_be_read_that_has_no_effect() -> None:
     broker, topic = NODE.broker(EMPTY), NODE.topic(EMPTY, "t")
-    assert not hasattr(topic, "min_insync_replicas") and not hasattr(topic, "preallocate")
+    assert not hasattr(topic, "unclean_leader_election_enable") and not hasattr(topic, "preallocate")
     assert not hasattr(broker, "log_dirs") and not hasattr(broker, "num_partitons")
