@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from grpc_api.contract.log import Appended, Isolation
+from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
-from service.broker.partition.validating import TakesLong
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import CoordinatorNotAvailable, LogError, StorageError
 from storage_tiers.records.batch import headers, read_header
@@ -66,13 +66,11 @@ class PartitionLog:
     def _append(self, batch: bytes) -> Appended:
         partition, view, header = self._partition, memoryview(batch), read_header(batch)
         if header.transactional or header.size <= partition.log.hot.settings.kept_bytes:
-            return partition.append_coordinated(view, header)
-        try:  # the topic's configs ask for a codec or an append time, or the batch is large
-            return partition.append(view)
-        except TakesLong:
-            # The batch is ours, uncompressed and bounded by `max.message.bytes`: a thread would cost more than it saves.
-            partition.check_writable()
-            return partition.append_validated(*partition.validate(view))
+            return partition.append_validated(view, header, origin=AppendOrigin.COORDINATOR)
+        # The topic's configs ask for a codec or an append time, or the batch is large. It is ours, uncompressed and bounded by
+        # `max.message.bytes`: a thread would cost more than it saves.
+        partition.check_writable()
+        return partition.append_validated(*partition.validate(view), AppendOrigin.COORDINATOR)
 
     def check_transaction(self, producer_id: int, epoch: int) -> None:
         self._partition.check_transaction(producer_id, epoch)

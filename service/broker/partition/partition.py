@@ -14,6 +14,7 @@ from grpc_api.contract.log import Appended, Isolation
 from grpc_api.contract.transactions import Markers
 from service.broker.partition import validating
 from service.broker.partition.acknowledgements import Acknowledgements
+from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.resignations import EndWith, Resignations
@@ -309,15 +310,23 @@ class Partition:
             with contextlib.suppress(StorageError):  # the next append cuts it off
                 self.log.hot.appender.stop_write()
 
-    def append_validated(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
-        """Appends a batch that `validate` has returned."""
+    def append_validated(
+        self, batch: memoryview, header: BatchHeader, stamped: int = -1, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> Appended:
+        """Appends a client's batch that `validate` has returned, or one of another origin as it is."""
+        if origin is AppendOrigin.REPLICA:
+            self.state.check_continues(header.base_offset)
+            epoch = header.leader_epoch
+        else:
+            if self.write_error is not None:
+                self.check_writable()
+            epoch = self.state.leader_epoch
         now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
-        hot = self.log.hot
-        if header.producer_id != NO_PRODUCER_ID:
+        if header.producer_id != NO_PRODUCER_ID and origin is AppendOrigin.CLIENT:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate
-        base = hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        base = self.log.hot.appender.append(batch, header, leader_epoch=epoch, now_ms=now_ms)
         return self._appended(base, header, stamped)
 
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended:
@@ -335,7 +344,7 @@ class Partition:
             coordinator_epoch=coordinator_epoch,
             timestamp=self._clock.unix_ms(),
         )
-        return self.append_coordinated(memoryview(batch), read_header(batch))
+        return self.append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer's transaction has begun here, under this epoch."""
@@ -347,13 +356,6 @@ class Partition:
         producers.check_epoch(producer_id, epoch)
         if not producers.is_in_transaction(producer_id, epoch):
             self.verifications.check(producer_id, epoch)
-
-    def append_coordinated(self, batch: memoryview, header: BatchHeader) -> Appended:
-        """Appends a batch that a coordinator built: without sequence, not validated. A client's transaction was checked."""
-        self.check_writable()
-        now_ms = self._clock.steady_ms()
-        base = self.log.hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
-        return self._appended(base, header, -1)
 
     def _appended(self, base: int, header: BatchHeader, stamped: int) -> Appended:
         hot = self.log.hot
@@ -400,7 +402,7 @@ class Partition:
         if hot.appender.rolled:
             hot.appender.rolled = False
             self._on_roll(self)
-        return None if end <= state.high_watermark else self.until_committed(end)
+        return self.until_committed(end) if self.leads and end > state.high_watermark else None
 
     def until_committed(self, end: int) -> asyncio.Future[None] | None:
         return None if end <= self.state.high_watermark else self._committing.at(end)

@@ -123,6 +123,13 @@ class PartitionState:
             return True
         return self._advance()
 
+    def check_continues(self, base: int) -> None:
+        """Whether a leader's batch is the next one here. ValueError where it is not, or this node leads."""
+        if self.leads or base != self.log_end:
+            raise ValueError(
+                f"a leader's batch of offset {base} where the log ends at {self.log_end}, leads: {self.leads}"
+            )
+
     def flushed(self, upto: int) -> bool:
         """All below `upto` is on disk. True if the high watermark rose."""
         while self._holds and self._holds[0][1] <= upto:

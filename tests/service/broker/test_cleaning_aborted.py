@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from service.broker.partition.append_origin import AppendOrigin
 from service.fsck.bucket import FsckScope
 from service.fsck.bucket import check_bucket as fsck
 from storage_tiers.clock import SystemClock
@@ -26,12 +27,12 @@ LARGE = "v" * 1300
 
 def transactional(node: Running, sequence: int, key: str, value: str) -> None:
     made = batch((key, value), producer=(PRODUCER, 0, sequence), transactional=True)
-    led(node).append_coordinated(memoryview(made), read_header(made))
+    led(node).append_validated(memoryview(made), read_header(made), origin=AppendOrigin.COORDINATOR)
 
 
 def ended(node: Running, kind: ControlKind) -> None:
     made = marker(kind, PRODUCER)
-    led(node).append_coordinated(memoryview(made), read_header(made))
+    led(node).append_validated(memoryview(made), read_header(made), origin=AppendOrigin.COORDINATOR)
 
 
 def is_clean(node: Running, upto: int) -> bool:

@@ -12,6 +12,7 @@ from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from service.broker.background.cleaning import _ALL, CleanerSettings, Cleaning
 from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.tiering import Tiering
+from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
 from service.fsck.bucket import FsckScope
 from service.fsck.bucket import check_bucket as fsck
@@ -70,9 +71,11 @@ async def test_a_rewritten_segment_has_the_state_and_the_aborted_transactions_of
         for number in range(20):
             producer = number % 3
             made = batch(("a", f"{number}" * 40), producer=(producer, 0, number // 3), transactional=True)
-            led(node).append_coordinated(memoryview(made), read_header(made))
+            led(node).append_validated(memoryview(made), read_header(made), origin=AppendOrigin.COORDINATOR)
             kind = ControlKind.ABORT if number % 2 else ControlKind.COMMIT
-            led(node).append_coordinated(memoryview(end := marker(kind, producer)), read_header(end))
+            led(node).append_validated(
+                memoryview(end := marker(kind, producer)), read_header(end), origin=AppendOrigin.COORDINATOR
+            )
             await node.seal("t")
         await until(lambda: bucket_cleaned_to(node) >= 36)
         manifest = await manifest_of(led(node))

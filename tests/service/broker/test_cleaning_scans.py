@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.broker.background.cleaning import _ALL, Cleaning
+from service.broker.partition.append_origin import AppendOrigin
 from storage_tiers.hot.log import HotLog
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
@@ -119,7 +120,7 @@ async def test_a_markers_retention_begins_once_the_bucket_is_clean_below_it(tmp_
         hot = led(node).log.hot
         hot.reconfigure(replace(hot.settings, remote_copy_disable=True))
         end = marker(ControlKind.COMMIT, 7)
-        led(node).append_coordinated(memoryview(end), read_header(end))
+        led(node).append_validated(memoryview(end), read_header(end), origin=AppendOrigin.COORDINATOR)
         await put(node, ("b", "0"))
         await closed(node)
         set_time(node, START_MS)

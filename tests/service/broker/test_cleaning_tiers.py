@@ -13,6 +13,7 @@ import pytest
 from grpc_api.contract.log import Fetch, FetchPartition, Isolation
 from grpc_api.contract.ready import settled
 from grpc_api.sdk.cold import ColdBucket
+from service.broker.partition.append_origin import AppendOrigin
 from service.fsck.bucket import FsckScope
 from service.fsck.bucket import check_bucket as fsck
 from storage_tiers.clock import SystemClock
@@ -63,7 +64,7 @@ class Life:
         producer = self.random.choice(list(self.sequences))
         pairs, base = self.pairs(), led(self.node).log.hot.end_offset
         made = batch(*pairs, producer=(producer, 0, self.sequences[producer]), transactional=True)
-        led(self.node).append_coordinated(memoryview(made), read_header(made))
+        led(self.node).append_validated(memoryview(made), read_header(made), origin=AppendOrigin.COORDINATOR)
         self.sequences[producer] += len(pairs)
         self.open.setdefault(producer, {}).update(enumerate(pairs, base))
 
@@ -71,7 +72,9 @@ class Life:
         """Commits or aborts the open transactions."""
         for producer in list(self.open):
             kind = self.random.choice(list(ControlKind))
-            led(self.node).append_coordinated(memoryview(end := marker(kind, producer)), read_header(end))
+            led(self.node).append_validated(
+                memoryview(end := marker(kind, producer)), read_header(end), origin=AppendOrigin.COORDINATOR
+            )
             written = self.open.pop(producer)
             if kind is ControlKind.COMMIT:
                 self.told.update(written)

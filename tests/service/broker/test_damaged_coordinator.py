@@ -8,6 +8,7 @@ import pytest
 
 from grpc_api.contract.groups import ListGroups, OffsetFetch
 from grpc_api.contract.transactions import ListTransactions
+from service.broker.partition.append_origin import AppendOrigin
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import NotCoordinator
@@ -26,7 +27,7 @@ GROUP_KEY, TRANSACTION_KEY, UNREADABLE = b"\0\2\0\1g", b"\0\0\0\1g", b"\0\3"
 def damage(node: Running, topic: str, key: bytes) -> None:
     partition = node.node.broker.partitions.get(TopicPartition(topic, partition_of("g", 2)))
     batch = build_batch([NewRecord(key, UNREADABLE)])
-    partition.append_coordinated(memoryview(batch), read_header(batch))
+    partition.append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
 
 
 async def test_a_damaged_record_takes_no_other_partition_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import AddPartitions, EndTransaction, InitProducer, ProducerIdAndEpoch
 from service.broker.api.transaction_service import TransactionService
+from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import LogError
@@ -65,7 +66,7 @@ def led(node: Running, partition: TopicPartition) -> Partition:
 def write(node: Running, partition: TopicPartition, producer: ProducerIdAndEpoch, sequence: int = 0) -> None:
     """A record of the producer's open transaction, as its partition has it after the transaction was verified."""
     batch = batch_of(1, producer=(*producer, sequence), transactional=True)
-    led(node, partition).append_coordinated(memoryview(batch), read_header(batch))
+    led(node, partition).append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
 
 
 async def markers_in(node: Running, partition: TopicPartition) -> list[tuple[ControlKind, int, int]]:

@@ -1,0 +1,14 @@
+"""Where an append comes from, which decides what the partition checks of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class AppendOrigin(Enum):
+    #: A producer: its epoch, sequence and transaction are checked, and a batch that is already here is not appended again.
+    CLIENT = "client"
+    #: A coordinator of this node, for its own records and for the markers of transactions: it has checked them.
+    COORDINATOR = "coordinator"
+    #: The leader, for a partition that this node follows: the batch keeps its offsets and its leader epoch.
+    REPLICA = "replica"
