@@ -93,6 +93,24 @@ class Bucket:
         log_start: int = 0,
     ) -> Manifest:
         """Offloads whole batches as the partition's next segment."""
+        job = self._job(data, base, end, aborted, log_start)
+        return asyncio.run(self.tier(topic, partition, generation).extend(job))
+
+    def replace(self, topic: str, data: bytes, base: int, end: int) -> Manifest:
+        """Offloads whole batches in the place of the segments [base, end) of partition 0."""
+        tier = self.tier(topic)
+        assert tier.manifest is not None
+        old = [segment for segment in tier.manifest.segments if base <= segment.base and segment.end <= end]
+        return asyncio.run(tier.replace(self._job(data, base, end), old))
+
+    def _job(
+        self,
+        data: bytes,
+        base: int | None,
+        end: int | None,
+        aborted: Sequence[AbortedTransaction] = (),
+        log_start: int = 0,
+    ) -> ExtendJob:
         found = [header for _, header in headers(data)]
         self.written += 1
         path = self.directory / f"{self.written}.log"
@@ -100,7 +118,7 @@ class Bucket:
         producers = self.directory / f"{self.written}.snapshot"
         producers.write_bytes(b"")
         self.clock.advance(1)
-        job = ExtendJob(
+        return ExtendJob(
             path=str(path),
             position=0,
             length=len(data),
@@ -113,10 +131,12 @@ class Bucket:
             aborted=tuple(aborted),
             log_start=log_start,
         )
-        return asyncio.run(self.tier(topic, partition, generation).extend(job))
 
     def expire(self, topic: str, log_start: int, *, partition: int = 0) -> Manifest:
         return asyncio.run(self.tier(topic, partition).expire(log_start))
+
+    def pin(self, topic: str, name: str) -> Manifest:
+        return asyncio.run(self.tier(topic).pin(name))
 
     def sweep(self, topic: str, *, partition: int = 0) -> None:
         """Deletes at once every object that no manifest names any more."""

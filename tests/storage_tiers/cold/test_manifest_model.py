@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage_tiers.cold.manifest import lookup, model, pages, transitions
+from storage_tiers.cold.manifest import lookup, model, pages, replacement, transitions
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
 from storage_tiers.cold.manifest.model import (
     Author,
@@ -58,8 +58,12 @@ class ManifestModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = mock.patch.multiple("storage_tiers.cold.manifest.pages", **self.bounds)
-        self.patch.start()
+        self.patches = [
+            mock.patch.multiple("storage_tiers.cold.manifest.pages", **self.bounds),
+            mock.patch.object(replacement, "MAX_PAGE_SEGMENTS", self.bounds["MAX_PAGE_SEGMENTS"]),
+        ]
+        for patch in self.patches:
+            patch.start()
         self.ids = itertools.count(1)
         self.manifest = first_manifest(IDS)
         self.pages: dict[str, ManifestPage] = {}
@@ -70,7 +74,8 @@ class ManifestModel(RuleBasedStateMachine):
         self.forgotten = 0
 
     def teardown(self) -> None:
-        self.patch.stop()
+        for patch in self.patches:
+            patch.stop()
 
     # --- commits and loads --------------------------------------------------------------------------------------------
     def commit(self, step: Callable[[Manifest, Author], ManifestChange | Manifest | None]) -> bool:
@@ -137,6 +142,29 @@ class ManifestModel(RuleBasedStateMachine):
                 assert known.segment.end <= self.log_start
                 known.removed = self.manifest.commit
         assert all(known.removed or known.segment.end > self.log_start for known in self.known)
+
+    @rule(first=st.integers(0, 40), count=st.integers(1, 8), timestamp=st.integers(0, 50))
+    def replace(self, first: int, count: int, timestamp: int) -> None:
+        """One segment takes the place of neighbours, which readers of earlier commits still see."""
+        newest = self.known[-1] if self.known else None
+        live = [k for k in self.known if not k.removed and k.segment.end > self.log_start and k is not newest]
+        old = live[first : first + count]
+        if not old:
+            return
+        segments = [known.segment for known in old]
+        base, end = segments[0].base, segments[-1].end
+        new = segment_of(IDS, base, end, next(self.ids), timestamp=timestamp, size=77)
+        refs = [ref for ref in self.manifest.live_pages if ref.base < end and base < ref.end]
+        if any(ref.level for ref in refs):
+            with pytest.raises(InvalidRequest, match="page of level 1"):
+                self.commit(lambda manifest, by: replacement.replace_segments(manifest, segments, new, by))
+            return
+        self.commit(lambda manifest, by: replacement.replace_segments(manifest, segments, new, by))
+        for known in old:
+            known.removed = self.manifest.commit
+        made = lookup.segment_for(self.manifest, self.load, base)
+        assert made is not None and made.key == new.key
+        self.known.insert(self.known.index(old[-1]) + 1, Known(made, self.manifest.commit))
 
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
