@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, RemoteSegment
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
-from storage_tiers.cold.process.operations import Extend, LoadManifest
+from storage_tiers.cold.process.operations import Extend, LoadManifest, ReplaceSegments
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.read.cache import ChunkCache
 from storage_tiers.cold.read.fetcher import Hydrator
@@ -95,13 +95,35 @@ class Broker:
         ids: Ids = IDS,
     ) -> Manifest:
         """Extends the manifest by a local segment, as a broker's offload does."""
+        job = self._job(content, base, end, epochs, aborted, log_start)
+        self.manifest = await self.client.ask(Extend(ids, WRITER, job))
+        os.unlink(job.path)
+        assert self.manifest.end == end
+        return self.manifest
+
+    async def replace(self, content: bytes, old: Sequence[RemoteSegment]) -> Manifest:
+        """Puts a segment in the place of neighbours, as compaction does. `manifest` stays as it was."""
+        job = self._job(content, old[0].base, old[-1].end)
+        manifest = await self.client.ask(ReplaceSegments(IDS, WRITER, job, tuple(old)))
+        os.unlink(job.path)
+        return manifest
+
+    def _job(
+        self,
+        content: bytes,
+        base: int,
+        end: int,
+        epochs: Sequence[EpochEntry] = (EpochEntry(1, 0),),
+        aborted: Sequence[AbortedTransaction] = (),
+        log_start: int = 0,
+    ) -> ExtendJob:
         self.written += 1
         path = self.directory / f"{base:020}-{self.written}.log"
         path.write_bytes(content)
         epoch = epochs[-1].epoch
         producers = path.with_suffix(".snapshot")
         producers.write_bytes(b"producers")
-        job = ExtendJob(
+        return ExtendJob(
             str(path),
             0,
             len(content),
@@ -114,10 +136,6 @@ class Broker:
             tuple(aborted),
             log_start,
         )
-        self.manifest = await self.client.ask(Extend(ids, WRITER, job))
-        path.unlink()
-        assert self.manifest.end == end
-        return self.manifest
 
     def gets(self, part: str = ".log") -> int:
         return self.store.count("get", part)

@@ -17,7 +17,7 @@ from storage_tiers.cold.read import reader as cold_reader
 from storage_tiers.cold.read.cache import ChunkKey
 from storage_tiers.cold.read.known_segments import KnownSegments, cost
 from storage_tiers.cold.read.lookup_permits import MAX_HYDRATIONS, LookupPermits
-from storage_tiers.cold.read.reader import ColdMiss
+from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.cold.read.recently_corrupt import CORRUPT_S
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
@@ -125,9 +125,9 @@ async def test_a_scan_has_no_gap_and_no_repeat_across_segments_and_chunks(tmp_pa
         assert b.gets(".idx") == 5
 
 
-async def scanned(b: Broker, max_bytes: int) -> bytes:
-    """Reads everything as a consumer does: keeps each response's whole batches and continues after them."""
-    reader, data, offset = b.reader(), b"", 0
+async def scanned(b: Broker, max_bytes: int, reader: ColdReader | None = None, offset: int = 0) -> bytes:
+    """Reads all from `offset` on as a consumer does: keeps each response's whole batches and continues after them."""
+    reader, data = reader or b.reader(), b""
     assert b.manifest is not None
     while offset < b.manifest.end:
         found = await read(reader, lambda: b.manifest, offset, max_bytes)
