@@ -1,0 +1,95 @@
+"""kill -9 between any two operations on the disk while a log with transactions is cleaned twice: a start finds the old segments
+or the new one, whole.
+
+The cleaning runs in a child that a fork makes, so that a death costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.files import Buffer, OsFiles
+from tests.faults.test_power_loss_swap import SETTINGS, check, clean_transactions, promised, write_transactions
+from tests.storage_tiers.hot.support import open_log
+
+#: Operations that two cleanings make at least.
+LEAST = 60
+
+
+class DyingFiles(OsFiles):
+    """Kills its process before the operation that follows `left` others."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self._left = left
+
+    def _spend(self) -> None:
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._left -= 1
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, truncate: bool = False) -> int:
+        self._spend()
+        return super().open(path, create=create, exclusive=exclusive, truncate=truncate)
+
+    def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        self._spend()
+        return super().pwrite(fd, buffers, position)
+
+    def fsync(self, fd: int) -> None:
+        self._spend()
+        super().fsync(fd)
+
+    def fsync_dir(self, path: str) -> None:
+        self._spend()
+        super().fsync_dir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._spend()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._spend()
+        super().unlink(path)
+
+
+def cleaned_by_a_child(root: Path, recovery_point: int, left: int) -> bool:
+    """Whether the child was killed."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            files = DyingFiles(left)
+            clean_transactions(open_log(root, settings=SETTINGS, recovery_point=recovery_point, files=files), files)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGKILL), f"the cleaning failed after {left} operations"
+    return status != 0
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the child calls nothing that a thread may hold
+def test_no_kill_leaves_a_part_of_both(tmp_path: Path) -> None:
+    before, root = tmp_path / "before", tmp_path / "killed"
+    before.mkdir()
+    log = open_log(before, settings=SETTINGS)
+    write_transactions(log)
+    promise = promised(log)
+    log.close(clean=False)
+    left = 0
+    while True:
+        shutil.copytree(before, root)
+        was_killed = cleaned_by_a_child(root, promise.end, left)
+        assert check(root, promise) is None, f"killed after {left} operations"
+        shutil.rmtree(root)
+        if not was_killed:
+            break
+        left += 1
+    assert left >= LEAST
