@@ -51,6 +51,8 @@ class History:
         self._log_start = log_start
         self._wrong = wrong
         self._state = ProducerStateManager(_ALL_PRODUCERS)
+        #: Producers whose last batch compaction has reduced, maybe by its newest record.
+        self._reduced: set[int] = set()
         self._runs: list[_EpochRun] = []
         self._epochs_before: tuple[EpochEntry, ...] = ()
         self._aborted: list[AbortedTransaction] = []
@@ -71,6 +73,10 @@ class History:
             # Emptied by compaction: a marker may have been either kind, and a transaction is not listed where its data was.
             self._forget(header.next_offset)
             return
+        if header.count < header.next_offset - header.base_offset:
+            self._reduced.add(header.producer_id)
+        else:
+            self._reduced.discard(header.producer_id)
         if not header.control:
             self._state.update(header, header.base_offset, now_ms=0)
             return
@@ -152,12 +158,15 @@ class History:
         for producer_id, theirs in said.items():
             if producer_id < 0:
                 return f"its producer snapshot names producer {producer_id}"
-            fault = self._wrong_producer(segment, theirs, self._state.producers.get(producer_id))
+            ours = self._state.producers.get(producer_id)
+            fault = self._wrong_producer(segment, theirs, ours, is_reduced=producer_id in self._reduced)
             if fault:
                 return f"producer {producer_id} at offset {segment.end}: {fault}"
         return ""
 
-    def _wrong_producer(self, segment: RemoteSegment, theirs: ProducerEntry, ours: ProducerEntry | None) -> str:
+    def _wrong_producer(
+        self, segment: RemoteSegment, theirs: ProducerEntry, ours: ProducerEntry | None, *, is_reduced: bool
+    ) -> str:
         for name, offset in (("last offset", theirs.last_offset), ("open transaction", theirs.transaction_start)):
             if not -1 <= offset < segment.end:
                 return f"its {name} is {offset}, beyond the segment"
@@ -168,7 +177,8 @@ class History:
                 return "it is in the snapshot, but in no batch"
             return ""
         known: list[tuple[str, int, int]] = [("epoch", theirs.epoch, ours.epoch)]
-        known.append(("timestamp", theirs.timestamp, ours.timestamp))
+        if theirs.timestamp < ours.timestamp or not is_reduced:
+            known.append(("timestamp", theirs.timestamp, ours.timestamp))
         if ours.batches or self._base == 0:
             known.append(("last offset", theirs.last_offset, ours.last_offset))
             known.append(("last sequence", theirs.last_sequence, ours.last_sequence))

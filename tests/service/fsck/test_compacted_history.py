@@ -11,7 +11,7 @@ from service.fsck.history import History
 from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.hot.producer_state import ProducerStateManager
-from storage_tiers.records.batch import CONTROL_MASK, PRODUCER_ID, assign, read_header, set_crc
+from storage_tiers.records.batch import CONTROL_MASK, LAST_OFFSET_DELTA, PRODUCER_ID, assign, read_header, set_crc
 from storage_tiers.records.builder import ControlKind, build_empty_batch
 from storage_tiers.types import AbortedTransaction, EpochEntry
 from tests.storage_tiers.compaction.support import batch
@@ -109,3 +109,19 @@ def test_a_producer_that_is_gone_is_no_fault_once_something_is_missing() -> None
     other = _foreign()
     assign(other, base_offset=5, leader_epoch=1)
     assert faults(state(*WRITTEN), (), other) == []
+
+
+def test_a_batch_that_lost_its_newest_record_has_an_older_timestamp_than_its_producer() -> None:
+    whole = bytearray(batch(("a", "1"), ("b", "1"), producer=(PRODUCER, 0, 0)))
+    left = bytearray(batch(("a", "1"), producer=(PRODUCER, 0, 0)))
+    struct.pack_into(">i", left, LAST_OFFSET_DELTA, 1)
+    for each in (whole, left):
+        assign(each, base_offset=0, leader_epoch=1)
+        set_crc(each)
+    assert faults(state(whole), (), left) == []
+    assert "its timestamp is" in faults(state(left), (), whole)[0]
+    newer, following = (bytearray(batch(("a", "1"), producer=(PRODUCER, 0, 2), timestamps=[at])) for at in (9, 8))
+    for each in (newer, following):
+        assign(each, base_offset=2, leader_epoch=1)
+    assert faults(state(whole, following), (), left, following) == []
+    assert "its timestamp is" in faults(state(whole, newer), (), left, following)[0]
