@@ -39,6 +39,10 @@ def java() -> Iterator[Talker]:
 
 @pytest.fixture(scope="session")
 def javascript() -> Iterator[Talker]:
-    environment = {**os.environ, "NODE_PATH": str(node_packages.node_path())}
-    with Talker(["node", str(HERE / "javascript" / "driver.js")], environment) as talker:
+    with start_javascript() as talker:
         yield talker
+
+
+def start_javascript() -> Talker:
+    environment = {**os.environ, "NODE_PATH": str(node_packages.node_path())}
+    return Talker(["node", str(HERE / "javascript" / "driver.js")], environment)

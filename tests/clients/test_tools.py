@@ -79,7 +79,7 @@ def test_apache_kafka_still_prints_the_recorded_output(java: Talker, tmp_path: P
     """One success in ATTEMPTS is enough: Kafka acknowledges an alteration before applying it, and briefly shows half of it."""
     wanted = tools.APACHE_KAFKA.read_text()
     for attempt in range(ATTEMPTS):
-        with ApacheKafka(tmp_path / f"kafka-{attempt}") as kafka:
+        with ApacheKafka(tmp_path / f"kafka-{attempt}", jvm=kafka_jars.QUICK_START) as kafka:
             printed = tools.text(tools.run(java, kafka.address, kafka.data_dir, tmp_path))
         if printed == wanted:
             return

@@ -272,7 +272,7 @@ def text(ran: Iterator[Ran]) -> str:
 
 def start(options: Sequence[str] = ()) -> Talker:
     """Java with the driver; the tools log only errors, which the masks remove."""
-    quiet = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+    quiet = ["-Xmx256m", *kafka_jars.QUICK_START, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
     return Talker(["java", *quiet, *options, "-cp", kafka_jars.class_path(), str(DRIVER)])
 
 

@@ -71,6 +71,10 @@ class Talker:
             raise Refused(answer["error"])
         return answer["result"]
 
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def complaints(self) -> str:
         """The end of its standard error."""
         self._complaints.seek(0)

@@ -17,14 +17,17 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
+import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -75,6 +78,23 @@ public final class Driver {
         return poll(question);
       case "share":
         return share(question);
+      case "commit":
+        return commit(question);
+      case "committed":
+        return committed(question);
+      case "seek":
+        CONSUMERS.get(question.get("name").asText()).seek(partition(question), question.get("offset").asLong());
+        return JSON.nullNode();
+      case "pause":
+        CONSUMERS.get(question.get("name").asText()).pause(List.of(partition(question)));
+        return JSON.nullNode();
+      case "resume":
+        CONSUMERS.get(question.get("name").asText()).resume(List.of(partition(question)));
+        return JSON.nullNode();
+      case "copy":
+        return copy(question);
+      case "fence":
+        return fence(question);
       case "close":
         CONSUMERS.remove(question.get("name").asText()).close();
         return JSON.nullNode();
@@ -160,6 +180,10 @@ public final class Driver {
     KafkaConsumer<byte[], byte[]> consumer =
         new KafkaConsumer<>(configs(question), new ByteArrayDeserializer(), new ByteArrayDeserializer());
     CONSUMERS.put(question.get("name").asText(), consumer);
+    if (question.has("pattern")) {
+      consumer.subscribe(Pattern.compile(question.get("pattern").asText()));
+      return JSON.nullNode();
+    }
     if (question.has("subscribe")) {
       consumer.subscribe(List.of(question.get("subscribe").asText()));
       return JSON.nullNode();
@@ -212,9 +236,124 @@ public final class Driver {
     ArrayNode found = JSON.createArrayNode();
     for (KafkaConsumer<byte[], byte[]> member : members) {
       ArrayNode own = found.addArray();
-      member.assignment().forEach(partition -> own.add(partition.partition()));
+      boolean whole = question.path("whole").asBoolean();
+      member.assignment().forEach(each -> own.addPOJO(whole ? (Object) each.toString() : (Object) each.partition()));
     }
     return found;
+  }
+
+  // --- members --------------------------------------------------------------------------------------------------------
+  private static TopicPartition partition(JsonNode question) {
+    return new TopicPartition(question.get("topic").asText(), question.get("partition").asInt());
+  }
+
+  /** The offsets given, or the positions; "async" waits for its callback only. */
+  private static JsonNode commit(JsonNode question) throws Throwable {
+    KafkaConsumer<byte[], byte[]> consumer = CONSUMERS.get(question.get("name").asText());
+    Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+    question
+        .path("offsets")
+        .fields()
+        .forEachRemaining(
+            entry ->
+                offsets.put(
+                    new TopicPartition(question.get("topic").asText(), Integer.parseInt(entry.getKey())),
+                    new OffsetAndMetadata(entry.getValue().asLong())));
+    if (question.path("async").asBoolean()) {
+      CompletableFuture<Void> done = new CompletableFuture<>();
+      consumer.commitAsync(
+          (places, error) -> {
+            if (error == null) {
+              done.complete(null);
+            } else {
+              done.completeExceptionally(error);
+            }
+          });
+      while (!done.isDone()) {
+        consumer.poll(POLL);
+      }
+      done.get();
+    } else if (offsets.isEmpty()) {
+      consumer.commitSync();
+    } else {
+      consumer.commitSync(offsets);
+    }
+    return JSON.nullNode();
+  }
+
+  /** The committed offset of each of a topic's first partitions, null where there is none. */
+  private static JsonNode committed(JsonNode question) {
+    ArrayNode found = JSON.createArrayNode();
+    for (int number = 0; number < question.get("partitions").asInt(); number++) {
+      TopicPartition partition = new TopicPartition(question.get("topic").asText(), number);
+      OffsetAndMetadata place =
+          CONSUMERS.get(question.get("name").asText()).committed(java.util.Set.of(partition)).get(partition);
+      if (place == null) {
+        found.addNull();
+      } else {
+        found.add(place.offset());
+      }
+    }
+    return found;
+  }
+
+  /** Copies records of an open member in transactions that carry its offsets, until "count"; the first one is aborted. */
+  private static JsonNode copy(JsonNode question) {
+    KafkaConsumer<byte[], byte[]> consumer = CONSUMERS.get(question.get("name").asText());
+    int copied = 0;
+    boolean aborted = false;
+    try (KafkaProducer<byte[], byte[]> producer =
+        new KafkaProducer<>(configs(question), new ByteArraySerializer(), new ByteArraySerializer())) {
+      producer.initTransactions();
+      while (copied < question.get("count").asInt()) {
+        Map<TopicPartition, OffsetAndMetadata> ends = new HashMap<>();
+        Map<TopicPartition, Long> begins = new HashMap<>();
+        int many = 0;
+        producer.beginTransaction();
+        for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
+          producer.send(new ProducerRecord<>(question.get("topic").asText(), record.partition(), null, record.value()));
+          TopicPartition place = new TopicPartition(record.topic(), record.partition());
+          begins.putIfAbsent(place, record.offset());
+          ends.put(place, new OffsetAndMetadata(record.offset() + 1));
+          many++;
+        }
+        producer.sendOffsetsToTransaction(ends, consumer.groupMetadata());
+        if (aborted || many == 0) {
+          producer.commitTransaction();
+          copied += many;
+        } else {
+          aborted = true;
+          producer.flush();
+          producer.abortTransaction();
+          begins.forEach(consumer::seek);
+        }
+      }
+    }
+    return JSON.getNodeFactory().numberNode(copied);
+  }
+
+  /** The name of the error of a producer whose id another took over within a transaction. */
+  private static JsonNode fence(JsonNode question) {
+    ByteArraySerializer bytes = new ByteArraySerializer();
+    String topic = question.get("topic").asText();
+    try (KafkaProducer<byte[], byte[]> old = new KafkaProducer<>(configs(question), bytes, bytes);
+        KafkaProducer<byte[], byte[]> young = new KafkaProducer<>(configs(question), bytes, bytes)) {
+      old.initTransactions();
+      old.beginTransaction();
+      old.send(new ProducerRecord<>(topic, 0, null, "of the old one".getBytes(StandardCharsets.UTF_8)));
+      old.flush();
+      young.initTransactions();
+      young.beginTransaction();
+      young.send(new ProducerRecord<>(topic, 0, null, "of the new one".getBytes(StandardCharsets.UTF_8)));
+      try {
+        old.commitTransaction();
+        return JSON.nullNode();
+      } catch (KafkaException error) {
+        return JSON.getNodeFactory().textNode(error.getClass().getSimpleName());
+      } finally {
+        young.commitTransaction();
+      }
+    }
   }
 
   private static ObjectNode described(ConsumerRecord<byte[], byte[]> record) {
