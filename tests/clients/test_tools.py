@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.clients import tools
 from tests.service.cli.support import tidelog
@@ -109,6 +111,62 @@ def test_the_verifiable_producer_gets_an_answer_for_every_record(plain: Node) ->
     assert printed.count("producer_send_success") == 500
     found = consume(plain, "verified", 1, 500)
     assert {value for _, _, value in found.values()} == {b"%d" % number for number in range(500)}
+
+
+def test_the_verifiable_consumer_reads_and_commits_as_a_member(plain: Node) -> None:
+    create(plain, "read", 2, {})
+    produce(plain, "read", 500)
+    printed = kafka_jars.run_tool(
+        "org.apache.kafka.tools.VerifiableConsumer",
+        *("--bootstrap-server", plain.kafka, "--topic", "read", "--group-id", "verifiable", "--max-messages", "500"),
+        *("--reset-policy", "earliest"),
+    )
+    told = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert sum(each["count"] for each in told if each["name"] == "records_consumed") == 500
+    commits = [each for each in told if each["name"] == "offsets_committed"]
+    assert all(each["success"] for each in commits)
+    ends = {(at["topic"], at["partition"]): at["offset"] for each in commits for at in each["offsets"]}
+    assert sum(ends.values()) == 500
+
+
+def test_the_transactional_message_copier_copies_once_with_aborts(plain: Node) -> None:
+    """As a member of a group that subscribes; it aborts transactions by chance, and reads their records again."""
+    for topic in ("original", "copied"):
+        create(plain, topic, 1, {})
+    produce(plain, "original", 500)
+    kafka_jars.run_tool(
+        "org.apache.kafka.tools.TransactionalMessageCopier",
+        *(
+            "--broker-list",
+            plain.kafka,
+            "--input-topic",
+            "original",
+            "--output-topic",
+            "copied",
+            "--input-partition",
+            "0",
+        ),
+        *("--consumer-group", "copying", "--transactional-id", "copier", "--transaction-size", "20"),
+        *("--max-messages", "500", "--enable-random-aborts", "--group-mode"),
+    )
+    found = values(plain, "copied", "read_committed")
+    assert found == values(plain, "original", "read_committed")
+    assert len(found) == 500
+    assert len(values(plain, "copied", "read_uncommitted")) > 500
+
+
+def values(node: Node, topic: str, isolation: str) -> list[bytes]:
+    settings = {"bootstrap.servers": node.kafka, "group.id": "unused", "enable.partition.eof": True}
+    reader = Consumer({**settings, "isolation.level": isolation})
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+    try:
+        while (message := reader.poll(30)) is not None and message.error() is None:
+            found.append(bytes(message.value() or b""))
+        assert message is not None, "the topic was not read to its end"
+        return sorted(found)
+    finally:
+        reader.close()
 
 
 def test_its_replica_verification_finds_no_lag(plain: Node, tmp_path: Path) -> None:
