@@ -91,6 +91,7 @@ class KafkaPython:
         if topic.startswith("/"):
             self._consumer.subscribe(pattern=topic.strip("/"))
         else:
+            self._consumer.partitions_for_topic(topic)  # a leader that does not know its topic yet assigns nothing
             self._consumer.subscribe([topic])
 
     def poll(self) -> None:
