@@ -86,7 +86,7 @@ test: test-tools  ## every test but differential, terraform and all of faults; u
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "not faults and not differential and not terraform and not packages"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
-	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py tests/clients/test_streams.py tests/clients/test_compaction.py -m differential $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 tests/differential tests/clients/test_tools.py tests/clients/test_streams.py tests/clients/test_compaction.py -m differential $(ARGS)
 
 packages: test-tools  ## dist/: wheels of both distributions, installed and tried
 	@$(BIN)/python -m scripts.packages
@@ -99,9 +99,10 @@ faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m faults
 
 SECONDS ?= 600
+DEATHS ?= 200
 
-soak: test-tools  ## histories of real clients with a node that is killed, paused and restarted, judged for anomalies (SECONDS=)
-	@TIDELOG_FAULT_SECONDS=$(SECONDS) $(BIN)/pytest -q -s -m faults tests/history
+soak: test-tools  ## histories of real clients with a node that is killed, paused and restarted, and copies exactly once (SECONDS=, DEATHS=)
+	@TIDELOG_FAULT_SECONDS=$(SECONDS) TIDELOG_FAULT_DEATHS=$(DEATHS) $(BIN)/pytest -q -s -m faults tests/history tests/faults/test_exactly_once.py
 
 MUTANTS := .cache/mutants
 

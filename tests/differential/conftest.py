@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 
 KAFKAS_RECEIVER = Path(__file__).with_name("MetricsReceiver.java")
 
-
+QUICK = kafka_jars.QUICK_START
 #: Configs that Kafka needs to run alone; tidelog gets them too, so that they cause no difference.
 ONE_REPLICA = (".replication.factor", ".min.isr")
 #: Short intervals for the background work of brokers with a tier.
@@ -56,16 +56,21 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
             left, right = (tmp_path_factory.mktemp(name) for name in ("kafka", "tidelog"))
             if setup is Setup.RECEIVER:
                 kafka_jars.compile_class(KAFKAS_RECEIVER, left)
-                kafka = ApacheKafka(left, settings={"metric.reporters": KAFKAS_RECEIVER.stem}, classes=[left])
+                kafka = ApacheKafka(
+                    left, settings={"metric.reporters": KAFKAS_RECEIVER.stem}, classes=[left], jvm=QUICK
+                )
                 node = Node(right, settings={"metric.reporters": RECEIVER})
             elif setup is Setup.TIERED:
                 tier = {**KAFKAS_TIER, "rsm.config.dir": str(left / "tier")}
-                kafka = ApacheKafka(left, settings=tier, classes=[kafka_jars.tiered_storage()])
+                kafka = ApacheKafka(left, settings=tier, classes=[kafka_jars.tiered_storage()], jvm=QUICK)
                 node = Node(right, settings=EAGER)
             elif setup in SETTINGS:
-                kafka, node = (ApacheKafka(left, settings=SETTINGS[setup]), Node(right, settings=SETTINGS[setup]))
+                kafka, node = (
+                    ApacheKafka(left, settings=SETTINGS[setup], jvm=QUICK),
+                    Node(right, settings=SETTINGS[setup]),
+                )
             else:
-                kafka, node = ApacheKafka(left), Node(right)
+                kafka, node = ApacheKafka(left, jvm=QUICK), Node(right)
             alone = (key for key in kafka.configs() if key.endswith(ONE_REPLICA) and not key.startswith("rlmm."))
             node.settings = {**dict.fromkeys(alone, 1), **node.settings}
             # Kafka has a configured advertised address, so tidelog gets one too.

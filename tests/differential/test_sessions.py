@@ -13,7 +13,7 @@ from tests.differential.faults import FAULTS, Fault, seeded
 from tests.differential.judge import SERVED, Heard, Judge, Session, all_sessions, judged
 from tests.differential.rules import EXPECTED, NORMALISED
 
-pytestmark = [pytest.mark.differential, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.differential, pytest.mark.timeout(900), pytest.mark.xdist_group("judge")]
 
 #: Most sessions in which each fault is tried, chosen with the fault's name as seed.
 PLACES = 40

@@ -1,10 +1,12 @@
 """A program that copies a topic in transactions is killed at random moments, and so is the node: the copy has each record once.
 
-The records of both topics are offloaded and evicted meanwhile, aborted ones among them.
+Each death waits until the copier copies, so most of them leave an open transaction, which the next copier's fences. The records
+of both topics are offloaded and evicted meanwhile, aborted ones among them.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
@@ -29,22 +31,41 @@ SETTINGS: dict[str, str | int | bool] = {
     "offsets.topic.num.partitions": 3,
     "transaction.state.log.num.partitions": 3,
 }
-#: Deaths in `make faults`; a longer run sets the variable.
-DEATHS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "12"))
-#: Records that are added to the source in each round.
-A_ROUND = 300
+#: Deaths in `make faults`, over two nodes; a longer run sets the variable.
+DEATHS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "50"))
+#: Records that are added to the source, in each round that finds fewer left to copy.
+A_ROUND = 2000
 PATIENCE_S = 90.0
+#: Wait for a copier that outlives a death of the node. librdkafka may hang in `send_offsets_to_transaction` beyond its timeout
+#: (confluentinc/librdkafka#5456): AddOffsetsToTxn was answered, and it sends no TxnOffsetCommit. Then it is killed.
+HUNG_S = 3.0
 
 
 class Copying:
     def __init__(self, node: Node, rng: random.Random) -> None:
         self.node, self.rng = node, rng
-        self.sent = 0
+        self.sent = self.died = 0
+        #: When a copier that outlived the node is given up.
+        self.hung_at = math.inf
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self.hung_at = math.inf
         words = [sys.executable, "-m", "tests.faults.copier", self.node.kafka, SOURCE, TARGET]
-        self.process = subprocess.Popen([*words, str(self.rng.getrandbits(30))], stderr=subprocess.DEVNULL)
+        with (self.node.directory / "copier.output").open("ab") as output:
+            self.process = subprocess.Popen([*words, str(self.rng.getrandbits(30))], stderr=output)
+
+    def advances(self, left: int) -> bool:
+        """Whether it has less to copy than that. A copier that has ended, as after a fatal error, is started again."""
+        if self.process is None or self.process.poll() is not None:
+            self.kill()
+            self.start()
+        if self.lag() < left:
+            return True
+        if time.monotonic() > self.hung_at:
+            self.kill()
+            self.died += 1
+        return False
 
     def kill(self) -> None:
         if self.process is not None:
@@ -61,19 +82,22 @@ class Copying:
 
     def round(self) -> None:
         """The copier, the node or both die while it copies; the random moment is the purpose."""
-        self.fill()
-        if self.process is None or self.process.poll() is not None:
-            self.kill()
-            self.start()
-        time.sleep(self.rng.uniform(0.2, 2.5))
+        left = self.lag()
+        if left < A_ROUND:
+            self.fill()
+            left += A_ROUND
+        until(lambda: self.advances(left), "the copier copies", PATIENCE_S)
+        time.sleep(self.rng.uniform(0, 0.3))
         victim = self.rng.choice(("copier", "copier", "node", "both"))
         if victim != "copier":
             self.node.kill()
             time.sleep(self.rng.uniform(0, 0.3))
         if victim != "node":
             self.kill()
+            self.died += 1
         if victim != "copier":
             self.node.start()
+            self.hung_at = time.monotonic() + HUNG_S
 
     def copied(self) -> list[bytes]:
         """The committed records of the copy, up to the last stable offsets of now."""
@@ -94,7 +118,7 @@ class Copying:
     def lag(self) -> int:
         reader = Consumer({"bootstrap.servers": self.node.kafka, "group.id": GROUP})
         try:
-            committed = reader.committed([TopicPartition(SOURCE, number) for number in range(PARTITIONS)], 30)
+            committed = reader.committed([TopicPartition(SOURCE, number) for number in range(PARTITIONS)], PATIENCE_S)
             return self.sent - sum(max(each.offset, 0) for each in committed)
         finally:
             reader.close()
@@ -116,8 +140,7 @@ def run(node: Node, seed: int, rounds: int) -> None:
             for _ in range(rounds):
                 copying.round()
             copying.kill()
-            copying.start()
-            until(lambda: copying.lag() == 0, "the copier has caught up", PATIENCE_S)
+            until(lambda: copying.advances(1), "the copier has caught up", PATIENCE_S)
         finally:
             copying.kill()
         copying.judge()
@@ -125,13 +148,20 @@ def run(node: Node, seed: int, rounds: int) -> None:
         node.restart()
         copying.judge()
         assert len(copying.copied()) == copying.sent
+        fenced = node.output().count("transaction.fenced")
+        print(
+            f"{copying.sent} records, {rounds} deaths, {copying.died} of the copier, {fenced} left an open transaction"
+        )
+        assert fenced >= copying.died // 5
+        assert "segment.evicted" in node.output()
 
 
 def test_a_copy_has_each_record_once(tmp_path: Path) -> None:
-    run(Node(tmp_path, settings=SETTINGS), SEED, rounds=3)
+    run(Node(tmp_path, settings=SETTINGS), SEED, rounds=2)
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(900)
-def test_a_copy_has_each_record_once_after_many_deaths(tmp_path: Path) -> None:
-    run(Node(tmp_path, settings=SETTINGS), SEED + 1, rounds=DEATHS)
+@pytest.mark.timeout(60 + 20 * DEATHS)
+@pytest.mark.parametrize("seed", [SEED + 1, SEED + 2])
+def test_a_copy_has_each_record_once_after_many_deaths(tmp_path: Path, seed: int) -> None:
+    run(Node(tmp_path, settings=SETTINGS), seed, rounds=DEATHS // 2)

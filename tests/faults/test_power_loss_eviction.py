@@ -147,7 +147,7 @@ def test_the_run_reaches_the_intended_situations(run: Run) -> None:
     assert evicted_without_a_manifest(Path(run.files.root), cluster_of(run)) is None
 
 
-@pytest.mark.parametrize("limit", [2, pytest.param(40, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("limit", [2, pytest.param(15, marks=pytest.mark.faults)])
 def test_nothing_is_evicted_before_the_manifest_is_saved(run: Run, tmp_path: Path, limit: int) -> None:
     assert first_violation(run, tmp_path / "disk", limit=limit) is None
 
@@ -189,7 +189,7 @@ async def check_start(held: Held | None, run: Run, root: Path) -> None:
         assert [record.offset for record in found] == list(range(len(found)))
 
 
-@pytest.mark.parametrize("starts", [15, pytest.param(250, marks=[pytest.mark.faults, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("starts", [15, pytest.param(120, marks=[pytest.mark.faults, pytest.mark.timeout(900)])])
 async def test_a_node_that_starts_after_the_loss_has_everything_offloaded(
     run: Run, tmp_path: Path, starts: int
 ) -> None:

@@ -37,6 +37,8 @@ from tests.support.clock import SeededRng
 
 #: States tried per cut: in the normal run, in the whole one.
 SAMPLE, WHOLE = 3, 16
+#: The tests of the whole run are split into this many, so that processes can share them.
+PARTS = 4
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
@@ -177,14 +179,17 @@ def try_state(scratch: str, tree: Tree, promise: Promise, where: str) -> None:
         raise Violation(f"{where}: {error!r}") from error
 
 
-def sweep(operations: list[Operation], scratch: str, *, limit: int, step: int = 1, drop: tuple[str, ...] = ()) -> int:
+def sweep(
+    operations: list[Operation], scratch: str, *, limit: int, step: int = 1, begin: int = 0, drop: tuple[str, ...] = ()
+) -> int:
+    """Tries the states after every `step`-th operation, the first of them being number `begin`. Returns how many it tried."""
     tried = 0
     # Before the first dropped fsync, nothing differs.
     first = min(
         (index for index, each in enumerate(operations) if isinstance(each, Fsync) and each.site in drop), default=0
     )
     for count, promise, states in cuts(operations, drop=drop, limit=limit):
-        if count < first or promise is None or isinstance(operations[count - 1], Note) or count % step:
+        if count < first or promise is None or isinstance(operations[count - 1], Note) or count % step != begin:
             continue
         for index, tree in enumerate(states):
             try_state(scratch, tree, promise, f"after operation {count} {operations[count - 1]}, state {index}")
@@ -198,18 +203,20 @@ def test_power_loss_sample(operations: list[Operation], scratch: str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
-def test_power_loss_everywhere(operations: list[Operation], scratch: str) -> None:
-    assert sweep(operations, scratch, limit=WHOLE) > len(operations)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_power_loss_everywhere(operations: list[Operation], scratch: str, part: int) -> None:
+    assert sweep(operations, scratch, limit=WHOLE, step=PARTS, begin=part) > len(operations) / PARTS / 2
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_every_fsync_is_needed(operations: list[Operation], scratch: str) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_fsync_is_needed(operations: list[Operation], scratch: str, part: int) -> None:
     """Sites of the short run that only the long run proves necessary are left to the long run."""
     short = len(operations) < 100
     asked = [site for site in sites(operations) if not short or "recovery" in site]
     assert asked
-    assert [site for site in asked if not is_needed(operations, scratch, site)] == []
+    assert [site for site in asked[part::PARTS] if not is_needed(operations, scratch, site)] == []
 
 
 def is_needed(operations: list[Operation], scratch: str, site: str) -> bool:

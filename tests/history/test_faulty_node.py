@@ -14,10 +14,11 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,11 @@ COMPACTED = {
     "local.retention.bytes": "60000",
 }
 TOPICS = {"log": TIERED, "table": COMPACTED}
+#: Faults that a history has at least once: in the normal run, in the whole one.
+SAMPLE = frozenset({"store_fails"})
+WHOLE = frozenset({"kill", "pause", "restart", "store_fails", "kill_tier"})
+#: Events that a whole history has before anything is read: the cleaner's of both tiers, and evictions.
+MEANWHILE = ("log.cleaned .*tier=local", "log.cleaned .*tier=bucket", "segment.evicted ")
 
 
 class FaultyNode:
@@ -72,11 +78,16 @@ class FaultyNode:
         self.faults = (self.kill, self.kill, self.pause, self.pause, self.restart, self.store_fails, self.kill_tier)
         self.done: Counter[str] = Counter()
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float, wanted: Set[str]) -> None:
+        """Commits rounds of all faults, each in a random order, for `seconds` and until each of `wanted` was committed."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        left: list[Callable[[], None]] = []
+        while time.monotonic() < deadline or wanted - set(self.done):
+            if not left:
+                left = self.rng.sample(self.faults, len(self.faults))
+                left.sort(key=lambda fault: fault.__name__ in wanted)  # they are taken from the end
             self.wait(2.0)
-            fault = self.rng.choice(self.faults)
+            fault = left.pop()
             fault()
             self.done[fault.__name__] += 1
 
@@ -142,8 +153,8 @@ def only_in_the_bucket(node: Node) -> None:
     until(lambda: not local_bytes(node, "log", PARTITIONS), "all records of the log are evicted")
 
 
-def one_history(directory: Path, server: S3Server, seed: int, seconds: float) -> str:
-    """Asserts that there is no anomaly. What happened, in a line."""
+def one_history(directory: Path, server: S3Server, seed: int, seconds: float, wanted: Set[str]) -> str:
+    """Asserts that there is no anomaly in a history with the wanted faults. What happened, in a line."""
     print(f"TIDELOG_FAULT_SEED={seed}")
     rng = random.Random(seed)
     with S3Proxy(server.endpoint) as proxy:
@@ -152,7 +163,10 @@ def one_history(directory: Path, server: S3Server, seed: int, seconds: float) ->
             recorder = recorder_of(node)
             faulty = FaultyNode(node, proxy, rng)
             with clients(recorder, rng):
-                faulty.run(seconds)
+                faulty.run(seconds, wanted)
+                if wanted == WHOLE:
+                    until(lambda: all(re.search(each, node.output()) for each in MEANWHILE), str(MEANWHILE))
+            assert wanted <= set(faulty.done)
             assert not recorder.failures, "\n".join(recorder.failures)
             recorder.whole_reading("as it is")
             only_in_the_bucket(node)
@@ -174,7 +188,7 @@ def one_history(directory: Path, server: S3Server, seed: int, seconds: float) ->
 
 
 def test_a_history_has_no_anomaly(tmp_path: Path, versitygw: S3Server) -> None:
-    print(one_history(tmp_path, versitygw, SEED, 5.0))
+    print(one_history(tmp_path, versitygw, SEED, 5.0, SAMPLE))
 
 
 def test_readers_of_uncommitted_records_are_found_out(tmp_path: Path) -> None:
@@ -194,6 +208,6 @@ def test_histories_with_many_faults_have_no_anomaly(tmp_path: Path, versitygw: S
     """One, or as many as are begun within the time of `make soak`."""
     deadline = time.monotonic() + SOAK_S
     for number in itertools.count(1):
-        print(one_history(tmp_path / str(number), versitygw, SEED + number, A_HISTORY_S), flush=True)
+        print(one_history(tmp_path / str(number), versitygw, SEED + number, A_HISTORY_S, WHOLE), flush=True)
         if time.monotonic() >= deadline:
             break

@@ -174,7 +174,15 @@ class ApacheKafka:
     def _format(self, properties: Path) -> None:
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
         # A leading dash would be read as an option.
-        command = [*self._java(), _STORAGE_TOOL, "format", "-t", "K" + cluster_id[1:], "-c", str(properties)]
+        command = [
+            *self._java(*kafka_jars.QUICK_START),
+            _STORAGE_TOOL,
+            "format",
+            "-t",
+            "K" + cluster_id[1:],
+            "-c",
+            str(properties),
+        ]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=START_TIMEOUT_S)
         if done.returncode != 0:
             raise KafkaFailed(f"StorageTool format ended with {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -18,6 +18,8 @@ from tests.support.s3_servers import VERSITYGW
 def main() -> int:
     try:
         kafka_jars.class_path()
+        kafka_jars.streams()
+        kafka_jars.tiered_storage()
         kafka_jars.spark_connector()
     except (OSError, subprocess.SubprocessError) as error:
         print(f"Kafka's jars and Spark's connector cannot be fetched from Maven Central: {error}", file=sys.stderr)
