@@ -68,9 +68,9 @@ class RemoteGroups:
         self._address = node.address
         self._stub: Any = GroupsStub(node.channel)
 
-    async def coordinator(self, group: str) -> int:
-        answer = await self._decided(self._stub.Coordinator(pb.CoordinatorRequest(group=group), timeout=CALL_TIMEOUT_S))
-        return int(answer.node_id)
+    async def coordinator(self, group: str, caller: Caller) -> int:
+        asked = pb.CoordinatorRequest(group=group, caller=caller_message(caller))
+        return int((await self._decided(self._stub.Coordinator(asked, timeout=CALL_TIMEOUT_S))).node_id)
 
     # --- members ------------------------------------------------------------------------------------------------------
     def join(self, request: JoinGroup, caller: Caller) -> asyncio.Future[Joined]:
@@ -110,11 +110,11 @@ class RemoteGroups:
         call = self._stub.CommitOffsetsInTransaction(txn_commit_message(request, caller), timeout=CALL_TIMEOUT_S)
         return OffsetsCommitted(outcomes_of(await self._decided(call)))
 
-    def fetch_offsets(self, request: OffsetFetch) -> asyncio.Future[OffsetsFetched]:
-        return asyncio.ensure_future(self._fetch_offsets(request))
+    def fetch_offsets(self, request: OffsetFetch, caller: Caller) -> asyncio.Future[OffsetsFetched]:
+        return asyncio.ensure_future(self._fetch_offsets(request, caller))
 
-    async def _fetch_offsets(self, request: OffsetFetch) -> OffsetsFetched:
-        call = self._stub.FetchOffsets(fetch_offsets_message(request), timeout=CALL_TIMEOUT_S)
+    async def _fetch_offsets(self, request: OffsetFetch, caller: Caller) -> OffsetsFetched:
+        call = self._stub.FetchOffsets(fetch_offsets_message(request, caller), timeout=CALL_TIMEOUT_S)
         return offsets_fetched_of(await self._decided(call))
 
     def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]:
@@ -126,16 +126,18 @@ class RemoteGroups:
         return OffsetsDeleted(maybe_error(answer), outcomes_of(answer))
 
     # --- administration -----------------------------------------------------------------------------------------------
-    async def list_groups(self, request: ListGroups) -> GroupsListed:
-        wanted = pb.ListGroupsRequest(states=sorted(request.states), types=sorted(request.types))
+    async def list_groups(self, request: ListGroups, caller: Caller) -> GroupsListed:
+        wanted = pb.ListGroupsRequest(
+            states=sorted(request.states), types=sorted(request.types), caller=caller_message(caller)
+        )
         return listed_of(await self._decided(self._stub.List(wanted, timeout=CALL_TIMEOUT_S)))
 
-    def describe_group(self, request: DescribeGroup) -> asyncio.Future[DescribedGroup]:
-        return asyncio.ensure_future(self._describe_group(request))
+    def describe_group(self, request: DescribeGroup, caller: Caller) -> asyncio.Future[DescribedGroup]:
+        return asyncio.ensure_future(self._describe_group(request, caller))
 
-    async def _describe_group(self, request: DescribeGroup) -> DescribedGroup:
-        call = self._stub.Describe(pb.DescribeGroupRequest(group=request.group), timeout=CALL_TIMEOUT_S)
-        return described_of(await self._decided(call))
+    async def _describe_group(self, request: DescribeGroup, caller: Caller) -> DescribedGroup:
+        wanted = pb.DescribeGroupRequest(group=request.group, caller=caller_message(caller))
+        return described_of(await self._decided(self._stub.Describe(wanted, timeout=CALL_TIMEOUT_S)))
 
     def delete_group(self, request: DeleteGroup, caller: Caller) -> asyncio.Future[GroupDeleted]:
         return asyncio.ensure_future(self._delete_group(request, caller))

@@ -25,6 +25,7 @@ from grpc_api.contract.transactions import (
     TransactionEnded,
     TransactionsListed,
 )
+from grpc_api.messages.groups import caller_message
 from grpc_api.messages.transactions import (
     add_offsets_message,
     add_partitions_message,
@@ -50,8 +51,8 @@ class RemoteTransactions:
         self._address = node.address
         self._stub: Any = TransactionsStub(node.channel)
 
-    async def coordinator(self, transactional_id: str) -> int:
-        asked = pb.TransactionCoordinatorRequest(transactional_id=transactional_id)
+    async def coordinator(self, transactional_id: str, caller: Caller) -> int:
+        asked = pb.TransactionCoordinatorRequest(transactional_id=transactional_id, caller=caller_message(caller))
         return int((await self._answer(self._stub.Coordinator, asked)).node_id)
 
     # --- producers ----------------------------------------------------------------------------------------------------
@@ -75,19 +76,19 @@ class RemoteTransactions:
 
     # --- administration -----------------------------------------------------------------------------------------------
     async def write_markers(
-        self, markers: Markers, coordinator_epoch: int
+        self, markers: Markers, coordinator_epoch: int, caller: Caller
     ) -> Sequence[tuple[TopicPartition, LogError]]:
-        asked = markers_message(markers, coordinator_epoch)
+        asked = markers_message(markers, coordinator_epoch, caller)
         return refused_of((await self._answer(self._stub.WriteMarkers, asked)).refused)
 
-    async def list(self, request: ListTransactions) -> TransactionsListed:
-        return listed_of(await self._answer(self._stub.List, list_message(request)))
+    async def list(self, request: ListTransactions, caller: Caller) -> TransactionsListed:
+        return listed_of(await self._answer(self._stub.List, list_message(request, caller)))
 
-    def describe(self, transactional_id: str) -> asyncio.Future[DescribedTransaction]:
-        return asyncio.ensure_future(self._describe(transactional_id))
+    def describe(self, transactional_id: str, caller: Caller) -> asyncio.Future[DescribedTransaction]:
+        return asyncio.ensure_future(self._describe(transactional_id, caller))
 
-    async def _describe(self, transactional_id: str) -> DescribedTransaction:
-        asked = pb.DescribeTransactionRequest(transactional_id=transactional_id)
+    async def _describe(self, transactional_id: str, caller: Caller) -> DescribedTransaction:
+        asked = pb.DescribeTransactionRequest(transactional_id=transactional_id, caller=caller_message(caller))
         return described_of(await self._answer(self._stub.Describe, asked))
 
     async def _answer(self, method: Any, request: Any) -> Any:

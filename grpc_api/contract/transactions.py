@@ -167,7 +167,7 @@ class Transactions(Protocol):
     is cancelled takes nothing back. A request that comes while the markers of the producer's last transaction are written
     waits for them; nothing else waits but for records to be committed."""
 
-    async def coordinator(self, transactional_id: str) -> int:
+    async def coordinator(self, transactional_id: str, caller: Caller) -> int:
         """The id of the broker that coordinates the transactional id. Creates the internal topic if there is none.
         CoordinatorNotAvailable while it has no leader."""
 
@@ -184,11 +184,11 @@ class Transactions(Protocol):
         """The answer comes once the decision is committed; the markers follow."""
 
     async def write_markers(
-        self, markers: Markers, coordinator_epoch: int
+        self, markers: Markers, coordinator_epoch: int, caller: Caller
     ) -> Sequence[tuple[TopicPartition, LogError]]:
         """Ends the producer's transaction in partitions of this broker, in the name of a coordinator of that epoch. Returns the
         partitions without a committed marker, and why. `transactional_id` is not used."""
 
-    async def list(self, request: ListTransactions) -> TransactionsListed: ...
+    async def list(self, request: ListTransactions, caller: Caller) -> TransactionsListed: ...
 
-    def describe(self, transactional_id: str) -> asyncio.Future[DescribedTransaction]: ...
+    def describe(self, transactional_id: str, caller: Caller) -> asyncio.Future[DescribedTransaction]: ...

@@ -150,12 +150,13 @@ def _topics_of(messages: Sequence[pb.TopicPartitions]) -> list[TopicPartitionInd
     return [TopicPartitionIndexes(each.topic, tuple(each.partitions), _topic_id(each)) for each in messages]
 
 
-def fetch_offsets_message(fetch: OffsetFetch) -> pb.FetchOffsetsRequest:
+def fetch_offsets_message(fetch: OffsetFetch, caller: Caller) -> pb.FetchOffsetsRequest:
     return pb.FetchOffsetsRequest(
         group=fetch.group,
         all=fetch.topics is None,
         topics=_topic_messages(fetch.topics or ()),
         require_stable=fetch.require_stable,
+        caller=caller_message(caller),
     )
 
 

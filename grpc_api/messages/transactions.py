@@ -174,13 +174,14 @@ def ended_of(message: pb.EndTransactionResponse) -> TransactionEnded:
 
 
 # --- administration ---------------------------------------------------------------------------------------------------
-def markers_message(markers: Markers, coordinator_epoch: int) -> pb.WriteTransactionMarkersRequest:
+def markers_message(markers: Markers, coordinator_epoch: int, caller: Caller) -> pb.WriteTransactionMarkersRequest:
     return pb.WriteTransactionMarkersRequest(
         producer=producer_message(markers.producer),
         commit=markers.commit,
         partitions=partition_messages(markers.partitions),
         transaction_version=markers.version,
         coordinator_epoch=coordinator_epoch,
+        caller=caller_message(caller),
     )
 
 
@@ -195,12 +196,13 @@ def markers_of(message: pb.WriteTransactionMarkersRequest) -> Markers:
     )
 
 
-def list_message(asked: ListTransactions) -> pb.ListTransactionsRequest:
+def list_message(asked: ListTransactions, caller: Caller) -> pb.ListTransactionsRequest:
     return pb.ListTransactionsRequest(
         states=sorted(asked.states),
         producer_ids=sorted(asked.producer_ids),
         duration_ms=None if asked.duration_ms == _ANY else asked.duration_ms,
         pattern=asked.pattern,
+        caller=caller_message(caller),
     )
 
 

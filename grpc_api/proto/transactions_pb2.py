@@ -26,7 +26,7 @@ from grpc_api.proto import errors_pb2 as grpc__api_dot_proto_dot_errors__pb2
 from grpc_api.proto import groups_pb2 as grpc__api_dot_proto_dot_groups__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!grpc_api/proto/transactions.proto\x12\ntidelog.v1\x1a\x1bgrpc_api/proto/errors.proto\x1a\x1bgrpc_api/proto/groups.proto\"-\n\x10ProducerIdentity\x12\n\n\x02id\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\"8\n\x14TransactionPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\\\n\x10RefusedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\"9\n\x1dTransactionCoordinatorRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\xa9\x01\n InitTransactionalProducerRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12.\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\'\n\x06\x63\x61ller\x18\x04 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"{\n!InitTransactionalProducerResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\"\xfe\x01\n!AddPartitionsToTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .tidelog.v1.TransactionPartition\x12\x13\n\x0bverify_only\x18\x04 \x01(\x08\x12\x1b\n\x13transaction_version\x18\x05 \x01(\x05\x12\'\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"\xbf\x01\n\x1e\x41\x64\x64OffsetsToTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\r\n\x05group\x18\x03 \x01(\t\x12\x1b\n\x13transaction_version\x18\x04 \x01(\x05\x12\'\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"s\n\x1a\x41\x64\x64\x65\x64ToTransactionResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12-\n\x07refused\x18\x02 \x03(\x0b\x32\x1c.tidelog.v1.RefusedPartition\"\xb7\x01\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\x1b\n\x13transaction_version\x18\x04 \x01(\x05\x12\'\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"p\n\x16\x45ndTransactionResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\"\xce\x01\n\x1eWriteTransactionMarkersRequest\x12.\n\x08producer\x18\x01 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x08\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .tidelog.v1.TransactionPartition\x12\x1b\n\x13transaction_version\x18\x04 \x01(\x05\x12\x19\n\x11\x63oordinator_epoch\x18\x05 \x01(\x05\"P\n\x1fWriteTransactionMarkersResponse\x12-\n\x07refused\x18\x01 \x03(\x0b\x32\x1c.tidelog.v1.RefusedPartition\"\x8b\x01\n\x17ListTransactionsRequest\x12\x0e\n\x06states\x18\x01 \x03(\t\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x18\n\x0b\x64uration_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x07pattern\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x0e\n\x0c_duration_msB\n\n\x08_pattern\"w\n\x18ListTransactionsResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12\x33\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1d.tidelog.v1.ListedTransaction\"Q\n\x11ListedTransaction\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\"6\n\x1a\x44\x65scribeTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\xfa\x01\n\x1b\x44\x65scribeTransactionResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12.\n\x08producer\x18\x04 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x05\x12\x10\n\x08start_ms\x18\x06 \x01(\x03\x12\x34\n\npartitions\x18\x07 \x03(\x0b\x32 .tidelog.v1.TransactionPartition2\x87\x06\n\x0cTransactions\x12Y\n\x0b\x43oordinator\x12).tidelog.v1.TransactionCoordinatorRequest\x1a\x1f.tidelog.v1.CoordinatorResponse\x12k\n\x0cInitProducer\x12,.tidelog.v1.InitTransactionalProducerRequest\x1a-.tidelog.v1.InitTransactionalProducerResponse\x12\x66\n\rAddPartitions\x12-.tidelog.v1.AddPartitionsToTransactionRequest\x1a&.tidelog.v1.AddedToTransactionResponse\x12`\n\nAddOffsets\x12*.tidelog.v1.AddOffsetsToTransactionRequest\x1a&.tidelog.v1.AddedToTransactionResponse\x12L\n\x03\x45nd\x12!.tidelog.v1.EndTransactionRequest\x1a\".tidelog.v1.EndTransactionResponse\x12g\n\x0cWriteMarkers\x12*.tidelog.v1.WriteTransactionMarkersRequest\x1a+.tidelog.v1.WriteTransactionMarkersResponse\x12Q\n\x04List\x12#.tidelog.v1.ListTransactionsRequest\x1a$.tidelog.v1.ListTransactionsResponse\x12[\n\x08\x44\x65scribe\x12&.tidelog.v1.DescribeTransactionRequest\x1a\'.tidelog.v1.DescribeTransactionResponseB$\n\ntidelog.v1P\x01Z\x14tidelog/v1;tidelogv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!grpc_api/proto/transactions.proto\x12\ntidelog.v1\x1a\x1bgrpc_api/proto/errors.proto\x1a\x1bgrpc_api/proto/groups.proto\"-\n\x10ProducerIdentity\x12\n\n\x02id\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\"8\n\x14TransactionPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\\\n\x10RefusedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\"b\n\x1dTransactionCoordinatorRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\'\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"\xa9\x01\n InitTransactionalProducerRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12.\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\'\n\x06\x63\x61ller\x18\x04 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"{\n!InitTransactionalProducerResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\"\xfe\x01\n!AddPartitionsToTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .tidelog.v1.TransactionPartition\x12\x13\n\x0bverify_only\x18\x04 \x01(\x08\x12\x1b\n\x13transaction_version\x18\x05 \x01(\x05\x12\'\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"\xbf\x01\n\x1e\x41\x64\x64OffsetsToTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\r\n\x05group\x18\x03 \x01(\t\x12\x1b\n\x13transaction_version\x18\x04 \x01(\x05\x12\'\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"s\n\x1a\x41\x64\x64\x65\x64ToTransactionResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12-\n\x07refused\x18\x02 \x03(\x0b\x32\x1c.tidelog.v1.RefusedPartition\"\xb7\x01\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\x1b\n\x13transaction_version\x18\x04 \x01(\x05\x12\'\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"p\n\x16\x45ndTransactionResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12.\n\x08producer\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\"\xf7\x01\n\x1eWriteTransactionMarkersRequest\x12.\n\x08producer\x18\x01 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x08\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .tidelog.v1.TransactionPartition\x12\x1b\n\x13transaction_version\x18\x04 \x01(\x05\x12\x19\n\x11\x63oordinator_epoch\x18\x05 \x01(\x05\x12\'\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"P\n\x1fWriteTransactionMarkersResponse\x12-\n\x07refused\x18\x01 \x03(\x0b\x32\x1c.tidelog.v1.RefusedPartition\"\xb4\x01\n\x17ListTransactionsRequest\x12\x0e\n\x06states\x18\x01 \x03(\t\x12\x14\n\x0cproducer_ids\x18\x02 \x03(\x03\x12\x18\n\x0b\x64uration_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x07pattern\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\'\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x17.tidelog.v1.GroupCallerB\x0e\n\x0c_duration_msB\n\n\x08_pattern\"w\n\x18ListTransactionsResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12\x33\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1d.tidelog.v1.ListedTransaction\"Q\n\x11ListedTransaction\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\"_\n\x1a\x44\x65scribeTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\'\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.GroupCaller\"\xfa\x01\n\x1b\x44\x65scribeTransactionResponse\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12.\n\x08producer\x18\x04 \x01(\x0b\x32\x1c.tidelog.v1.ProducerIdentity\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x05\x12\x10\n\x08start_ms\x18\x06 \x01(\x03\x12\x34\n\npartitions\x18\x07 \x03(\x0b\x32 .tidelog.v1.TransactionPartition2\x87\x06\n\x0cTransactions\x12Y\n\x0b\x43oordinator\x12).tidelog.v1.TransactionCoordinatorRequest\x1a\x1f.tidelog.v1.CoordinatorResponse\x12k\n\x0cInitProducer\x12,.tidelog.v1.InitTransactionalProducerRequest\x1a-.tidelog.v1.InitTransactionalProducerResponse\x12\x66\n\rAddPartitions\x12-.tidelog.v1.AddPartitionsToTransactionRequest\x1a&.tidelog.v1.AddedToTransactionResponse\x12`\n\nAddOffsets\x12*.tidelog.v1.AddOffsetsToTransactionRequest\x1a&.tidelog.v1.AddedToTransactionResponse\x12L\n\x03\x45nd\x12!.tidelog.v1.EndTransactionRequest\x1a\".tidelog.v1.EndTransactionResponse\x12g\n\x0cWriteMarkers\x12*.tidelog.v1.WriteTransactionMarkersRequest\x1a+.tidelog.v1.WriteTransactionMarkersResponse\x12Q\n\x04List\x12#.tidelog.v1.ListTransactionsRequest\x1a$.tidelog.v1.ListTransactionsResponse\x12[\n\x08\x44\x65scribe\x12&.tidelog.v1.DescribeTransactionRequest\x1a\'.tidelog.v1.DescribeTransactionResponseB$\n\ntidelog.v1P\x01Z\x14tidelog/v1;tidelogv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,35 +41,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REFUSEDPARTITION']._serialized_start=212
   _globals['_REFUSEDPARTITION']._serialized_end=304
   _globals['_TRANSACTIONCOORDINATORREQUEST']._serialized_start=306
-  _globals['_TRANSACTIONCOORDINATORREQUEST']._serialized_end=363
-  _globals['_INITTRANSACTIONALPRODUCERREQUEST']._serialized_start=366
-  _globals['_INITTRANSACTIONALPRODUCERREQUEST']._serialized_end=535
-  _globals['_INITTRANSACTIONALPRODUCERRESPONSE']._serialized_start=537
-  _globals['_INITTRANSACTIONALPRODUCERRESPONSE']._serialized_end=660
-  _globals['_ADDPARTITIONSTOTRANSACTIONREQUEST']._serialized_start=663
-  _globals['_ADDPARTITIONSTOTRANSACTIONREQUEST']._serialized_end=917
-  _globals['_ADDOFFSETSTOTRANSACTIONREQUEST']._serialized_start=920
-  _globals['_ADDOFFSETSTOTRANSACTIONREQUEST']._serialized_end=1111
-  _globals['_ADDEDTOTRANSACTIONRESPONSE']._serialized_start=1113
-  _globals['_ADDEDTOTRANSACTIONRESPONSE']._serialized_end=1228
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=1231
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=1414
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=1416
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=1528
-  _globals['_WRITETRANSACTIONMARKERSREQUEST']._serialized_start=1531
-  _globals['_WRITETRANSACTIONMARKERSREQUEST']._serialized_end=1737
-  _globals['_WRITETRANSACTIONMARKERSRESPONSE']._serialized_start=1739
-  _globals['_WRITETRANSACTIONMARKERSRESPONSE']._serialized_end=1819
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1822
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1961
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1963
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=2082
-  _globals['_LISTEDTRANSACTION']._serialized_start=2084
-  _globals['_LISTEDTRANSACTION']._serialized_end=2165
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=2167
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=2221
-  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_start=2224
-  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_end=2474
-  _globals['_TRANSACTIONS']._serialized_start=2477
-  _globals['_TRANSACTIONS']._serialized_end=3252
+  _globals['_TRANSACTIONCOORDINATORREQUEST']._serialized_end=404
+  _globals['_INITTRANSACTIONALPRODUCERREQUEST']._serialized_start=407
+  _globals['_INITTRANSACTIONALPRODUCERREQUEST']._serialized_end=576
+  _globals['_INITTRANSACTIONALPRODUCERRESPONSE']._serialized_start=578
+  _globals['_INITTRANSACTIONALPRODUCERRESPONSE']._serialized_end=701
+  _globals['_ADDPARTITIONSTOTRANSACTIONREQUEST']._serialized_start=704
+  _globals['_ADDPARTITIONSTOTRANSACTIONREQUEST']._serialized_end=958
+  _globals['_ADDOFFSETSTOTRANSACTIONREQUEST']._serialized_start=961
+  _globals['_ADDOFFSETSTOTRANSACTIONREQUEST']._serialized_end=1152
+  _globals['_ADDEDTOTRANSACTIONRESPONSE']._serialized_start=1154
+  _globals['_ADDEDTOTRANSACTIONRESPONSE']._serialized_end=1269
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=1272
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=1455
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=1457
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=1569
+  _globals['_WRITETRANSACTIONMARKERSREQUEST']._serialized_start=1572
+  _globals['_WRITETRANSACTIONMARKERSREQUEST']._serialized_end=1819
+  _globals['_WRITETRANSACTIONMARKERSRESPONSE']._serialized_start=1821
+  _globals['_WRITETRANSACTIONMARKERSRESPONSE']._serialized_end=1901
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1904
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=2084
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=2086
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=2205
+  _globals['_LISTEDTRANSACTION']._serialized_start=2207
+  _globals['_LISTEDTRANSACTION']._serialized_end=2288
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=2290
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=2385
+  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_start=2388
+  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_end=2638
+  _globals['_TRANSACTIONS']._serialized_start=2641
+  _globals['_TRANSACTIONS']._serialized_end=3416
 # @@protoc_insertion_point(module_scope)

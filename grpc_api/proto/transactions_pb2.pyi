@@ -102,15 +102,19 @@ class TransactionCoordinatorRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
+    @_builtins.property
+    def caller(self) -> _groups_pb2.GroupCaller: ...
     def __init__(
         self,
         *,
         transactional_id: _builtins.str = ...,
+        caller: _groups_pb2.GroupCaller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -341,6 +345,7 @@ class WriteTransactionMarkersRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     TRANSACTION_VERSION_FIELD_NUMBER: _builtins.int
     COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     commit: _builtins.bool
     transaction_version: _builtins.int
     """The transaction's, not the caller's."""
@@ -349,6 +354,8 @@ class WriteTransactionMarkersRequest(_message.Message):
     def producer(self) -> Global___ProducerIdentity: ...
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]: ...
+    @_builtins.property
+    def caller(self) -> _groups_pb2.GroupCaller: ...
     def __init__(
         self,
         *,
@@ -357,10 +364,11 @@ class WriteTransactionMarkersRequest(_message.Message):
         partitions: _abc.Iterable[Global___TransactionPartition] | None = ...,
         transaction_version: _builtins.int = ...,
         coordinator_epoch: _builtins.int = ...,
+        caller: _groups_pb2.GroupCaller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["producer", b"producer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "producer", b"producer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "coordinator_epoch", b"coordinator_epoch", "partitions", b"partitions", "producer", b"producer", "transaction_version", b"transaction_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "commit", b"commit", "coordinator_epoch", b"coordinator_epoch", "partitions", b"partitions", "producer", b"producer", "transaction_version", b"transaction_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -396,6 +404,7 @@ class ListTransactionsRequest(_message.Message):
     PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     DURATION_MS_FIELD_NUMBER: _builtins.int
     PATTERN_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     duration_ms: _builtins.int
     """Only transactions that are open for longer."""
     pattern: _builtins.str
@@ -406,6 +415,8 @@ class ListTransactionsRequest(_message.Message):
 
     @_builtins.property
     def producer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def caller(self) -> _groups_pb2.GroupCaller: ...
     def __init__(
         self,
         *,
@@ -413,10 +424,11 @@ class ListTransactionsRequest(_message.Message):
         producer_ids: _abc.Iterable[_builtins.int] | None = ...,
         duration_ms: _builtins.int | None = ...,
         pattern: _builtins.str | None = ...,
+        caller: _groups_pb2.GroupCaller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms", "_pattern", b"_pattern", "duration_ms", b"duration_ms", "pattern", b"pattern"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms", "_pattern", b"_pattern", "caller", b"caller", "duration_ms", b"duration_ms", "pattern", b"pattern"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms", "_pattern", b"_pattern", "duration_ms", b"duration_ms", "pattern", b"pattern", "producer_ids", b"producer_ids", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms", "_pattern", b"_pattern", "caller", b"caller", "duration_ms", b"duration_ms", "pattern", b"pattern", "producer_ids", b"producer_ids", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__duration_ms: _TypeAlias = _typing.Literal["duration_ms"]  # noqa: Y015
     _WhichOneofArgType__duration_ms: _TypeAlias = _typing.Literal["_duration_ms", b"_duration_ms"]  # noqa: Y015
@@ -485,15 +497,19 @@ class DescribeTransactionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
+    @_builtins.property
+    def caller(self) -> _groups_pb2.GroupCaller: ...
     def __init__(
         self,
         *,
         transactional_id: _builtins.str = ...,
+        caller: _groups_pb2.GroupCaller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

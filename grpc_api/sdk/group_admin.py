@@ -48,11 +48,11 @@ class GroupAdmin:
 
     async def list(self) -> Mapping[str, str]:
         """Each group's state."""
-        listed = await self._settled(None, lambda: self._groups.list_groups(ListGroups()))
+        listed = await self._settled(None, lambda: self._groups.list_groups(ListGroups(), _CALLER))
         return {each.group: each.state for each in sorted(listed.groups)}
 
     async def describe(self, group: str) -> GroupInfo:
-        found = await self._settled(group, lambda: self._groups.describe_group(DescribeGroup(group)))
+        found = await self._settled(group, lambda: self._groups.describe_group(DescribeGroup(group), _CALLER))
         members = [
             GroupMemberInfo(
                 each.member_id,
@@ -69,7 +69,7 @@ class GroupAdmin:
         await self._settled(group, lambda: self._groups.delete_group(DeleteGroup(group), _CALLER))
 
     async def offsets(self, group: str) -> dict[TopicPartition, int]:
-        fetched = await self._settled(group, lambda: self._groups.fetch_offsets(OffsetFetch(group, None)))
+        fetched = await self._settled(group, lambda: self._groups.fetch_offsets(OffsetFetch(group, None), _CALLER))
         return {
             TopicPartition(topic.topic, each.partition): each.offset
             for topic in fetched.topics
@@ -103,7 +103,7 @@ class GroupAdmin:
         while True:
             try:
                 if group is not None:
-                    await self._groups.coordinator(group)
+                    await self._groups.coordinator(group, _CALLER)
                 answer = await ask()
                 if answer.error is not None:
                     raise answer.error

@@ -137,7 +137,7 @@ class Membership:
         while True:
             try:
                 self._metadata_exists()
-                await self._groups.coordinator(self._group)
+                await self._groups.coordinator(self._group, self._caller)
                 before = set(self.owned)
                 self.owned = await self._join_once()
             except LogError as error:
@@ -295,7 +295,7 @@ class Membership:
         asked = OffsetFetch(self._group, [TopicPartitionIndexes(*each) for each in wanted.items()], require_stable=True)
         while True:
             try:
-                fetched = await self._groups.fetch_offsets(asked)
+                fetched = await self._groups.fetch_offsets(asked, self._caller)
                 found = [(topic.topic, each) for topic in fetched.topics for each in topic.partitions]
                 error = fetched.error or next((each.error for _, each in found if each.error is not None), None)
                 if error is not None:

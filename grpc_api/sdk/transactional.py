@@ -137,7 +137,7 @@ class TransactionalProducer:
         asked = InitProducer(self._id, round(self._timeout_s * 1000))
 
         async def begun() -> ProducerIdAndEpoch:
-            await self._core.transactions.coordinator(self._id)
+            await self._core.transactions.coordinator(self._id, _CALLER)
             done = await self._core.transactions.init_producer(asked, _CALLER)
             if done.error is not None:
                 raise done.error
@@ -270,7 +270,7 @@ class TransactionalProducer:
         )
 
         async def committed() -> None:
-            await self._core.groups.coordinator(member.group)
+            await self._core.groups.coordinator(member.group, _CALLER)
             done = await self._core.groups.commit_offsets_in_transaction(asked, _CALLER)
             errors = [each.error for topic in done.topics for each in topic.partitions if each.error is not None]
             if errors:

@@ -53,7 +53,8 @@ class CoreGroups(GroupsServicer):
         self._core = core
 
     async def Coordinator(self, request: pb.CoordinatorRequest, context: Any) -> pb.CoordinatorResponse:  # noqa: N802
-        return pb.CoordinatorResponse(node_id=await self._core.groups.coordinator(request.group))
+        found = await self._core.groups.coordinator(request.group, _caller(request, context))
+        return pb.CoordinatorResponse(node_id=found)
 
     # --- members ------------------------------------------------------------------------------------------------------
     async def Join(self, request: pb.JoinGroupRequest, context: Any) -> pb.JoinGroupResponse:  # noqa: N802
@@ -99,7 +100,7 @@ class CoreGroups(GroupsServicer):
     async def FetchOffsets(  # noqa: N802
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
-        fetched = await self._core.groups.fetch_offsets(fetch_offsets_of(request))
+        fetched = await self._core.groups.fetch_offsets(fetch_offsets_of(request), _caller(request, context))
         answer = pb.FetchOffsetsResponse(error=maybe_detail(fetched.error))
         async for topics in in_pieces(fetched.topics, 1):
             for topic in topics:
@@ -116,14 +117,14 @@ class CoreGroups(GroupsServicer):
 
     # --- administration -----------------------------------------------------------------------------------------------
     async def List(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:  # noqa: N802
-        listed = await self._core.groups.list_groups(list_of(request))
+        listed = await self._core.groups.list_groups(list_of(request), _caller(request, context))
         answer = pb.ListGroupsResponse(error=maybe_detail(listed.error))
         async for groups in in_pieces(listed.groups):
             answer.groups.extend(map(listed_message, groups))
         return answer
 
     async def Describe(self, request: pb.DescribeGroupRequest, context: Any) -> pb.DescribeGroupResponse:  # noqa: N802
-        described = await self._core.groups.describe_group(DescribeGroup(request.group))
+        described = await self._core.groups.describe_group(DescribeGroup(request.group), _caller(request, context))
         answer = described_message(described)
         async for members in in_pieces(described.members):
             answer.members.extend(map(described_member_message, members))

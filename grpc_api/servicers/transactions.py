@@ -36,7 +36,7 @@ class CoreTransactions(TransactionsServicer):
     async def Coordinator(  # noqa: N802
         self, request: pb.TransactionCoordinatorRequest, context: Any
     ) -> groups_pb2.CoordinatorResponse:
-        found = await self._core.transactions.coordinator(request.transactional_id)
+        found = await self._core.transactions.coordinator(request.transactional_id, _caller(request, context))
         return groups_pb2.CoordinatorResponse(node_id=found)
 
     # --- producers ----------------------------------------------------------------------------------------------------
@@ -65,7 +65,8 @@ class CoreTransactions(TransactionsServicer):
     async def WriteMarkers(  # noqa: N802
         self, request: pb.WriteTransactionMarkersRequest, context: Any
     ) -> pb.WriteTransactionMarkersResponse:
-        refused = await self._core.transactions.write_markers(markers_of(request), request.coordinator_epoch)
+        caller = _caller(request, context)
+        refused = await self._core.transactions.write_markers(markers_of(request), request.coordinator_epoch, caller)
         answer = pb.WriteTransactionMarkersResponse()
         async for rows in in_pieces(refused):
             answer.refused.extend(map(refused_message, rows))
@@ -74,7 +75,7 @@ class CoreTransactions(TransactionsServicer):
     async def List(  # noqa: N802
         self, request: pb.ListTransactionsRequest, context: Any
     ) -> pb.ListTransactionsResponse:
-        listed = await self._core.transactions.list(list_of(request))
+        listed = await self._core.transactions.list(list_of(request), _caller(request, context))
         answer = pb.ListTransactionsResponse(error=maybe_detail(listed.error))
         async for rows in in_pieces(listed.transactions):
             answer.transactions.extend(map(listed_message, rows))
@@ -83,7 +84,7 @@ class CoreTransactions(TransactionsServicer):
     async def Describe(  # noqa: N802
         self, request: pb.DescribeTransactionRequest, context: Any
     ) -> pb.DescribeTransactionResponse:
-        found = await self._core.transactions.describe(request.transactional_id)
+        found = await self._core.transactions.describe(request.transactional_id, _caller(request, context))
         answer = described_message(found)
         async for partitions in in_pieces(found.partitions):
             answer.partitions.extend(partition_messages(partitions))

@@ -19,7 +19,7 @@ async def serve(request: Any, call: Call) -> Fields:
     operations = ALL_GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
     groups = call.core.groups
     rows = [
-        _row(name, await ended(groups.describe_group(DescribeGroup(name))), operations, call)
+        _row(name, await ended(groups.describe_group(DescribeGroup(name), call.caller)), operations, call)
         async for name in call.each(request.groups)
     ]
     return {"groups": rows}

@@ -15,7 +15,7 @@ from storage_tiers.errors import LogError
 async def serve(request: Any, call: Call) -> Fields:
     states = []
     async for each in call.each(request.transactional_ids):
-        found = await ended(call.core.transactions.describe(each))
+        found = await ended(call.core.transactions.describe(each, call.caller))
         if isinstance(found, Exception):
             found = DescribedTransaction(found if isinstance(found, LogError) else LogError(repr(found)), each)
         states.append(_state(call, found))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from grpc_api.contract.caller import Caller
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
 from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
 
 #: Finds the broker that coordinates a key.
-Find = Callable[[str], Awaitable[int]]
+Find = Callable[[str, Caller], Awaitable[int]]
 
 _GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Fields = {"node_id": -1, "host": "", "port": -1}
@@ -49,7 +50,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 async def _coordinator(key: str, find: Find, call: Call, no_error: str) -> Fields:
     try:
-        node_id = await find(key)
+        node_id = await find(key, call.caller)
         for broker, at in call.reachable(call.core.topics.cluster()):
             if broker.node_id == node_id:
                 return {

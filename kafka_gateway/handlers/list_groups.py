@@ -13,7 +13,7 @@ async def serve(request: Any, call: Call) -> Fields:
     wanted = ListGroups(
         frozenset(getattr(request, "states_filter", ())), frozenset(getattr(request, "types_filter", ()))
     )
-    return _fields(await call.core.groups.list_groups(wanted), call)
+    return _fields(await call.core.groups.list_groups(wanted, call.caller), call)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:

@@ -22,7 +22,7 @@ async def serve(request: Any, call: Call) -> Fields:
     )
     if unknown and not asked & STATES:
         wanted = wanted._replace(states=frozenset(unknown))  # none has such a state
-    return _fields(await call.core.transactions.list(wanted), unknown, call)
+    return _fields(await call.core.transactions.list(wanted, call.caller), unknown, call)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:

@@ -19,14 +19,20 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
     if call.messages.version >= 8:
         return _of_groups(request, call)
     require_stable = getattr(request, "require_stable", False)
-    answer = call.core.groups.fetch_offsets(OffsetFetch(request.group_id, _wanted(request), require_stable))
+    answer = call.core.groups.fetch_offsets(
+        OffsetFetch(request.group_id, _wanted(request), require_stable), call.caller
+    )
     return Delayed(answer, lambda done: _single(request, done, call))
 
 
 async def _of_groups(request: Any, call: Call) -> Fields:
     groups, require_stable = call.core.groups, request.require_stable
     rows = [
-        _group(each, await ended(groups.fetch_offsets(OffsetFetch(each.group_id, _wanted(each), require_stable))), call)
+        _group(
+            each,
+            await ended(groups.fetch_offsets(OffsetFetch(each.group_id, _wanted(each), require_stable), call.caller)),
+            call,
+        )
         async for each in call.each(request.groups)
     ]
     return {"groups": rows}

@@ -25,7 +25,7 @@ async def serve(request: Any, call: Call) -> Fields:
             getattr(each, "transaction_version", 0),
         )
         refused: dict[TopicPartition, LogError] = dict(
-            await call.core.transactions.write_markers(markers, each.coordinator_epoch)
+            await call.core.transactions.write_markers(markers, each.coordinator_epoch, call.caller)
         )
         results.append(_result(call, each, {partition: code_of(error) for partition, error in refused.items()}))
     return {"markers": tuple(results)}

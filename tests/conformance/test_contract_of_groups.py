@@ -72,8 +72,8 @@ def groups(core: Driven) -> Groups:
 async def coordinated(groups: Groups) -> None:
     """Returns once the coordinators of all partitions of the groups' topic answer."""
     for name in map(str, range(10)):
-        await once_loaded(lambda name=name: groups.coordinator(name))  # type: ignore[misc]
-        await once_loaded(lambda name=name: groups.fetch_offsets(OffsetFetch(name, None)))  # type: ignore[misc]
+        await once_loaded(lambda name=name: groups.coordinator(name, CALLER))  # type: ignore[misc]
+        await once_loaded(lambda name=name: groups.fetch_offsets(OffsetFetch(name, None), CALLER))  # type: ignore[misc]
 
 
 def joining(member: str = "", instance: str | None = None, group: str = "g", wait_ms: int = 30_000) -> JoinGroup:
@@ -100,7 +100,7 @@ async def commit(groups: Groups, topic: str, *offsets: int, group: str = "g") ->
 
 
 async def kept(groups: Groups, topics: Sequence[TopicPartitionIndexes] | None = None) -> dict[str, list[int]]:
-    fetched = await groups.fetch_offsets(OffsetFetch("g", topics))
+    fetched = await groups.fetch_offsets(OffsetFetch("g", topics), CALLER)
     assert fetched.error is None
     return {topic.topic: [each.offset for each in topic.partitions] for topic in fetched.topics}
 
@@ -114,7 +114,7 @@ async def until_kept(groups: Groups, expected: dict[str, list[int]]) -> None:
 
 # --- members ----------------------------------------------------------------------------------------------------------
 async def test_a_member_joins_with_the_id_that_it_is_given(groups: Groups) -> None:
-    assert await groups.coordinator("g") == 1
+    assert await groups.coordinator("g", CALLER) == 1
     first = await groups.join(joining()._replace(needs_member_id=True), CALLER)
     assert isinstance(first.error, MemberIdRequired)
     assert (first.member_id.startswith("app-"), first.generation, first.protocol) == (True, -1, None)
@@ -199,7 +199,7 @@ async def test_offsets_are_committed_read_and_deleted(groups: Groups) -> None:
     parts = [PartitionCommit(0, 5, 3, "note"), PartitionCommit(2, 7)]
     done = await groups.commit_offsets(committing(TopicCommit("t", parts)), CALLER)
     assert [(each.partition, each.error) for each in done.topics[0].partitions] == [(0, None), (2, None)]
-    fetched = await groups.fetch_offsets(OffsetFetch("g", [TopicPartitionIndexes("t", [2, 0, 1])]))
+    fetched = await groups.fetch_offsets(OffsetFetch("g", [TopicPartitionIndexes("t", [2, 0, 1])]), CALLER)
     (topic,) = fetched.topics
     assert list(topic.partitions) == [FetchedOffset(2, 7), FetchedOffset(0, 5, 3, "note"), FetchedOffset(1)]
     assert await kept(groups) == {"t": [5, 7]}
@@ -222,11 +222,11 @@ async def test_topics_are_named_or_given_by_id(core: Driven, groups: Groups) -> 
     assert [each.topic_id for each in done.topics] == [topic_id, UNKNOWN_ID]
     assert [type(each.partitions[0].error) for each in done.topics] == [type(None), UnknownTopicId]
     asked = [TopicPartitionIndexes("", [0], UNKNOWN_ID), TopicPartitionIndexes("", [1], topic_id)]
-    fetched = await groups.fetch_offsets(OffsetFetch("g", asked))
+    fetched = await groups.fetch_offsets(OffsetFetch("g", asked), CALLER)
     assert [each.topic_id for each in fetched.topics] == [UNKNOWN_ID, topic_id]
     assert isinstance(fetched.topics[0].partitions[0].error, UnknownTopicId)
     assert fetched.topics[1].partitions[0].offset == 4
-    everything = await groups.fetch_offsets(OffsetFetch("g", None))
+    everything = await groups.fetch_offsets(OffsetFetch("g", None), CALLER)
     assert [(each.topic, each.topic_id) for each in everything.topics] == [("t", topic_id)]
 
 
@@ -253,26 +253,26 @@ async def test_metadata_beyond_its_bound_are_refused_and_the_others_committed(gr
 async def test_groups_are_listed_described_and_deleted(groups: Groups) -> None:
     await commit(groups, "t", 1, group="empty")
     joined = await stable(groups, instance="i")
-    listed = await groups.list_groups(ListGroups())
+    listed = await groups.list_groups(ListGroups(), CALLER)
     assert listed.error is None
     by_name = {each.group: each for each in listed.groups}
     assert by_name == {
         "empty": ListedGroup("empty", "", "Empty", "classic"),
         "g": ListedGroup("g", "consumer", "Stable", "classic"),
     }
-    only = await groups.list_groups(ListGroups(frozenset({"STABLE"}), frozenset({"Classic"})))
+    only = await groups.list_groups(ListGroups(frozenset({"STABLE"}), frozenset({"Classic"})), CALLER)
     assert [each.group for each in only.groups] == ["g"]
-    described = await groups.describe_group(DescribeGroup("g"))
+    described = await groups.describe_group(DescribeGroup("g"), CALLER)
     assert described[:5] == (None, "g", "Stable", "consumer", "range")
     (member,) = described.members
     assert member == (joined.member_id, "i", "app", "/10.1.2.3", b"\0\1sub", b"\0\2")
-    nothing = await groups.describe_group(DescribeGroup("nobody"))
+    nothing = await groups.describe_group(DescribeGroup("nobody"), CALLER)
     assert (type(nothing.error), nothing.group, nothing.state) == (GroupIdNotFound, "nobody", "Dead")
     refused = await groups.delete_group(DeleteGroup("g"), CALLER)
     assert (refused.group, type(refused.error)) == ("g", NonEmptyGroup)
     assert (await groups.delete_group(DeleteGroup("empty"), CALLER)) == ("empty", None)
     async with asyncio.timeout(20):
-        while len((await groups.list_groups(ListGroups())).groups) > 1:
+        while len((await groups.list_groups(ListGroups(), CALLER)).groups) > 1:
             await asyncio.sleep(0.005)
 
 
@@ -283,7 +283,7 @@ async def test_offsets_of_a_transaction_count_once_it_is_committed(node: Running
     await coordinated(groups)
     await commit(groups, "t", 1)
 
-    await once_loaded(lambda: transactions.coordinator("tx"))
+    await once_loaded(lambda: transactions.coordinator("tx", CALLER))
     producer = (await once_loaded(lambda: transactions.init_producer(InitProducer("tx", 60_000), CALLER))).producer
     assert (await transactions.add_offsets(AddOffsets("tx", producer, "g"), CALLER)).error is None
     offsets = TxnOffsetCommit(
@@ -293,8 +293,8 @@ async def test_offsets_of_a_transaction_count_once_it_is_committed(node: Running
     assert done.topics[0].partitions[0].error is None
     assert await kept(groups) == {"t": [1]}
     asked = OffsetFetch("g", [TopicPartitionIndexes("t", [0])], require_stable=True)
-    assert isinstance((await groups.fetch_offsets(asked)).topics[0].partitions[0].error, UnstableOffsetCommit)
+    assert isinstance((await groups.fetch_offsets(asked, CALLER)).topics[0].partitions[0].error, UnstableOffsetCommit)
     ended = await transactions.end(EndTransaction("tx", producer, commit=True), CALLER)
     assert ended.error is None
     await until_kept(groups, {"t": [9]})
-    assert (await groups.fetch_offsets(asked)).topics[0].partitions[0] == FetchedOffset(0, 9, 2, "m")
+    assert (await groups.fetch_offsets(asked, CALLER)).topics[0].partitions[0] == FetchedOffset(0, 9, 2, "m")

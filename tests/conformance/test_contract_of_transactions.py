@@ -63,7 +63,7 @@ async def transactions(core: Driven) -> Transactions:
 async def begun(
     transactions: Transactions, name: str = "x", expected: ProducerIdAndEpoch = NO_PRODUCER
 ) -> ProducerIdAndEpoch:
-    await once_loaded(lambda: transactions.coordinator(name))
+    await once_loaded(lambda: transactions.coordinator(name, CALLER))
     asked = InitProducer(name, 60_000, expected)
     done = await once_loaded(lambda: transactions.init_producer(asked, CALLER))
     assert done.error is None
@@ -79,13 +79,13 @@ async def add(
 
 async def reaches(transactions: Transactions, state: str, name: str = "x") -> None:
     async with asyncio.timeout(20):
-        while (await transactions.describe(name)).state != state:
+        while (await transactions.describe(name, CALLER)).state != state:
             await asyncio.sleep(0.005)
 
 
 # --- producers --------------------------------------------------------------------------------------------------------
 async def test_a_producer_that_begins_fences_the_one_before(transactions: Transactions) -> None:
-    assert await once_loaded(lambda: transactions.coordinator("x")) == 1
+    assert await once_loaded(lambda: transactions.coordinator("x", CALLER)) == 1
     first = await begun(transactions)
     assert first.id >= 0 and first.epoch == 0
     second = await begun(transactions)
@@ -119,14 +119,14 @@ async def test_a_transaction_of_partitions_is_committed(transactions: Transactio
     nothing = await transactions.end(EndTransaction("x", producer, commit=True), CALLER)
     assert isinstance(nothing.error, InvalidTransactionState)
     await add(transactions, producer, T0, T1)
-    found = await transactions.describe("x")
+    found = await transactions.describe("x", CALLER)
     assert (found.error, found.transactional_id, found.state, found.producer) == (None, "x", "Ongoing", producer)
     assert (found.timeout_ms, sorted(found.partitions)) == (60_000, [T0, T1])
     assert found.start_ms > 0
     ended = await transactions.end(EndTransaction("x", producer, commit=True), CALLER)
     assert (ended.error, ended.producer) == (None, NO_PRODUCER)
     await reaches(transactions, "CompleteCommit")
-    assert list((await transactions.describe("x")).partitions) == []
+    assert list((await transactions.describe("x", CALLER)).partitions) == []
 
 
 async def test_with_version_2_every_end_names_the_producer_to_go_on_with(transactions: Transactions) -> None:
@@ -146,7 +146,7 @@ async def test_one_unknown_partition_keeps_all_out(transactions: Transactions) -
     assert added.error is None
     kinds = [(partition, type(error)) for partition, error in added.errors]
     assert kinds == [(NOWHERE, UnknownTopicOrPartition), (T0, OperationNotAttempted)]
-    assert (await transactions.describe("x")).state == "Empty"
+    assert (await transactions.describe("x", CALLER)).state == "Empty"
 
 
 async def test_clients_add_no_internal_topics(transactions: Transactions) -> None:
@@ -155,7 +155,7 @@ async def test_clients_add_no_internal_topics(transactions: Transactions) -> Non
     added = await transactions.add_partitions(AddPartitions("x", producer, [own, T0, NOWHERE]), CALLER)
     kinds = [(partition, type(error)) for partition, error in added.errors]
     assert kinds == [(own, TopicUnauthorized), (T0, OperationNotAttempted), (NOWHERE, UnknownTopicOrPartition)]
-    assert (await transactions.describe("x")).state == "Empty"
+    assert (await transactions.describe("x", CALLER)).state == "Empty"
 
 
 async def test_a_broker_asks_whether_partitions_are_in_a_transaction(transactions: Transactions) -> None:
@@ -166,7 +166,7 @@ async def test_a_broker_asks_whether_partitions_are_in_a_transaction(transaction
     assert (inside.error, list(inside.errors)) == (None, [])
     outside = await transactions.add_partitions(asked._replace(partitions=[T0, T1]), CALLER)
     assert [(partition, type(error)) for partition, error in outside.errors] == [(T1, TransactionAbortable)]
-    assert list((await transactions.describe("x")).partitions) == [T0]
+    assert list((await transactions.describe("x", CALLER)).partitions) == [T0]
 
 
 async def test_a_groups_offsets_join_a_transaction(core: Driven, transactions: Transactions) -> None:
@@ -174,7 +174,7 @@ async def test_a_groups_offsets_join_a_transaction(core: Driven, transactions: T
     producer = await begun(transactions)
     added = await transactions.add_offsets(AddOffsets("x", producer, "g"), CALLER)
     assert (added.error, list(added.errors)) == (None, [])
-    assert [topic for topic, _ in (await transactions.describe("x")).partitions] == ["__consumer_offsets"]
+    assert [topic for topic, _ in (await transactions.describe("x", CALLER)).partitions] == ["__consumer_offsets"]
     stale = await transactions.add_offsets(AddOffsets("x", producer._replace(epoch=9), "g"), CALLER)
     assert isinstance(stale.error, ProducerFenced | InvalidProducerEpoch)
 
@@ -185,7 +185,7 @@ async def test_transactions_are_listed_by_state_producer_age_and_name(transactio
     await add(transactions, two, T0, name="two")
     rows = {ListedTransaction("one", one.id, "Empty"), ListedTransaction("two", two.id, "Ongoing")}
     async with asyncio.timeout(20):
-        while (listed := await transactions.list(ListTransactions())).error is not None:
+        while (listed := await transactions.list(ListTransactions(), CALLER)).error is not None:
             assert isinstance(listed.error, CoordinatorLoading)
             await asyncio.sleep(0.005)
     assert set(listed.transactions) == rows
@@ -198,22 +198,22 @@ async def test_transactions_are_listed_by_state_producer_age_and_name(transactio
         (ListTransactions(pattern="o|two"), {"two"}),
     ):
         async with asyncio.timeout(20):  # the transaction gets older than 0 ms
-            while {each.transactional_id for each in (await transactions.list(request)).transactions} != names:
+            while {each.transactional_id for each in (await transactions.list(request, CALLER)).transactions} != names:
                 await asyncio.sleep(0.005)
-    wrong = await transactions.list(ListTransactions(pattern="("))
+    wrong = await transactions.list(ListTransactions(pattern="("), CALLER)
     assert isinstance(wrong.error, InvalidRegularExpression) and list(wrong.transactions) == []
 
 
 async def test_an_unknown_transactional_id_is_not_found(transactions: Transactions) -> None:
     await begun(transactions)
-    found = await transactions.describe("nobody")
+    found = await transactions.describe("nobody", CALLER)
     assert isinstance(found.error, TransactionalIdNotFound)
     assert found[1:] == ("nobody", "", (0, 0), 0, 0, found.partitions) and list(found.partitions) == []
 
 
 async def test_markers_name_the_partitions_that_are_not_there(transactions: Transactions) -> None:
     producer = await begun(transactions)
-    refused = await transactions.write_markers(Markers("", producer, False, [NOWHERE], 0), 0)
+    refused = await transactions.write_markers(Markers("", producer, False, [NOWHERE], 0), 0, CALLER)
     assert [(partition, type(error)) for partition, error in refused] == [(NOWHERE, UnknownTopicOrPartition)]
 
 
@@ -240,7 +240,7 @@ async def test_records_of_a_transaction_are_readable_once_it_is_committed(node: 
     transactions = node.core.transactions
     producer = await begun(transactions)
     assert await write(node, producer) is None
-    assert (await transactions.describe("x")).state == "Ongoing"
+    assert (await transactions.describe("x", CALLER)).state == "Ongoing"
     assert [await end_of(node, isolation) for isolation in (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)] == [
         1,
         0,
@@ -259,5 +259,5 @@ async def test_an_administrators_marker_ends_a_transaction_in_its_partition(node
     transactions = node.core.transactions
     producer = await begun(transactions)
     assert await write(node, producer) is None
-    assert list(await transactions.write_markers(Markers("", producer, False, [T0], 0), 0)) == []
+    assert list(await transactions.write_markers(Markers("", producer, False, [T0], 0), 0, CALLER)) == []
     assert await end_of(node, Isolation.READ_COMMITTED) == 2

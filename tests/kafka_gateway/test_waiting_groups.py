@@ -25,6 +25,7 @@ from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import connected, serving, until
 
+CALLER = Caller("User:ANONYMOUS", "c", "/h")
 HALF_A_MINUTE = milliseconds(30_000)
 MANY = 20_000
 
@@ -162,7 +163,7 @@ async def test_a_large_answer_to_a_member_that_waited_is_made_in_slices(
         assert lane.rests == 0 and member.join_waiter is not None
         lane.hurry()
         leave = LeaveGroup("g", [LeavingMember("late")])
-        host.ask(leave, Caller("User:ANONYMOUS", "c", "/h"))
+        host.ask(leave, CALLER)
         body = await leading.receive()
         assert body is not None
         assert len(response("join_group", 3, body).members) == 40
@@ -218,10 +219,10 @@ async def test_groups_and_transactions_are_listed_in_slices(kind: str, tmp_path:
         service._lane = hurried()
         counting = Listing()
         if kind == "groups":
-            listed: GroupsListed | TransactionsListed = await core.groups.list_groups(ListGroups())
+            listed: GroupsListed | TransactionsListed = await core.groups.list_groups(ListGroups(), CALLER)
             assert isinstance(listed, GroupsListed) and len(listed.groups) == MANY
         else:
-            listed = await core.transactions.list(ListTransactions())
+            listed = await core.transactions.list(ListTransactions(), CALLER)
             assert isinstance(listed, TransactionsListed) and len(listed.transactions) == MANY
         assert counting.end() >= MANY // 100
 

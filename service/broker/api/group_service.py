@@ -101,7 +101,7 @@ class GroupService:
         self._topic = topic
         self._topics = topics
 
-    async def coordinator(self, group: str) -> int:
+    async def coordinator(self, group: str, caller: Caller) -> int:
         return await self._topic.coordinator(group)
 
     # --- members ------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class GroupService:
         answer = self._ask(kept, caller, producer)
         return _then(answer, lambda done: _with_refusals(request.topics, done, refusals)) if refusals else answer
 
-    def fetch_offsets(self, request: OffsetFetch) -> asyncio.Future[OffsetsFetched]:
+    def fetch_offsets(self, request: OffsetFetch, caller: Caller) -> asyncio.Future[OffsetsFetched]:
         topics = None if request.topics is None else [self._named(each) for each in request.topics]
         named = None if topics is None else [each for each in topics if each.topic]
         answer = self._look(request.group, lambda shard: shard.fetch_offsets(request._replace(topics=named)))
@@ -173,11 +173,11 @@ class GroupService:
         return _then(answer, finish) if refusals else answer
 
     # --- administration -----------------------------------------------------------------------------------------------
-    async def list_groups(self, request: ListGroups) -> GroupsListed:
+    async def list_groups(self, request: ListGroups, caller: Caller) -> GroupsListed:
         found = await listed(self._runtime, lambda shard: shard.list(request), self._lane.turn())
         return GroupsListed(*found)
 
-    def describe_group(self, request: DescribeGroup) -> asyncio.Future[DescribedGroup]:
+    def describe_group(self, request: DescribeGroup, caller: Caller) -> asyncio.Future[DescribedGroup]:
         return self._look(request.group, lambda shard: shard.describe(request))
 
     def delete_group(self, request: DeleteGroup, caller: Caller) -> asyncio.Future[GroupDeleted]:

@@ -74,7 +74,7 @@ class TransactionService:
         self._markers = markers
         self._clock = clock
 
-    async def coordinator(self, transactional_id: str) -> int:
+    async def coordinator(self, transactional_id: str, caller: Caller) -> int:
         return await self._topic.coordinator(transactional_id)
 
     # --- producers ----------------------------------------------------------------------------------------------------
@@ -128,17 +128,17 @@ class TransactionService:
         return answer
 
     async def write_markers(
-        self, markers: Markers, coordinator_epoch: int
+        self, markers: Markers, coordinator_epoch: int, caller: Caller
     ) -> Sequence[tuple[TopicPartition, LogError]]:
         return await self._markers.write_once(markers, coordinator_epoch)
 
     # --- administration -----------------------------------------------------------------------------------------------
-    async def list(self, request: ListTransactions) -> TransactionsListed:
+    async def list(self, request: ListTransactions, caller: Caller) -> TransactionsListed:
         now_ms = self._clock.steady_ms()
         found = await listed(self._runtime, lambda shard: shard.list(request, now_ms), self._lane.turn())
         return TransactionsListed(*found)
 
-    def describe(self, transactional_id: str) -> asyncio.Future[DescribedTransaction]:
+    def describe(self, transactional_id: str, caller: Caller) -> asyncio.Future[DescribedTransaction]:
         try:
             return _answered(self._host(transactional_id).look(lambda shard: shard.describe(transactional_id)))
         except LogError as error:

@@ -300,7 +300,7 @@ async def test_eager_members_own_nothing_when_they_join(client: Client) -> None:
             consumer._membership.must_join = True
             await consumer.take(timeout_s=0.05)
             await until_joined(consumer)
-            (member,) = (await client._core.groups.describe_group(DescribeGroup(name))).members
+            (member,) = (await client._core.groups.describe_group(DescribeGroup(name), CALLER)).members
             assert list(decode_subscription(member.metadata).owned) == owned
 
 

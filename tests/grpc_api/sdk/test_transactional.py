@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.caller import Caller
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.transactional import TransactionalProducer
 from grpc_api.sdk.values import ConsumerOptions, ProducerOptions, ReaderOptions
@@ -25,6 +26,7 @@ from storage_tiers.errors import (
 from storage_tiers.types import TopicPartition
 from tests.grpc_api.support import Served, served
 
+CALLER = Caller("User:ANONYMOUS", "test", "")
 UNTIL_END = ReaderOptions(until_end=True)
 DIRTY = ReaderOptions(until_end=True, committed_only=False)
 BY_HAND = ConsumerOptions(heartbeat_s=0.05, auto_commit_s=None)
@@ -69,7 +71,7 @@ async def committed(client: Client, *expected: bytes) -> None:
 
 async def ended(client: Client, state: str) -> None:
     async with asyncio.timeout(20):
-        while (await client._core.transactions.describe("x")).state != state:
+        while (await client._core.transactions.describe("x", CALLER)).state != state:
             await asyncio.sleep(0.005)
 
 
@@ -109,7 +111,7 @@ async def test_a_transaction_without_records_changes_nothing(client: Client, pro
     with pytest.raises(Stop):
         async with producer.transaction():
             raise Stop
-    assert (await client._core.transactions.describe("x")).state == "Empty"
+    assert (await client._core.transactions.describe("x", CALLER)).state == "Empty"
 
 
 async def test_a_cancelled_block_is_aborted(client: Client, producer: TransactionalProducer) -> None:

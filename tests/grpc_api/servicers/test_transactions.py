@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from grpc_api.channel import open_channel
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import ListTransactions, Markers, ProducerIdAndEpoch
 from grpc_api.messages.errors import detail_in
 from grpc_api.messages.transactions import list_message, list_of, markers_message
@@ -22,6 +23,8 @@ from grpc_api.servicers.transactions import CoreTransactions
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.memory_core import MemoryCore
+
+CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 
 
 @pytest.fixture
@@ -99,16 +102,18 @@ async def test_markers_pass_with_the_epoch_of_their_coordinator() -> None:
     asked = Markers("", ProducerIdAndEpoch(7, 3), True, [TopicPartition("t", 1)], 2)
     written: list[tuple[Markers, int]] = []
 
-    async def write_markers(markers: Markers, coordinator_epoch: int) -> list[tuple[TopicPartition, LogError]]:
+    async def write_markers(
+        markers: Markers, coordinator_epoch: int, _: Caller
+    ) -> list[tuple[TopicPartition, LogError]]:
         written.append((markers, coordinator_epoch))
         return []
 
     core: Any = SimpleNamespace(transactions=SimpleNamespace(write_markers=write_markers))
-    await CoreTransactions(core).WriteMarkers(markers_message(asked, 5), None)
+    await CoreTransactions(core).WriteMarkers(markers_message(asked, 5, CALLER), SimpleNamespace(peer_name=""))
     assert written == [(asked, 5)]
 
 
 def test_transactions_of_any_age_are_not_those_of_no_age() -> None:
     for duration_ms in (-1, 0, 5):
         asked = ListTransactions(frozenset(), frozenset(), duration_ms, None)
-        assert list_of(list_message(asked)) == asked
+        assert list_of(list_message(asked, CALLER)) == asked

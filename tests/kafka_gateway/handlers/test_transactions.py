@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.caller import Caller
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorLoading
 from tests.kafka_gateway.handler_client import HandlerClient
@@ -20,13 +21,14 @@ from tests.kafka_gateway.memory_core import MemoryCore
 
 NONE, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS = 0, 15, 14
 INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 47, 90, 53
+CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 FIRST = ({"name": "first", "partitions": (0,)},)
 
 
 async def begun(handlers: HandlerClient, core: MemoryCore) -> dict[str, Any]:
     for host in core.transactions._runtime.hosts.values():
         await host._loading
-    await core.groups.coordinator("g")
+    await core.groups.coordinator("g", CALLER)
     for group in core.groups._runtime.hosts.values():
         await group._loading
     answer = await handlers.ask(
@@ -78,7 +80,7 @@ async def test_every_request_is_answered(handlers: HandlerClient, core: MemoryCo
         answer = await handlers.ask(schema, version, **fields)
         assert codes(answer) == {NONE}, (schema, version)
     async with asyncio.timeout(10):
-        while (await core.transactions.describe("x")).state != "CompleteCommit":
+        while (await core.transactions.describe("x", CALLER)).state != "CompleteCommit":
             await asyncio.sleep(0.001)
     listed = await handlers.ask("list_transactions", 0, state_filters=("Open", "CompleteCommit"))
     assert [each.transactional_id for each in listed.transaction_states] == ["x"]

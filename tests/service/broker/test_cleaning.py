@@ -29,7 +29,7 @@ from storage_tiers.hot.swap import RewrittenSegment, SegmentSwap
 from storage_tiers.records.decoder import Record
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, manifest_of, running, until
-from tests.service.broker.test_groups import commit, coordinated
+from tests.service.broker.test_groups import CALLER, commit, coordinated
 from tests.service.broker.test_groups import offsets as committed
 from tests.storage_tiers.compaction.support import batch
 from tests.support.faulty_store import FaultyStore
@@ -424,5 +424,5 @@ async def test_the_offsets_topic_is_compacted_and_loads(tmp_path: Path) -> None:
         await until(lambda: cleaned_to(node, "__consumer_offsets") > 250)
         assert len(await node.read_all("__consumer_offsets")) < 60
     async with running(tmp_path / "data", bucket, broker=broker) as node:
-        found = await (await coordinated(node, "g")).fetch_offsets(OffsetFetch("g", None))
+        found = await (await coordinated(node, "g")).fetch_offsets(OffsetFetch("g", None), CALLER)
         assert committed(found) == {"t": [7]}

@@ -97,11 +97,13 @@ async def test_groups_keep_their_members_while_the_reserve_is_used(tmp_path: Pat
         with pytest.raises(CoordinatorNotAvailable):
             await groups.join(JOIN, CALLER)
         assert await beats(node, member)
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {}
         node.node.work.disk.judge(FREE)
         await commit(node, member, 6)
         assert host._shard is before, "it was not dropped"
-        assert [each.member_id for each in (await groups.describe_group(DescribeGroup("g"))).members] == [member]
+        assert [each.member_id for each in (await groups.describe_group(DescribeGroup("g"), CALLER)).members] == [
+            member
+        ]
 
 
 @pytest.mark.usefixtures("judged")
@@ -173,4 +175,4 @@ async def test_a_disk_that_is_full_takes_no_member_from_its_group(tmp_path: Path
             disk.look()
             await commit(node, member, 7)
             assert host.state is ShardState.ACTIVE and await beats(node, member)
-            assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [7]}
+            assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [7]}

@@ -16,7 +16,7 @@ from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, running, until
-from tests.service.broker.test_groups import SETTINGS, commit, coordinated, groups_of, offsets
+from tests.service.broker.test_groups import CALLER, SETTINGS, commit, coordinated, groups_of, offsets
 from tests.service.broker.transactional import Client
 
 BOTH = {**SETTINGS, "transaction.state.log.num.partitions": "2"}
@@ -48,13 +48,13 @@ async def test_a_damaged_record_takes_no_other_partition_down(tmp_path: Path, ca
             await until(lambda: {number: host.state for number, host in runtime.hosts.items()} == states)  # noqa: B023
         groups, transactions = groups_of(node), node.node.broker.core.transactions
         with pytest.raises(NotCoordinator, match="cannot be loaded"):
-            await groups.fetch_offsets(OffsetFetch("g", None))
+            await groups.fetch_offsets(OffsetFetch("g", None), CALLER)
         with pytest.raises(NotCoordinator, match="cannot be loaded"):
-            await transactions.describe("g")
-        assert offsets(await groups.fetch_offsets(OffsetFetch(other, None))) == {"t": [2]}
+            await transactions.describe("g", CALLER)
+        assert offsets(await groups.fetch_offsets(OffsetFetch(other, None), CALLER)) == {"t": [2]}
         await commit(groups, 3, group=other)
-        listed = await groups.list_groups(ListGroups())
+        listed = await groups.list_groups(ListGroups(), CALLER)
         assert (listed.error, [each.group for each in listed.groups]) == (None, [other])
-        found = await transactions.list(ListTransactions())
+        found = await transactions.list(ListTransactions(), CALLER)
         assert (found.error, [each.transactional_id for each in found.transactions]) == (None, [other])
     assert caplog.text.count("coordinator.unreadable") == 2

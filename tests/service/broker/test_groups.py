@@ -59,8 +59,8 @@ async def coordinated(node: Running, group: str) -> GroupService:
 
     async def asked() -> bool:
         try:
-            await groups.coordinator(group)
-            await groups.fetch_offsets(OffsetFetch(group, None))
+            await groups.coordinator(group, CALLER)
+            await groups.fetch_offsets(OffsetFetch(group, None), CALLER)
         except (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator):
             return False
         return True
@@ -87,16 +87,16 @@ def offsets(answer: OffsetsFetched) -> dict[str, list[int]]:
 async def has_offsets(groups: GroupService, expected: dict[str, list[int]]) -> None:
     """Readers see what is committed, so a removal shows a moment later."""
     async with asyncio.timeout(20):
-        while offsets(await groups.fetch_offsets(OffsetFetch("g", None))) != expected:
+        while offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) != expected:
             await asyncio.sleep(0.005)
 
 
 async def test_first_look_for_a_coordinator_makes_the_topic(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         with pytest.raises(CoordinatorNotAvailable):
-            await groups_of(node).coordinator("g")
+            await groups_of(node).coordinator("g", CALLER)
         groups = await coordinated(node, "g")
-        assert await groups.coordinator("g") == 1
+        assert await groups.coordinator("g", CALLER) == 1
         (described,) = node.core.topics.describe(["__consumer_offsets"])
         assert not isinstance(described, LogError)
         assert described.internal and len(described.partitions) == 2
@@ -108,7 +108,7 @@ async def test_first_look_for_a_coordinator_makes_the_topic(tmp_path: Path) -> N
 async def test_a_group_without_a_coordinator_topic_is_sent_to_find_one(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         with pytest.raises(NotCoordinator):
-            await groups_of(node).fetch_offsets(OffsetFetch("g", None))
+            await groups_of(node).fetch_offsets(OffsetFetch("g", None), CALLER)
 
 
 async def test_the_empty_group_id_is_refused_before_a_coordinator_is_looked_for(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ async def test_offsets_and_generation_outlive_a_restart(tmp_path: Path) -> None:
         assert synced.assignment == b"mine"
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         groups = await coordinated(node, "g")
-        described = await groups.describe_group(DescribeGroup("g"))
+        described = await groups.describe_group(DescribeGroup("g"), CALLER)
         assert described.state == "Stable" and [each.member_id for each in described.members] == [joined.member_id]
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [7]}
-        listed = await groups.list_groups(ListGroups())
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [7]}
+        listed = await groups.list_groups(ListGroups(), CALLER)
         assert (listed.error, [each.group for each in listed.groups]) == (None, ["g"])
 
 
@@ -155,11 +155,11 @@ async def test_partitions_that_do_not_exist_are_refused_and_the_others_committed
         answer = await groups.commit_offsets(request, CALLER)
         kinds = [[type(each.error) for each in topic.partitions] for topic in answer.topics]
         assert kinds == [[UnknownTopicOrPartition], [UnknownTopicOrPartition, type(None)], [UnknownTopicId]]
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [3]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [3]}
         # Nothing is known of a group whose every partition was refused.
         with pytest.raises(UnknownTopicOrPartition):
             await commit(groups, 1, topic="gone", group="other")
-        assert [each.group for each in (await groups.list_groups(ListGroups())).groups] == ["g"]
+        assert [each.group for each in (await groups.list_groups(ListGroups(), CALLER)).groups] == ["g"]
 
 
 async def test_topics_are_found_by_id(tmp_path: Path) -> None:
@@ -172,11 +172,11 @@ async def test_topics_are_found_by_id(tmp_path: Path) -> None:
         answer = await groups.commit_offsets(OffsetCommit("g", -1, "", None, commit_by_id), CALLER)
         assert [(each.topic_id, each.partitions[0].error) for each in answer.topics] == [(topic_id, None)]
         asked = [TopicPartitionIndexes("", [0], unknown), TopicPartitionIndexes("", [0, 1], topic_id)]
-        fetched = await groups.fetch_offsets(OffsetFetch("g", asked))
+        fetched = await groups.fetch_offsets(OffsetFetch("g", asked), CALLER)
         assert [each.topic_id for each in fetched.topics] == [unknown, topic_id]
         assert isinstance(fetched.topics[0].partitions[0].error, UnknownTopicId)
         assert [each.offset for each in fetched.topics[1].partitions] == [4, -1]
-        everything = await groups.fetch_offsets(OffsetFetch("g", None))
+        everything = await groups.fetch_offsets(OffsetFetch("g", None), CALLER)
         assert [(each.topic, each.topic_id) for each in everything.topics] == [("t", topic_id)]
 
 
@@ -198,7 +198,7 @@ async def test_the_pass_removes_offsets_of_topics_that_went_while_a_shard_was_lo
         await commit(groups, 1)
         expiry = node.node.broker.coordinators.offset_expiry
         await expiry.tick()
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1]}
         for each in node.node.broker.coordinators.led._runtimes.values():
             for number in tuple(each.hosts):
                 each.gained(number, each.hosts[number]._log)
@@ -215,7 +215,7 @@ async def test_an_empty_group_is_deleted(tmp_path: Path) -> None:
         await commit(groups, 1)
         assert (await groups.delete_group(DeleteGroup("g"), CALLER)).error is None
         await has_offsets(groups, {})
-        assert (await groups.list_groups(ListGroups())).groups == []
+        assert (await groups.list_groups(ListGroups(), CALLER)).groups == []
 
 
 async def test_while_a_shard_loads_heartbeats_are_answered_without_an_error_and_other_requests_are_refused(
@@ -277,7 +277,7 @@ async def test_groups_load_and_work_while_the_store_is_away(tmp_path: Path) -> N
     store.down = True
     async with running(tmp_path / "data", store, broker=SETTINGS) as node:
         groups = await coordinated(node, "g")
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [50]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [50]}
         await commit(groups, 51)
         await has_offsets(groups, {"t": [51]})
 
@@ -292,4 +292,4 @@ async def test_groups_come_back_from_the_bucket_alone(tmp_path: Path) -> None:
         cluster = node.node.cluster_id
     async with running(tmp_path / "new", store, broker=SETTINGS, take_over=cluster) as node:
         groups = await coordinated(node, "g")
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [7]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [7]}

@@ -21,7 +21,7 @@ from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import running, until
 from tests.service.broker.test_clocks import YEAR_MS, SetClock
-from tests.service.broker.test_groups import SETTINGS, commit, coordinated, groups_of, has_offsets, offsets
+from tests.service.broker.test_groups import CALLER, SETTINGS, commit, coordinated, groups_of, has_offsets, offsets
 from tests.support.faulty_store import FaultyStore
 
 OFFSETS = f"__consumer_offsets-{partition_of('g', 2)}"
@@ -54,7 +54,7 @@ async def test_an_older_copy_answers_no_offsets_before_its_comparison(tmp_path: 
         await until(lambda: attempts[0] > 2)
         assert host.state is ShardState.LOADING
         with pytest.raises(CoordinatorLoading):
-            await groups_of(node).fetch_offsets(OffsetFetch("g", None))
+            await groups_of(node).fetch_offsets(OffsetFetch("g", None), CALLER)
         store.down = False
         await has_offsets(await coordinated(node, "g"), {"t": [2]})
 
@@ -70,7 +70,7 @@ async def test_offsets_outlive_a_process_that_began_with_its_clock_behind(tmp_pa
         groups = await coordinated(node, "g")
         await node.node.broker.coordinators.offset_expiry.tick()
         await commit(groups, 3, group="other")
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1]}
 
 
 async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_store_s(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_store_s(tmp_pat
         assert node.node.work.expiry.step_ms > 0
         await node.node.broker.coordinators.offset_expiry.tick()
         await commit(groups, 3, group="other")
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1]}
         # Once the clock is believed, the offset is a year old.
         node.node.work.expiry._watch._offset_ms += YEAR_MS
         await node.node.broker.coordinators.offset_expiry.tick()
@@ -112,7 +112,7 @@ async def test_offsets_of_a_topic_that_the_metadata_do_not_have_stay(tmp_path: P
             await commit(groups, 3, group="other")
         finally:
             metadata._image = newest
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [1], "u": [2]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1], "u": [2]}
 
 
 async def test_after_a_take_over_no_group_skips_what_is_written_next(tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ async def test_after_a_take_over_no_group_skips_what_is_written_next(tmp_path: P
         led = node.node.broker.partitions.get(TopicPartition("t", 0))
         await until(lambda: not led.is_recovering and led.recovered_end is None)
         assert await node.end("t") == 2
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [2]}
-        assert offsets(await groups.fetch_offsets(OffsetFetch("h", None))) == {"t": [1]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("h", None), CALLER)) == {"t": [1]}
         await commit(groups, 9)  # what is committed from now on counts as it is
         led.recovered_end = 2
         await until(lambda: led.recovered_end is None)
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [9]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [9]}
     async with running(tmp_path / "new", store, broker=SETTINGS) as node:
-        assert offsets(await (await coordinated(node, "h")).fetch_offsets(OffsetFetch("h", None))) == {"t": [1]}
+        assert offsets(await (await coordinated(node, "h")).fetch_offsets(OffsetFetch("h", None), CALLER)) == {"t": [1]}
 
 
 async def test_after_a_take_over_no_group_skips_what_is_written_next_where_the_bucket_held_nothing(
@@ -163,7 +163,7 @@ async def test_after_a_take_over_no_group_skips_what_is_written_next_where_the_b
         led = node.node.broker.partitions.get(TopicPartition("t", 0))
         await until(lambda: not led.is_recovering and led.recovered_end is None)
         assert await node.end("t") == 0
-        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [0]}
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [0]}
 
 
 async def test_where_a_disk_has_lost_flushed_records_no_group_skips_what_is_written_next(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_a_node_that_is_killed_before_it_has_lowered_offsets_lowers_them_l
             led = node.node.broker.partitions.get(TopicPartition("t", 0))
             await has_lowered(led)
             assert await node.end("t") == 2 + written
-            assert offsets(await groups.fetch_offsets(OffsetFetch("g", None))) == {"t": [2]}
+            assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
             assert noted_recovered_end(led) is None
 
 

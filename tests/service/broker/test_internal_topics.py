@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.caller import Caller
 from grpc_api.contract.topics import Resource, ResourceKind
 from storage_tiers.errors import CoordinatorNotAvailable, LogError
 from tests.service.broker.support import Running, running
 
+CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 OFFSETS, DECISIONS = "__consumer_offsets", "__transaction_state"
 #: What Kafka 4.2.1 creates them with (GroupMetadataManager and TransactionStateManager).
 KAFKAS: Mapping[str, Mapping[str, str]] = {
@@ -30,13 +32,13 @@ KAFKAS: Mapping[str, Mapping[str, str]] = {
 async def created(node: Running, topic: str) -> None:
     """Asks for a coordinator until its topic exists."""
     core = node.node.broker.core
-    asked: Callable[[str], Coroutine[Any, Any, int]] = (
+    asked: Callable[[str, Caller], Coroutine[Any, Any, int]] = (
         core.groups.coordinator if topic == OFFSETS else core.transactions.coordinator
     )
     async with asyncio.timeout(20):
         while True:
             try:
-                await asked("x")
+                await asked("x", CALLER)
                 break
             except CoordinatorNotAvailable:
                 await asyncio.sleep(0.005)

@@ -33,8 +33,8 @@ OFFSETS = TopicPartition("__consumer_offsets", 0)
 async def with_groups(node: Running) -> Client:
     """A producer of a node whose topic of offsets is there."""
     client = await Client(node).begin()
-    await once_loaded(lambda: node.core.groups.coordinator("g"))
-    await once_loaded(lambda: node.core.groups.fetch_offsets(OffsetFetch("g", None)))
+    await once_loaded(lambda: node.core.groups.coordinator("g", CALLER))
+    await once_loaded(lambda: node.core.groups.fetch_offsets(OffsetFetch("g", None), CALLER))
     return client
 
 
@@ -82,7 +82,7 @@ async def test_a_marker_whose_group_coordinator_does_not_answer_is_refused_as_by
         client = await with_groups(node)
         (host,) = node.node.broker.coordinators.shards.groups.hosts.values()
         host.state, host._why = ShardState.LOADING, error("not now")
-        refused = await client.transactions.write_markers(Markers("", client.producer, False, [OFFSETS], 0), 0)
+        refused = await client.transactions.write_markers(Markers("", client.producer, False, [OFFSETS], 0), 0, CALLER)
         assert [(partition, type(why)) for partition, why in refused] == [(OFFSETS, NotLeader)]
         host.state = ShardState.ACTIVE
 

@@ -90,7 +90,7 @@ async def test_offsets_become_visible_with_the_transaction_that_commits_them(tmp
         fetch = OffsetFetch("g", None)
 
         async def committed() -> list[int]:
-            found = await groups.fetch_offsets(fetch)
+            found = await groups.fetch_offsets(fetch, CALLER)
             return [each.offset for topic in found.topics for each in topic.partitions]
 
         async def in_transaction(offset: int, *, commit: bool) -> None:
@@ -98,7 +98,7 @@ async def test_offsets_become_visible_with_the_transaction_that_commits_them(tmp
                 lambda: client.transactions.add_offsets(AddOffsets("x", client.producer, "g"), CALLER)
             )
             assert added.error is None
-            await once_loaded(lambda: groups.fetch_offsets(fetch))
+            await once_loaded(lambda: groups.fetch_offsets(fetch, CALLER))
             offsets = [TopicCommit("t", [PartitionCommit(0, offset)])]
             request = TxnOffsetCommit("g", ProducerTransaction("x"), *client.producer, -1, "", None, offsets)
             answer = await groups.commit_offsets_in_transaction(request, CALLER)
@@ -113,7 +113,7 @@ async def test_offsets_become_visible_with_the_transaction_that_commits_them(tmp
         assert await committed() == [5]
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         groups = node.node.broker.core.groups
-        found = await once_loaded(lambda: groups.fetch_offsets(fetch))
+        found = await once_loaded(lambda: groups.fetch_offsets(fetch, CALLER))
         assert [each.offset for topic in found.topics for each in topic.partitions] == [5]
 
 
@@ -222,10 +222,10 @@ async def test_an_id_without_a_coordinator_is_sent_to_find_one(tmp_path: Path) -
         with pytest.raises(NotCoordinator):
             await transactions.init_producer(InitProducer("x", MINUTE), CALLER)
         with pytest.raises(NotCoordinator):
-            await transactions.describe("x")
+            await transactions.describe("x", CALLER)
         await Client(node, "a").begin()
         await Client(node, "b").begin()
-        listed = await transactions.list(ListTransactions())
+        listed = await transactions.list(ListTransactions(), CALLER)
         assert sorted((each.transactional_id, each.state) for each in listed.transactions) == [
             ("a", "Empty"),
             ("b", "Empty"),
@@ -257,5 +257,5 @@ async def test_markers_of_many_partitions_leave_the_loop_to_others(
         await client.reaches("CompleteCommit")
         assert (sum(in_turns), max(in_turns)) == (50, MARKERS_A_TURN)
         markers = Markers("", client.producer, False, many * 100, 0)
-        assert await client.transactions.write_markers(markers, 1) == []
+        assert await client.transactions.write_markers(markers, 1, CALLER) == []
         assert (sum(in_turns), max(in_turns)) == (100, MARKERS_A_TURN)

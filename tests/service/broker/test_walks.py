@@ -19,7 +19,7 @@ from storage_tiers.hot.producer_state import ProducerEntry
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, filled, running, until
-from tests.service.broker.test_groups import commit, coordinated, offsets
+from tests.service.broker.test_groups import CALLER, commit, coordinated, offsets
 
 MANY = 5000
 
@@ -199,7 +199,7 @@ async def test_offsets_of_a_deleted_topic_go_in_slices_and_those_of_a_new_one_st
         lane.open.set()
 
         async def kept() -> list[dict[str, list[int]]]:
-            return [offsets(await groups.fetch_offsets(OffsetFetch(name, None))) for name in names]
+            return [offsets(await groups.fetch_offsets(OffsetFetch(name, None), CALLER)) for name in names]
 
         async with asyncio.timeout(20):
             while await kept() != [{}] * 19 + [{"t": [7]}]:

@@ -33,7 +33,7 @@ class Client:
         self.producer = ProducerIdAndEpoch(-1, -1)
 
     async def begin(self, timeout_ms: int = MINUTE) -> Client:
-        await once_loaded(lambda: self.transactions.coordinator(self.name))
+        await once_loaded(lambda: self.transactions.coordinator(self.name, CALLER))
         begun = await once_loaded(lambda: self.transactions.init_producer(InitProducer(self.name, timeout_ms), CALLER))
         assert begun.error is None
         self.producer = begun.producer
@@ -51,7 +51,7 @@ class Client:
         return ended.error
 
     async def state(self) -> str:
-        return (await once_loaded(lambda: self.transactions.describe(self.name))).state
+        return (await once_loaded(lambda: self.transactions.describe(self.name, CALLER))).state
 
     async def reaches(self, state: str) -> None:
         async with asyncio.timeout(20):

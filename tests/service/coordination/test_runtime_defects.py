@@ -15,7 +15,7 @@ from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
 from tests.service.broker.support import running, until
-from tests.service.coordination.test_runtime_log import MemoryLog, active, commit, end, fetched, hosted
+from tests.service.coordination.test_runtime_log import CALLER, MemoryLog, active, commit, end, fetched, hosted
 
 Host = ShardHost[GroupShard]
 
@@ -94,6 +94,6 @@ async def test_an_id_that_no_record_can_hold_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         groups, transactions = node.node.broker.core.groups, node.node.broker.core.transactions
         for name in ("g" * 32_768, "ü" * 16_384):
-            for asked in (groups.coordinator(name), transactions.coordinator(name)):
+            for asked in (groups.coordinator(name, CALLER), transactions.coordinator(name, CALLER)):
                 with pytest.raises(InvalidRequest, match="at most 32767 are allowed"):
                     await asked
