@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from grpc_api.contract.caller import Caller
@@ -50,9 +50,9 @@ class CoordinatorLog(Protocol):
     def check_transaction(self, producer_id: int, epoch: int) -> None:
         """InvalidProducerEpoch or InvalidTransactionState if the producer may not write in its transaction now."""
 
-    def read(self) -> AsyncIterator[bytes]:
+    def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
         """All of the log in pieces of whole batches, up to the high watermark if it takes no more records: what lies above that
-        may never be committed. LogError if it cannot be read."""
+        may never be committed. `before_wait` is called before it waits for the store. LogError if it cannot be read."""
 
     def until_committed(self, end: int) -> asyncio.Future[None] | None:
         """Done once all below `end` is committed, with a LogError if that may not happen; None if it is. LogError if the log

@@ -81,6 +81,8 @@ class ShardHost(Generic[State]):
         self._clock = clock
         self._lane = lane
         self._backoff = backoff
+        #: Writes in a row that failed.
+        self._drops = backoff()
         self._writes = writes
         self._after = after
         self._loop = asyncio.get_running_loop()
@@ -228,6 +230,7 @@ class ShardHost(Generic[State]):
         except LogError as error:
             self._fail(error)
             return
+        self._drops.succeeded()
         self._appended(appended.committed, through)
 
     def _appended(self, committed: asyncio.Future[None] | None, through: int) -> None:
@@ -287,7 +290,10 @@ class ShardHost(Generic[State]):
             self._take(self._decided(lambda: self._shard.tick(now_ms)))
 
     # --- loading and ending -------------------------------------------------------------------------------------------
-    async def _load(self) -> None:
+    async def _load(self, pause_s: float = 0.0) -> None:
+        """After a pause: a disk that refuses every write would have the whole log read at every request."""
+        if pause_s:
+            await self._clock.sleep(pause_s)
         backoff = self._backoff()
         while self.state in (ShardState.LOADING, ShardState.UNREADABLE):
             try:
@@ -328,7 +334,8 @@ class ShardHost(Generic[State]):
         self._apply(ShardEvent.DROPPED, _loading(self.partition))
         self._end(_as_coordinator_error(self.partition, error))
         self._begin(self._new())
-        self._loading = self._loop.create_task(self._load(), name=f"load {self.partition}")
+        load = self._load(self._drops.next_delay())
+        self._loading = self._loop.create_task(load, name=f"load {self.partition}")
 
     def _end(self, error: LogError) -> None:
         if self._timer is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from grpc_api.contract.groups import TxnOffsetCommit
 from grpc_api.contract.log import Appended
@@ -41,7 +41,7 @@ class MemoryCoordinatorLog:
     def until_committed(self, end: int) -> None:
         """All of it is."""
 
-    async def read(self) -> AsyncIterator[bytes]:
+    async def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
         for batch in tuple(self.batches):
             yield batch
 

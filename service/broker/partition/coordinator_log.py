@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Protocol
 
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
 from storage_tiers.cold.read.reader import ColdMiss
-from storage_tiers.errors import CoordinatorNotAvailable, LogError, StorageError
+from storage_tiers.errors import CoordinatorNotAvailable, LogError, NotCoordinator, StorageError
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.types import FileSlice
 
@@ -43,8 +44,12 @@ class PartitionLog:
 
     @property
     def no_room(self) -> LogError | None:
+        """Also where the disk has failed: the shard keeps what is committed, instead of being loaded again at every request."""
+        partition = self._partition
+        if partition.write_error is not None and partition.life.is_failed:
+            return NotCoordinator(f"{partition.partition}: {partition.write_error}; find the coordinator again")
         why = None if self._disk is None else self._disk.no_room
-        return None if why is None else CoordinatorNotAvailable(f"{self._partition.partition}: {why}")
+        return None if why is None else CoordinatorNotAvailable(f"{partition.partition}: {why}")
 
     @property
     def max_batch_bytes(self) -> int:
@@ -75,7 +80,7 @@ class PartitionLog:
     def check_transaction(self, producer_id: int, epoch: int) -> None:
         self._partition.check_transaction(producer_id, epoch)
 
-    async def read(self) -> AsyncIterator[bytes]:
+    async def read(self, before_wait: Callable[[], None] = lambda: None) -> AsyncIterator[bytes]:
         partition = self._partition
         partition.check_readable()
         if partition.is_recovering:
@@ -85,9 +90,12 @@ class PartitionLog:
         while offset < (end := self._end):
             found = partition.read(offset, max_bytes=PIECE_BYTES, isolation=Isolation.LOG_END, min_one=True)
             if isinstance(found, ColdMiss):
+                before_wait()
                 await asyncio.shield(found.waiter)
                 continue
-            data = await asyncio.to_thread(_bytes_of, found)
+            reading = asyncio.get_running_loop().run_in_executor(None, _bytes_of, found)
+            reading.add_done_callback(partial(_release, found))
+            data = await asyncio.shield(reading)  # a cancelled reader leaves a thread that still has to use the files
             size, following = 0, offset
             for position, header in headers(memoryview(data)):
                 if header.base_offset >= end:
@@ -111,8 +119,11 @@ class PartitionLog:
 
 
 def _bytes_of(slices: list[FileSlice]) -> bytes:
-    try:
-        return b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in slices)
-    finally:
-        for piece in slices:
-            piece.file.release()
+    return b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in slices)
+
+
+def _release(slices: list[FileSlice], reading: asyncio.Future[bytes]) -> None:
+    for piece in slices:
+        piece.file.release()
+    if not reading.cancelled():
+        reading.exception()  # marks it as retrieved: its reader may be gone

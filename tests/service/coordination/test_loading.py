@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -65,8 +65,8 @@ async def test_a_partition_that_fails_while_it_is_loaded_is_loaded_again(
     await turn()
     read = PartitionLog.read
 
-    async def and_then_fails(log: PartitionLog) -> AsyncIterator[bytes]:
-        async for piece in read(log):
+    async def and_then_fails(log: PartitionLog, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
+        async for piece in read(log, before_wait):
             yield piece
         monkeypatch.undo()
         held.partition.fail(StorageError("the disk refuses"))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -312,7 +312,7 @@ class Unreadable:
     def until_committed(self, end: int) -> None:
         """All of it is."""
 
-    async def read(self) -> AsyncIterator[bytes]:
+    async def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
         if self.is_damaged:
             raise StorageError("the log is damaged")
         pieces: tuple[bytes, ...] = ()

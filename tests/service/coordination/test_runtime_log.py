@@ -95,7 +95,7 @@ class MemoryLog:
         assert end == self.end
         return self.flushed
 
-    async def read(self) -> AsyncIterator[bytes]:
+    async def read(self, before_wait: Callable[[], None]) -> AsyncIterator[bytes]:
         for number, batch in enumerate(tuple(self.batches)):
             if number == self.fails_after:
                 raise StorageError("the log is damaged")
