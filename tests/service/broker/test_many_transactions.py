@@ -88,7 +88,7 @@ class Producer:
         """A window of IN_FLIGHT batches slides: whenever the oldest is acknowledged the next one is sent."""
         count = self.chance.randrange(*BATCHES)
         flying = deque(self._begun())
-        results = []
+        results: list[Appended | LogError] = []
         for number in range(IN_FLIGHT, count + IN_FLIGHT):
             results += await flying.popleft()
             if number < count:

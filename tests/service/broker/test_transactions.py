@@ -15,6 +15,7 @@ from grpc_api.contract.transactions import (
     InitProducer,
     ListTransactions,
     Markers,
+    ProducerIdAndEpoch,
     ProducerTransaction,
 )
 from service.broker.api.transaction_markers import MARKERS_A_TURN, TransactionMarkers
@@ -23,6 +24,7 @@ from service.coordination.transactions.transaction import LAST_EPOCH
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
     InvalidProducerEpoch,
+    LogError,
     NotCoordinator,
     OperationNotAttempted,
     ProducerFenced,
@@ -190,6 +192,25 @@ async def test_a_marker_that_a_partition_refuses_for_now_is_written_later(
         await client.reaches("CompleteCommit")
         assert tried == [T1] * 3
         assert len(await markers_in(node, T0)) == len(await markers_in(node, T1)) == 1
+
+
+async def test_a_marker_of_version_2_has_a_later_epoch_than_its_transaction(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        client = await Client(node).begin()
+        await client.add(T0)
+        write(node, T0, client.producer)
+        producer, later = client.producer, client.producer._replace(epoch=client.producer.epoch + 1)
+
+        async def marked(epoch_of: ProducerIdAndEpoch) -> list[type[LogError]]:
+            markers = Markers("", epoch_of, False, [T0], 2)
+            return [type(error) for _, error in await client.transactions.write_markers(markers, 0, CALLER)]
+
+        assert await marked(producer) == [InvalidProducerEpoch]
+        assert led(node, T0).readable_end(Isolation.READ_COMMITTED) == 0
+        assert await marked(later) == []
+        assert await marked(later) == []  # repeated, since its answer may be lost
+        assert [epoch for _, _, epoch in await markers_in(node, T0)] == [later.epoch] * 2
 
 
 async def test_an_outdated_coordinator_stops(tmp_path: Path) -> None:
