@@ -210,7 +210,7 @@ class Appending:
 
 
 def _check_takes_clients(partition: Partition) -> None:
-    if partition.is_coordinated:
+    if partition.is_internal:
         raise InvalidTopic(f"Cannot append to internal topic {partition.partition.topic}")
 
 

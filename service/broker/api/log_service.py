@@ -124,7 +124,7 @@ class LogService:
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         led = self._partitions.get(partition)
         led.check(Use.ADMIN)
-        if led.is_coordinated:
+        if led.is_internal:
             raise InvalidTopic(f"Cannot delete records of internal topic {partition.topic}")
         watermark = led.state.high_watermark
         target = watermark if before_offset == -1 else before_offset

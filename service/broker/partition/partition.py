@@ -20,7 +20,7 @@ from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase,
 from service.broker.partition.resignations import EndWith, Resignations
 from service.broker.partition.state import ALL_STABLE, PartitionState
 from service.broker.partition.verification import Verifications
-from service.metadata.internal_topics import COORDINATED_TOPICS
+from service.metadata.internal_topics import INTERNAL_TOPICS
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.reader import ColdMiss
@@ -70,7 +70,7 @@ class Partition:
         "cluster_id",
         "counts",
         "flushed_ms",
-        "is_coordinated",
+        "is_internal",
         "is_recovering",
         "leads",
         "life",
@@ -105,11 +105,11 @@ class Partition:
         self.topic_id: TopicId = log.hot.topic_id
         self.state = state
         self.waiters: set[Callable[[], None]] = set()
-        #: Whether a coordinator keeps its state here, to which clients do not append.
-        self.is_coordinated = self.partition.topic in COORDINATED_TOPICS
+        #: Whether the topic is the cluster's own, to which clients do not append.
+        self.is_internal = self.partition.topic in INTERNAL_TOPICS
         #: Batches that wait for threads, and whether the next one has to wait behind them.
         self.queued = 0
-        self.queues = self.is_coordinated
+        self.queues = self.is_internal
         self.counts = PartitionCounts()
         self.verifications = Verifications()
         #: Where the log ended after it had lost its newest records, until groups' offsets have been lowered to it.
@@ -253,7 +253,7 @@ class Partition:
 
     def settle_queues(self) -> None:
         """After a change of the configs, and whenever a batch has left the queue."""
-        self.queues = self.queued > 0 or self.is_coordinated or self.log.hot.settings.stored_as is not None
+        self.queues = self.queued > 0 or self.is_internal or self.log.hot.settings.stored_as is not None
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:

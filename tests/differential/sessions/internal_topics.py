@@ -11,6 +11,7 @@ from tests.differential.sessions.groups import coordinated, joining
 from tests.differential.sessions.transactions import begun
 
 _TOPICS = ("__consumer_offsets", "__transaction_state")
+_BY_A_CLIENT = "__share_group_state"
 #: Seconds within which a broker that can create a coordinator's topic has created it.
 _CREATED_SECONDS = 3.0
 #: Seconds after which a request counts as one that is never answered.
@@ -21,6 +22,15 @@ _TOPIC = 2
 def both_exist(peer: Peer) -> None:
     coordinated(peer)
     begun(peer)
+
+
+def all_exist(peer: Peer) -> tuple[str, ...]:
+    """The names of all internal topics; nothing coordinates by the one that a client creates."""
+    both_exist(peer)
+    wanted = {"name": _BY_A_CLIENT, "num_partitions": 1, "replication_factor": 1}
+    peer.quietly("create_topics", 7, topics=[wanted])
+    peer.await_partitions(_BY_A_CLIENT, 1)
+    return (*_TOPICS, _BY_A_CLIENT)
 
 
 @session("metadata", setup=Setup.GROUPS)
@@ -49,6 +59,20 @@ def with_more_replicas_than_brokers(peer: Peer, version: int) -> None:
                 break
             time.sleep(0.05)
         peer.collect("find_coordinator", version, f"of a {name}, in the end", answer)
+
+
+@session("produce", versions=(3, 12), setup=Setup.GROUPS)
+def to_internal_topics(peer: Peer, version: int) -> None:
+    for topic in all_exist(peer):
+        rows = [{"name": topic, "partition_data": [{"index": 0, "records": batch(b"x")}]}]
+        peer.ask("produce", version, topic, transactional_id=None, acks=-1, topic_data=rows)
+
+
+@session("delete_records", setup=Setup.GROUPS)
+def of_internal_topics(peer: Peer, version: int) -> None:
+    for topic in all_exist(peer):
+        rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 0}]}]
+        peer.ask("delete_records", version, topic, topics=rows)
 
 
 @session("produce", versions=(3,), setup=Setup.GROUPS)

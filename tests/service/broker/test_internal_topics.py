@@ -11,8 +11,10 @@ import pytest
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.topics import Resource, ResourceKind
-from storage_tiers.errors import CoordinatorNotAvailable, LogError
-from tests.service.broker.support import Running, running
+from service.broker.partition.partition import Partition
+from storage_tiers.errors import CoordinatorNotAvailable, InvalidTopic, LogError
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, running, until
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 OFFSETS, DECISIONS = "__consumer_offsets", "__transaction_state"
@@ -30,7 +32,7 @@ KAFKAS: Mapping[str, Mapping[str, str]] = {
 
 
 async def created(node: Running, topic: str) -> None:
-    """Asks for a coordinator until its topic exists."""
+    """Asks for a coordinator until its topic exists, and waits until its partitions are open."""
     core = node.node.broker.core
     asked: Callable[[str, Caller], Coroutine[Any, Any, int]] = (
         core.groups.coordinator if topic == OFFSETS else core.transactions.coordinator
@@ -42,7 +44,13 @@ async def created(node: Running, topic: str) -> None:
                 break
             except CoordinatorNotAvailable:
                 await asyncio.sleep(0.005)
-    await node.node.broker.assignment.settled()
+    found = node.node.ground.metadata.image.topic(topic)
+    assert found is not None
+    await until(lambda: len(held(node, topic)) == len(found.partitions))
+
+
+def held(node: Running, topic: str) -> list[Partition]:
+    return [each for each in node.node.broker.partitions if each.partition.topic == topic]
 
 
 @pytest.mark.parametrize("topic", [OFFSETS, DECISIONS])
@@ -56,7 +64,7 @@ async def test_a_coordinators_topic_is_as_kafka_creates_it(tmp_path: Path, topic
             (number, (1,), (1,)) for number in range(50)
         ]
         assert node.node.ground.metadata.image.topic_config(topic) == KAFKAS[topic]
-        for partition in node.node.broker.partitions:
+        for partition in held(node, topic):
             settings = partition.log.hot.settings
             assert (settings.cleanup_compact, settings.cleanup_delete, settings.segment_bytes) == (
                 True,
@@ -96,3 +104,18 @@ async def test_its_description_has_the_values_that_act(tmp_path: Path, topic: st
         found = {entry.name: entry.value for entry in entries}
         acting = ("tidelog.tier.max.lag.ms", "local.retention.ms", "local.retention.bytes")
         assert [found[name] for name in acting] == ["600000", "-1", "-1"]
+
+
+@pytest.mark.parametrize("topic", [OFFSETS, DECISIONS, "__share_group_state"])
+async def test_clients_neither_append_to_it_nor_delete_its_records(tmp_path: Path, topic: str) -> None:
+    """Whether or not anything here coordinates by it."""
+    async with running(tmp_path / "data") as node:
+        if topic in KAFKAS:
+            await created(node, topic)
+        else:
+            await node.create(topic)
+        with pytest.raises(InvalidTopic, match="Cannot append to internal topic"):
+            await node.append(topic, b"x")
+        with pytest.raises(InvalidTopic, match="Cannot delete records of internal topic"):
+            await node.log.delete_records(TopicPartition(topic, 0), 0)
+        assert await node.end(topic) == 0
