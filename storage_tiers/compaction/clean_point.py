@@ -4,6 +4,10 @@ Records below the clean point are not read for keys again. A wrong one would let
 stays, so the point names the segments that it was found with: it holds for these alone. A log that was truncated, taken from
 the bucket or put back from an older copy has others, and is cleaned from its start again.
 
+The bucket's part has a point of its own, which names a commit of the manifest instead: later commits add segments above it,
+remove the oldest, or exchange some for what compaction leaves of them, and none makes records below it dirty. A repair, which
+may bring others back, begins another line of commits.
+
 Not promised: a clean point after a damaged or lost file. Kafka keeps its own for all partitions in `cleaner-offset-checkpoint`,
 which has no such check.
 """
@@ -15,6 +19,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.files import Files, replace_file
 from storage_tiers.policy.segments import SegmentView
 
@@ -22,6 +27,8 @@ FILE_NAME = "cleaner-checkpoint"
 #: Of the segments that the bucket holds.
 BUCKET_FILE_NAME = "bucket-cleaner-checkpoint"
 _VERSION = 0
+#: Version 0 named the bucket's segments.
+_BUCKET_VERSION = 1
 
 
 class CleanPoint(NamedTuple):
@@ -43,17 +50,10 @@ def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView]) -> int
     return point.offset if found and found == point.segments[-len(found) :] else 0
 
 
-def write_clean_point(files: Files, directory: str, point: CleanPoint, name: str = FILE_NAME) -> None:
+def write_clean_point(files: Files, directory: str, point: CleanPoint) -> None:
     """OSError if the disk refuses."""
     content = {"version": _VERSION, "offset": point.offset, "segments": point.segments}
-    replace_file(files, os.path.join(directory, name), json.dumps(content).encode())
-
-
-def begin_clean_point(files: Files, directory: str, name: str) -> None:
-    """Leaves a point at which nothing is clean, unless there is a file: it says that records may be missing on purpose, and so
-    must be there before the first of them goes. OSError if the disk refuses."""
-    if not os.path.exists(os.path.join(directory, name)):
-        write_clean_point(files, directory, CleanPoint(0, ()), name)
+    replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(content).encode())
 
 
 def was_cleaned(directory: str) -> bool:
@@ -61,14 +61,60 @@ def was_cleaned(directory: str) -> bool:
     return any(os.path.exists(os.path.join(directory, name)) for name in (FILE_NAME, BUCKET_FILE_NAME))
 
 
-def read_clean_point(directory: str, name: str = FILE_NAME) -> CleanPoint | None:
+def read_clean_point(directory: str) -> CleanPoint | None:
     """None if there is none or it cannot be read: the log is cleaned from its start then."""
     try:
-        with open(os.path.join(directory, name), "rb") as file:
+        with open(os.path.join(directory, FILE_NAME), "rb") as file:
             found = json.loads(file.read())
         if found["version"] != _VERSION:
             return None
         return CleanPoint(int(found["offset"]), tuple((int(base), int(size)) for base, size in found["segments"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+class BucketCleanPoint(NamedTuple):
+    """The bucket was clean up to `offset` at this commit of its manifest."""
+
+    offset: int
+    line: str
+    commit: int
+    commit_id: str
+
+
+def bucket_clean_point(manifest: Manifest, offset: int) -> BucketCleanPoint:
+    return BucketCleanPoint(offset, manifest.line, manifest.commit, manifest.recent[-1].id if manifest.recent else "")
+
+
+def bucket_cleaned_to(point: BucketCleanPoint | None, manifest: Manifest) -> int:
+    """The offset up to which the bucket is clean; 0 if the manifest does not follow from the one of the point."""
+    if point is None or point.line != manifest.line or point.commit > manifest.commit:
+        return 0
+    is_other = any(each.commit == point.commit and each.id != point.commit_id for each in manifest.recent)
+    return 0 if is_other else point.offset
+
+
+def write_bucket_clean_point(files: Files, directory: str, point: BucketCleanPoint) -> None:
+    """OSError if the disk refuses."""
+    content = {"version": _BUCKET_VERSION, **point._asdict()}
+    replace_file(files, os.path.join(directory, BUCKET_FILE_NAME), json.dumps(content).encode())
+
+
+def begin_bucket_clean_point(files: Files, directory: str) -> None:
+    """Leaves a point at which nothing is clean, unless there is a file: it says that records may be missing on purpose, and so
+    must be there before the first of them goes. OSError if the disk refuses."""
+    if not os.path.exists(os.path.join(directory, BUCKET_FILE_NAME)):
+        write_bucket_clean_point(files, directory, BucketCleanPoint(0, "", 0, ""))
+
+
+def read_bucket_clean_point(directory: str) -> BucketCleanPoint | None:
+    """None if there is none or it cannot be read: the bucket is cleaned from its start then."""
+    try:
+        with open(os.path.join(directory, BUCKET_FILE_NAME), "rb") as file:
+            found = json.loads(file.read())
+        if found["version"] != _BUCKET_VERSION:
+            return None
+        return BucketCleanPoint(int(found["offset"]), str(found["line"]), int(found["commit"]), str(found["commit_id"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

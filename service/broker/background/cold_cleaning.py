@@ -17,63 +17,51 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
 from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import say_committed
-from storage_tiers.cold.manifest.model import Manifest, RemoteSegment, Section
+from storage_tiers.cold.manifest.model import Manifest, PageRef, RemoteSegment, Section
 from storage_tiers.cold.process.operations import FetchObject, PageSegments, ReplaceSegments
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.compaction.clean_point import (
-    BUCKET_FILE_NAME,
-    CleanPoint,
-    begin_clean_point,
-    clean_point,
-    cleaned_to,
-    read_clean_point,
-    write_clean_point,
+    begin_bucket_clean_point,
+    bucket_clean_point,
+    bucket_cleaned_to,
+    read_bucket_clean_point,
+    write_bucket_clean_point,
 )
 from storage_tiers.compaction.rewriter import CleaningJob, SourceSegment
-from storage_tiers.errors import TierCorrupt, TierUnavailable
+from storage_tiers.errors import InvalidRequest, TierCorrupt, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot import layout
 from storage_tiers.hot.indexes import read_transactions
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.swap import RewrittenSegment
 from storage_tiers.policy.compaction import CleaningLimits, CleaningPlan, plan_cleaning
-from storage_tiers.types import AbortedTransaction
+from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction
 
 #: The newest and one that may be rewritten.
 _LEAST_SEGMENTS = 2
 
 
 class _View(NamedTuple):
-    """A remote segment as planners see it."""
+    """Segments [base, end) as planners see them: one, or all of `page`. `first_timestamp` is when the oldest record was
+    written, as far as is known (ms): the manifest's minimum is a hint. -1 if no record tells."""
 
-    segment: RemoteSegment
+    base: int
+    end: int
+    size_bytes: int
+    max_timestamp: int
+    first_timestamp: int
     active: bool
-
-    @property
-    def base(self) -> int:
-        return self.segment.base
-
-    @property
-    def end(self) -> int:
-        return self.segment.end
-
-    @property
-    def size_bytes(self) -> int:
-        return self.segment.length
-
-    @property
-    def max_timestamp(self) -> int:
-        return self.segment.max_timestamp
+    page: PageRef | None = None
 
     @property
     def first_append_ms(self) -> int:
@@ -81,12 +69,19 @@ class _View(NamedTuple):
 
 
 class _BucketLog(NamedTuple):
-    """What the manifest of `commit` says. `cleaned_to` is 0 if it is not known."""
+    """What the manifest of `commit` says; `cleaned_to` is 0 if it is not known. `opened` are the segments in pages that a plan
+    had to look into, by key: the last MAX_OPENED."""
 
     line: str
     commit: int
+    log_start: int
     views: tuple[_View, ...]
     cleaned_to: int
+    opened: dict[str, tuple[_View, ...]]
+
+
+#: Pages whose segments are kept for the next plan: those that the log start, the clean point and the lag divide, and the last.
+MAX_OPENED = 4
 
 
 class ColdCleaning:
@@ -103,14 +98,47 @@ class ColdCleaning:
         known = await self._look(partition)
         if known is None:
             return None
+        newest_ms = now_ms - limits.min_lag_ms if limits.min_lag_ms > 0 else None
         return plan_cleaning(
-            known.views,
+            await self._divided(partition, known, newest_ms),
             cleaned_to=known.cleaned_to,
             bound=known.views[-1].end,
             now_ms=now_ms,
             limits=limits,
-            first_timestamp=_first_timestamp,
+            first_timestamp=lambda view: view.first_timestamp,
         )
+
+    async def _divided(self, partition: Partition, known: _BucketLog, newest_ms: int | None) -> list[_View]:
+        """The views, with the segments of a page in its place where a plan needs them. A page whose records are all clean, or
+        all dirty, is one view: the costs of a plan do not grow with the segments in pages."""
+        found: list[_View] = []
+        for view in known.views:
+            is_dirty, is_last = view.end > known.cleaned_to, view is known.views[-1]
+            is_first_dirty = is_dirty and not (found and found[-1].end > known.cleaned_to)
+            divides = (
+                view.base < known.cleaned_to < view.end
+                or view.base < known.log_start < view.end
+                or (newest_ms is not None and is_dirty and view.max_timestamp > newest_ms)
+                or (is_first_dirty and view.first_timestamp < 0)
+            )
+            if view.page is None or not (divides or is_last):
+                found.append(view)
+                continue
+            inside = await self._opened(partition, known, view.page)
+            found += [each for each in inside if each.end > known.log_start]
+            if is_last:
+                found[-1] = found[-1]._replace(active=True)
+            if newest_ms is not None and any(each.max_timestamp > newest_ms for each in inside):
+                break  # no plan goes on beyond it
+        return found
+
+    async def _opened(self, partition: Partition, known: _BucketLog, page: PageRef) -> tuple[_View, ...]:
+        if page.key not in known.opened:
+            segments = [_view(each) async for each in self._of_page(partition, page)]
+            while len(known.opened) >= MAX_OPENED:
+                del known.opened[next(iter(known.opened))]
+            known.opened[page.key] = tuple(segments)
+        return known.opened[page.key]
 
     def cleaned_to(self, partition: Partition) -> int:
         """The offset below which the bucket has no record that a newer one supersedes, of those below it; 0 if not known."""
@@ -135,44 +163,51 @@ class ColdCleaning:
             return None
         known = self._known.get(hot)
         if known is None or (known.line, known.commit) != (tier.line, tier.commit):
-            point = await asyncio.to_thread(read_clean_point, hot.directory, BUCKET_FILE_NAME)
-            known = await self._read(partition, point)
-            if known is not None:
-                self._known[hot] = known
-        return known if known is not None and len(known.views) >= _LEAST_SEGMENTS else None
+            assert partition.log.cold is not None
+            manifest = await partition.log.cold.manifest()
+            if any(page.level for page in manifest.live_pages):
+                return None
+            opened = {} if known is None else known.opened
+            if known is not None and known.line == manifest.line:
+                reached = known.cleaned_to
+            else:
+                point = await asyncio.to_thread(read_bucket_clean_point, hot.directory)
+                reached = bucket_cleaned_to(point, manifest)
+            known = self._known[hot] = _bucket_log(manifest, reached, opened)
+        is_enough = len(known.views) >= _LEAST_SEGMENTS or any(view.page is not None for view in known.views)
+        return known if is_enough else None
 
-    async def _read(self, partition: Partition, point: CleanPoint | None) -> _BucketLog | None:
+    async def _segments(self, partition: Partition, end: int) -> list[RemoteSegment]:
+        """The live segments from log start on that end at or below `end`."""
         assert partition.log.cold is not None
         manifest = await partition.log.cold.manifest()
-        segments = await self._live(partition, manifest)
-        if segments is None:
-            return None
-        views = tuple(_View(segment, segment is segments[-1]) for segment in segments)
-        return _BucketLog(manifest.line, manifest.commit, views, cleaned_to(point, views))
-
-    async def _live(self, partition: Partition, manifest: Manifest) -> list[RemoteSegment] | None:
-        """The live segments from log start on; None if some are in pages of level 1."""
-        found: list[RemoteSegment] = []
-        for page in manifest.live_pages:
-            if page.level:
-                return None
-            start = page.base
-            while start < page.end:
-                some = await self._client.ask(PageSegments(partition.ids, page, start))
-                if not some:
-                    raise TierCorrupt(
-                        f"page {page.key} does not hold offset {start} as its manifest says; run `tidelog fsck`"
-                    )
-                found += some
-                start = some[-1].end
+        found = [
+            each for page in manifest.live_pages if page.base < end async for each in self._of_page(partition, page)
+        ]
         found += manifest.segments
-        return [segment for segment in found if segment.end > manifest.log_start]
+        return [each for each in found if manifest.log_start < each.end <= end]
+
+    async def _of_page(self, partition: Partition, page: PageRef) -> AsyncIterator[RemoteSegment]:
+        start = page.base
+        while start < page.end:
+            some = await self._client.ask(PageSegments(partition.ids, page, start))
+            if not some:
+                raise TierCorrupt(
+                    f"page {page.key} does not hold offset {start} as its manifest says; run `tidelog fsck`"
+                )
+            for segment in some:
+                yield segment
+            start = some[-1].end
 
     # --- what ---------------------------------------------------------------------------------------------------------
     async def begin(self, partition: Partition, plan: CleaningPlan) -> ColdRewrite:
         """Prepares the cleaning that `plan` found due. LogError if the store refuses."""
-        known, hot = self._known[partition.log.hot], partition.log.hot
-        segments = [view.segment for view in known.views if view.end <= plan.end]
+        hot = partition.log.hot
+        segments = await self._segments(partition, plan.end)
+        if not segments:
+            raise InvalidRequest(
+                f"the segments of {partition.partition} below {plan.end} expired; they are planned anew"
+            )
         aborted: set[AbortedTransaction] = set()
         for segment in segments:
             if any(section.name == sidecar.ABORTED and section.length for section in segment.sections):
@@ -183,7 +218,7 @@ class ColdCleaning:
         job = CleaningJob(
             hot.directory,
             [SourceSegment(segment.base, segment.end, segment.length) for segment in segments],
-            plan.dirty_start,
+            max(plan.dirty_start, segments[0].base),
             (),
             tuple(aborted),
             hot.settings.segment_bytes,
@@ -194,12 +229,12 @@ class ColdCleaning:
 
     async def note(self, partition: Partition, hot: HotLog, reached: int) -> None:
         """Records that the bucket is clean up to offset `reached`."""
-        known = await self._read(partition, None)
-        if known is None:
-            return
-        point = clean_point(known.views, reached)
-        self._known[hot] = known._replace(cleaned_to=reached)
-        await asyncio.to_thread(write_clean_point, self._files, hot.directory, point, BUCKET_FILE_NAME)
+        assert partition.log.cold is not None
+        manifest = await partition.log.cold.manifest()
+        point = bucket_clean_point(manifest, reached)
+        await asyncio.to_thread(write_bucket_clean_point, self._files, hot.directory, point)
+        known = self._known.get(hot)
+        self._known[hot] = _bucket_log(manifest, reached, {} if known is None else known.opened)
 
     # --- the store ----------------------------------------------------------------------------------------------------
     async def _part(self, segment: RemoteSegment, names: Sequence[str]) -> Sidecar:
@@ -229,7 +264,7 @@ class ColdCleaning:
 
     async def replace(self, partition: Partition, job: ExtendJob, old: tuple[RemoteSegment, ...]) -> None:
         # `tidelog fsck` would take what the bucket lacks then for lost, were the node to die before the cleaning is noted.
-        await asyncio.to_thread(begin_clean_point, self._files, partition.log.hot.directory, BUCKET_FILE_NAME)
+        await asyncio.to_thread(begin_bucket_clean_point, self._files, partition.log.hot.directory)
         before, writer = partition.log.tier, self._access.writer
         if writer is None or not self._access.is_open:
             raise TierUnavailable("the object store has not answered yet; retry")
@@ -308,11 +343,27 @@ class ColdRewrite:
         return os.path.join(self._hot.directory, layout.file_name(base, suffix))
 
 
-def _first_timestamp(view: _View) -> int:
-    """When its oldest record was written, as far as is known (ms): the manifest's minimum is a hint. -1 if no record tells."""
-    segment = view.segment
-    is_known = 0 <= segment.min_timestamp <= segment.max_timestamp
-    return segment.min_timestamp if is_known else segment.max_timestamp
+def _bucket_log(manifest: Manifest, cleaned_to: int, opened: dict[str, tuple[_View, ...]]) -> _BucketLog:
+    pages = [page for page in manifest.live_pages if page.end > manifest.log_start]
+    segments = [segment for segment in manifest.segments if segment.end > manifest.log_start]
+    views = (
+        *(_View(page.base, page.end, page.bytes, page.max_timestamp, _first(page), False, page) for page in pages),
+        *(_view(segment) for segment in segments[:-1]),
+        *(_view(segment, active=True) for segment in segments[-1:]),
+    )
+    kept = {page.key: opened[page.key] for page in pages if page.key in opened}
+    return _BucketLog(manifest.line, manifest.commit, manifest.log_start, views, cleaned_to, kept)
+
+
+def _view(segment: RemoteSegment, *, active: bool = False) -> _View:
+    return _View(segment.base, segment.end, segment.length, segment.max_timestamp, _first(segment), active)
+
+
+def _first(of: RemoteSegment | PageRef) -> int:
+    """When its oldest record was written, as far as is known (ms). -1 for a page of which it is not."""
+    if isinstance(of, PageRef) and of.min_timestamp < 0:
+        return NO_TIMESTAMP
+    return of.min_timestamp if 0 <= of.min_timestamp <= of.max_timestamp else of.max_timestamp
 
 
 def _taken(path: str) -> bytes:
