@@ -25,6 +25,7 @@ from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
+from service.coordination.ports import WriteSettings
 from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.turn_writes import TurnWrites
@@ -33,6 +34,7 @@ from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from service.metadata.log import MetadataLog
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.policy.segments import Now
+from storage_tiers.records.codecs import Codec
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 
@@ -128,7 +130,9 @@ def build_coordinators(
         transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, lane=lists
     )
     return NodeCoordinators(
-        Coordinators({CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}, disk),
+        Coordinators(
+            {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}, disk, {CONSUMER_OFFSETS: _writing(configs)}
+        ),
         CoordinatorShards(groups, transactions, group_counts, transaction_counts),
         GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator), lists),
         coordinator,
@@ -166,6 +170,11 @@ def _group_settings(configs: NodeConfigs) -> GroupSettings:
         max_size=broker.group_max_size,
         max_record_bytes=configs.topic(CONSUMER_OFFSETS).max_message_bytes,
     )
+
+
+def _writing(configs: NodeConfigs) -> WriteSettings:
+    broker = configs.broker
+    return WriteSettings(Codec(broker.offsets_topic_compression_codec), broker.offsets_commit_timeout_ms)
 
 
 def _offset_settings(configs: NodeConfigs) -> OffsetSettings:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from grpc_api.contract.topics import ConfigKind
 from service.configs.keys import broker_key
-from service.configs.types import at_least
+from service.configs.types import at_least, between
+from storage_tiers.records.codecs import Codec
 
 INT_MAX = (1 << 31) - 1
 
@@ -43,6 +44,20 @@ _GROUPS = (
         600_000,
         "How often in milliseconds outdated committed offsets are looked for.",
         at_least(1),
+    ),
+    broker_key(
+        "offsets.commit.timeout.ms",
+        _INT,
+        5000,
+        "Milliseconds that the answer to a commit or another change of a group waits for the change to be committed.",
+        at_least(1),
+    ),
+    broker_key(
+        "offsets.topic.compression.codec",
+        _INT,
+        0,
+        "Codec of the batches that group coordinators write: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        between(Codec.NONE, Codec.ZSTD),
     ),
     broker_key("offsets.topic.num.partitions", _INT, 50, "Partitions of the offsets topic.", at_least(1)),
     broker_key(

@@ -72,6 +72,9 @@ def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
         if key.given_by:
             raise InvalidConfig(f"{name} is not set directly: the node's own setting {key.given_by} determines it")
         key.parse(text)
+    protocols = "group.coordinator.rebalance.protocols"
+    if protocols in values and "classic" not in split_list(values[protocols]):
+        raise InvalidConfig("Disabling the 'classic' protocol is not supported.")
     slow, refuse = (
         float(values.get(name, str(BROKER_KEYS.get(name).default)))
         for name in ("tidelog.disk.watermark.slow", "tidelog.disk.watermark.refuse")

@@ -22,8 +22,10 @@ NOTHING = "-"
 
 REASONS = {
     "cleaner-pieces": "the log cleaner reads and writes in pieces of its own, up to 1 MiB",
-    "cleaner-process": "one process cleans one log at a time",
-    "coordinators": "a coordinator batches by turns of the event loop and reads its log in pieces of its own",
+    "cleaner-process": "one process cleans one log at a time; log.cleaner.io.max.bytes.per.second bounds it",
+    "coordinators": "a coordinator writes what it decided in one turn of the event loop as one batch",
+    "coordinators-load": "a coordinator reads its log in pieces of 256 KiB, small enough for one turn of the event loop",
+    "deadlines": "nothing is searched for: each transaction and each unused id has a deadline, at which the coordinator acts",
     "groups": "only groups of the classic protocol are served",
     "java": "this node is not a Java program and loads no classes",
     "kernel": "the kernel sizes socket buffers",
@@ -38,9 +40,9 @@ REASONS = {
     "own-tier": "one tier process does all object store work, within its own bounds",
     "quotas": "quotas are not served yet",
     "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
-    "transactions": "the coordinator is on the same node: it is asked once, and answers when it can",
+    "transactions": "the coordinator is on the same node: it is asked once, and answers when the last transaction is complete",
     "two-phase": "two-phase commit (KIP-939) is not served yet",
-    "verified": "every transactional batch is verified",
+    "verified": "every transactional batch is verified: a late one could begin a transaction that nobody ends",
     "unthrottled": "object store traffic is not throttled",
 }
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import LogError
+from storage_tiers.records.codecs import Codec
 
 
 class Shard(Protocol):
@@ -29,8 +30,22 @@ class Shard(Protocol):
     def loaded(self, now_ms: int) -> Outcome: ...
 
 
+class WriteSettings(NamedTuple):
+    """How a log is written: the codec of its batches, and how long in ms an answer waits for its records to be committed; None:
+    as long as it takes."""
+
+    codec: Codec = Codec.NONE
+    timeout_ms: int | None = None
+
+
+PLAIN = WriteSettings()
+
+
 class CoordinatorLog(Protocol):
     """The partition that a shard is kept in, led by this node."""
+
+    @property
+    def writing(self) -> WriteSettings: ...
 
     @property
     def max_batch_bytes(self) -> int:

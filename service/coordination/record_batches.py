@@ -5,6 +5,7 @@ from __future__ import annotations
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.outcome import CoordinatorRecord
 from storage_tiers.records.builder import build_written_batch
+from storage_tiers.records.codecs import Codec
 from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter
 
 #: Bytes of a batch besides its records, and at most of a record besides its key and value.
@@ -25,11 +26,24 @@ def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[Co
     return batches
 
 
-def encode_batch(records: list[CoordinatorRecord], unix_ms: int, producer: ProducerIdAndEpoch | None) -> bytes:
-    """One batch of these records, written at `unix_ms`; in the producer's transaction if one is given."""
+def encode_batch(
+    records: list[CoordinatorRecord], unix_ms: int, producer: ProducerIdAndEpoch | None, codec: Codec = Codec.NONE
+) -> bytes:
+    """One batch of these records, written at `unix_ms`; in the producer's transaction if one is given. It is not compressed
+    where that would make it larger: it was cut to fit as it is."""
     writer = RecordWriter()
     for key, value in records:
         writer.append(key, value, NO_HEADERS, unix_ms)
+    plain = _encoded(writer, producer, Codec.NONE)
+    if codec is Codec.NONE:
+        return plain
+    compressed = _encoded(writer, producer, codec)
+    return compressed if len(compressed) < len(plain) else plain
+
+
+def _encoded(writer: RecordWriter, producer: ProducerIdAndEpoch | None, codec: Codec) -> bytes:
     if producer is None:
-        return build_written_batch(writer)
-    return build_written_batch(writer, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
+        return build_written_batch(writer, codec=codec)
+    return build_written_batch(
+        writer, codec=codec, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True
+    )

@@ -24,6 +24,7 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.answers import Release
+from service.coordination.commit_timeout import CommitTimeout
 from service.coordination.loading import load
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import CoordinatorLog, Shard
@@ -86,6 +87,7 @@ class ShardHost(Generic[State]):
         self._writes = writes
         self._after = after
         self._loop = asyncio.get_running_loop()
+        self._timeout = CommitTimeout(self._loop, log.writing.timeout_ms, self._overdue)
         self._release = Release(self._loop)
         self._begin(new())
         self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")
@@ -222,7 +224,7 @@ class ShardHost(Generic[State]):
             if self.state is not ShardState.ACTIVE:
                 return
             through += len(some)
-            self._append(encode_batch(some, self._clock.unix_ms(), producer), through)
+            self._append(encode_batch(some, self._clock.unix_ms(), producer, self._log.writing.codec), through)
 
     def _append(self, batch: bytes, through: int) -> None:
         try:
@@ -242,6 +244,7 @@ class ShardHost(Generic[State]):
             committed = self._loop.create_future()
             committed.set_result(None)
         self._appending.append((through, committed))
+        self._timeout.appended(through)
         committed.add_done_callback(self._settle)
 
     def _settle(self, _: asyncio.Future[None]) -> None:
@@ -254,13 +257,26 @@ class ShardHost(Generic[State]):
             self._committed(through)
 
     def _committed(self, through: int) -> None:
+        self._timeout.committed(through)
         self._shard.committed(through)
+        self._release.answers(self._answers_to(through))
+        if self._after is not None:
+            self._after(self)
+
+    def _answers_to(self, through: int) -> list[tuple[object, object]]:
+        """Takes out the answers that wait for no record beyond the shard's first `through`."""
         answers = []
         while self._answers and self._answers[0][0] <= through:
             answers.append(self._answers.popleft()[1:])
-        self._release.answers(answers)
-        if self._after is not None:
-            self._after(self)
+        return answers
+
+    def _overdue(self, through: int) -> None:
+        """These records are in the log, and not committed in time. They may be later: the shard goes on."""
+        why = f"{self.partition}: the change is not committed after {self._log.writing.timeout_ms} ms; retry"
+        for waiter, _ in self._answers_to(through):
+            assert isinstance(waiter, asyncio.Future)
+            if not waiter.done():
+                waiter.set_exception(CoordinatorNotAvailable(why))
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def _arm(self) -> None:
@@ -344,6 +360,7 @@ class ShardHost(Generic[State]):
         self._records.clear()
         self._appending.clear()
         waiting = [*(waiter for _, waiter, _ in self._answers), *self._waiting]
+        self._timeout.clear()
         self._answers.clear()
         for waiter in waiting:
             assert isinstance(waiter, asyncio.Future)

@@ -10,6 +10,7 @@ from service.broker.api.group_service import GroupService, Partitioned
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
+from service.coordination.ports import PLAIN
 from service.coordination.runtime import CoordinatorRuntime, partition_of
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -24,6 +25,7 @@ PARTITIONS = 3
 
 class MemoryCoordinatorLog:
     max_batch_bytes = 1 << 20
+    writing = PLAIN
     no_room: LogError | None = None
     #: All that it holds is committed.
     high_watermark = 1 << 62

@@ -17,6 +17,7 @@ from typing import Protocol
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
+from service.coordination.ports import PLAIN, WriteSettings
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import CoordinatorNotAvailable, LogError, NotCoordinator, StorageError
 from storage_tiers.records.batch import headers, read_header
@@ -37,8 +38,9 @@ class DiskRoom(Protocol):
 
 
 class PartitionLog:
-    def __init__(self, partition: Partition, disk: DiskRoom | None = None) -> None:
+    def __init__(self, partition: Partition, disk: DiskRoom | None = None, writing: WriteSettings = PLAIN) -> None:
         """Without a disk its records are never refused for lack of room."""
+        self.writing = writing
         self._partition = partition
         self._disk = disk
 
@@ -72,7 +74,7 @@ class PartitionLog:
         partition, view, header = self._partition, memoryview(batch), read_header(batch)
         if header.transactional or header.size <= partition.log.hot.settings.kept_bytes:
             return partition.append_validated(view, header, origin=AppendOrigin.COORDINATOR)
-        # The topic's configs ask for a codec or an append time, or the batch is large. It is ours, uncompressed and bounded by
+        # The topic's configs ask for a codec or an append time, or the batch is large. It is ours and bounded by
         # `max.message.bytes`: a thread would cost more than it saves.
         partition.check_writable()
         return partition.append_validated(*partition.validate(view), AppendOrigin.COORDINATOR)

@@ -12,16 +12,23 @@ from typing import Any
 
 from service.broker.partition.coordinator_log import DiskRoom, PartitionLog
 from service.broker.partition.partition import Partition
+from service.coordination.ports import PLAIN, WriteSettings
 from service.coordination.runtime import CoordinatorRuntime
 from storage_tiers.errors import LogError
 
 
 class Coordinators:
-    """A listener of `Assignment`. `runtimes` are keyed by the name of the internal topic."""
+    """A listener of `Assignment`. `runtimes` and `writing` are keyed by the name of the internal topic."""
 
-    def __init__(self, runtimes: Mapping[str, CoordinatorRuntime[Any]], disk: DiskRoom | None = None) -> None:
+    def __init__(
+        self,
+        runtimes: Mapping[str, CoordinatorRuntime[Any]],
+        disk: DiskRoom | None = None,
+        writing: Mapping[str, WriteSettings] | None = None,
+    ) -> None:
         self._runtimes = runtimes
         self._disk = disk
+        self._writing = writing or {}
         self._led: dict[Partition, CoordinatorRuntime[Any]] = {}
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
@@ -36,7 +43,8 @@ class Coordinators:
             runtime.lost(partition.partition.partition)
 
     def _load(self, partition: Partition, runtime: CoordinatorRuntime[Any]) -> None:
-        runtime.gained(partition.partition.partition, PartitionLog(partition, self._disk))
+        writing = self._writing.get(partition.partition.topic, PLAIN)
+        runtime.gained(partition.partition.partition, PartitionLog(partition, self._disk, writing))
         partition.on_resigned(partial(self._ended, partition))
 
     def _ended(self, partition: Partition, error: LogError) -> None:

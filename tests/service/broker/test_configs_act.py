@@ -124,6 +124,11 @@ ACTS: list[tuple[dict[str, str], Callable[[Running], Awaitable[bool]], dict[str,
     ),
     ({"flush_messages": "1"}, waits_for_the_disk, {"flush_messages": "log_flush_interval_messages"}),
     ({"flush_ms": "0"}, is_flushed_by_the_clock, {"flush_ms": "log_flush_interval_ms"}),
+    (
+        {"cleanup_policy": "compact", "max_compaction_lag_ms": "60000"},
+        rolls_by_age,
+        {"max_compaction_lag_ms": "log_cleaner_max_compaction_lag_ms"},
+    ),
     ({"retention_ms": "1000000"}, forgets_what_is_old, {}),
     ({"retention_bytes": "500"}, forgets_what_is_old, {}),
 ]

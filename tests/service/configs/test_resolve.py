@@ -227,6 +227,14 @@ def test_a_new_topic_is_described_with_its_configs() -> None:
             "Configuration super.users cannot be set to User:me: this version serves plaintext",
         ),
         ({"tidelog.disk.watermark.slow": "0.99"}, "tidelog.disk.watermark.slow (0.99) must be above 0 and not above"),
+        (
+            {"group.coordinator.rebalance.protocols": "consumer, share"},
+            "Disabling the 'classic' protocol is not supported.",
+        ),
+        (
+            {"offsets.topic.compression.codec": "5"},
+            "Invalid value 5 for configuration offsets.topic.compression.codec: Value must be no more than 4",
+        ),
     ],
 )
 def test_static_values_are_checked_before_anything_starts(values: Mapping[str, str], message: str) -> None:

@@ -27,6 +27,7 @@ from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import CoordinatorRecord
+from service.coordination.ports import PLAIN
 from service.coordination.record_batches import in_batches
 from service.coordination.runtime import (
     ShardHost,
@@ -293,6 +294,7 @@ class Unreadable:
     """A log that is damaged until it is repaired, and keeps nothing."""
 
     max_batch_bytes = 1 << 20
+    writing = PLAIN
     no_room: LogError | None = None
     #: All that it holds is committed.
     high_watermark = 1 << 62

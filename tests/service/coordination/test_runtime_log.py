@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from grpc_api.contract.groups import (
     DescribeGroup,
     Heartbeat,
     JoinGroup,
+    ListGroups,
     MemberProtocol,
     OffsetCommit,
     OffsetFetch,
@@ -27,6 +29,7 @@ from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.ports import PLAIN, WriteSettings
 from service.coordination.record_batches import in_batches
 from service.coordination.runtime import (
     CoordinatorRuntime,
@@ -48,6 +51,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
+from storage_tiers.records.codecs import Codec
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
@@ -62,6 +66,7 @@ class MemoryLog:
     `fails_after` batches. What lies above the high watermark is committed when `flushed` is done."""
 
     max_batch_bytes = 1 << 20
+    writing = PLAIN
     no_room: LogError | None = None
     #: All that it holds is committed.
     high_watermark = 1 << 62
@@ -188,6 +193,57 @@ async def test_a_batch_has_the_records_of_one_producer() -> None:
         commit(host, 1, "a"), commit(host, 2, "b"), commit_in_transaction(host, 3), commit(host, 4, "c")
     )
     assert log.producers == [(-1, -1, False, 2), (7, 3, True, 1), (-1, -1, False, 1)]
+    await end(host)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_batches_have_the_codec_and_are_loaded_again(codec: Codec) -> None:
+    log = MemoryLog()
+    log.writing = WriteSettings(codec)
+    host = await active(log)
+    await asyncio.gather(*(commit(host, number, f"group-{number}") for number in range(100)))
+    await commit(host, 5)
+    await commit_in_transaction(host, 6)
+    await end(host)
+    codecs = [header.attributes & 7 for batch in log.batches for _, header in headers(memoryview(batch))]
+    # A batch of one small record does not become smaller.
+    assert codecs[0] == codec and set(codecs[1:]) <= {Codec.NONE, codec}
+    again = await active(log)
+    assert len(again.look(lambda known: list(chain(*known.list(ListGroups()))))) == 101
+    assert fetched(again) == [(5, False)]
+    await end(again)
+
+
+async def test_answers_wait_for_their_records_no_longer_than_the_timeout() -> None:
+    log = MemoryLog()
+    log.writing = WriteSettings(timeout_ms=20)
+    host = await active(log)
+    never, late = (asyncio.get_running_loop().create_future() for _ in range(2))
+    log.pending = [late, never, None]
+    first = commit(host, 1)
+    await until(lambda: len(log.batches) == 1)
+    second = commit(host, 2, "h")
+    for waiting in (first, second):
+        with pytest.raises(CoordinatorNotAvailable, match="not committed after 20 ms; retry"):
+            await waiting
+    # The shard goes on: what is committed later counts.
+    assert (host.state, fetched(host)) == (ShardState.ACTIVE, [])
+    late.set_result(None)
+    await until(lambda: fetched(host) == [(1, False)])
+    never.set_result(None)
+    await commit(host, 3)
+    await end(host)
+
+
+async def test_without_a_timeout_answers_wait_until_their_records_are_committed() -> None:
+    log = MemoryLog()
+    host = await active(log)
+    late = asyncio.get_running_loop().create_future()
+    log.pending = [late]
+    first = commit(host, 1)
+    await until(lambda: len(log.batches) == 1)
+    late.set_result(None)
+    await first
     await end(host)
 
 

@@ -1,0 +1,51 @@
+"""Ends the wait for records that are not committed in time, as when a disk does not answer or followers lag."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+
+class CommitTimeout:
+    """`overdue` gets the number of records whose answers wait no longer. Without a timeout all wait until the records are
+    committed. One timer runs at most, and none while nothing waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int | None, overdue: Callable[[int], None]) -> None:
+        self._loop = loop
+        self._timeout_ms = timeout_ms
+        self._overdue = overdue
+        #: The loop's time at which a batch is overdue, and the shard's `written` after the batch.
+        self._batches: deque[tuple[float, int]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def appended(self, through: int) -> None:
+        """The batch that ends the shard's first `through` records waits to be committed."""
+        if self._timeout_ms is None:
+            return
+        self._batches.append((self._loop.time() + self._timeout_ms / 1000, through))
+        self._plan()
+
+    def committed(self, through: int) -> None:
+        while self._batches and self._batches[0][1] <= through:
+            self._batches.popleft()
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self._batches.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self) -> None:
+        if self._timer is None and self._batches:
+            self._timer = self._loop.call_at(self._batches[0][0], self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s, through = self._loop.time(), -1
+        while self._batches and self._batches[0][0] <= now_s:
+            through = self._batches.popleft()[1]
+        self._plan()
+        if through >= 0:
+            self._overdue(through)
