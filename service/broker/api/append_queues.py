@@ -5,12 +5,16 @@ topic's codec takes from 2 ms (lz4) to a second (zstd's highest level). None of 
 cache is slow, copying 64 KiB to it is more than half of a request's cost: threads do it then (`WriteCost`), while the loop
 receives, checks and answers.
 
-Invariants: a partition's batches are appended in the order of their arrival, including small ones while others wait. Each
-partition writes one batch at a time, and the batch joins the log only when the loop commits it there. Whatever happens to a
-batch, the next one has its turn. Waiting batches hold copies of their bytes (large ones the sender's) within MAX_HELD_BYTES for
-the whole node; beyond it producers get a retriable error. Batches that need no validation wait within WRITING_BYTES; beyond
-it the loop itself writes them, unless they wait behind one that is being validated or is large. The loop spends at most SLICE_S
-a turn on one queue.
+Invariants: the batches of one producer are appended to a partition in the order of their arrival, including small ones while
+others wait, and so are all batches without a producer id, since a connection is not known here. Batches of other producers,
+markers and coordinators pass those that are being validated. Each partition writes one batch at a time, and the batch joins the
+log only when the loop commits it there. Whatever happens to a batch, the next one has its turn. Waiting batches hold copies of
+their bytes (large ones the sender's) within MAX_HELD_BYTES for the whole node; beyond it producers get a retriable error.
+Batches that need no validation wait within WRITING_BYTES; beyond it the loop itself writes them, unless they wait behind one of
+their producer that is being validated, or behind a large one. The loop spends at most SLICE_S a turn on one queue.
+
+Not promised: that log append times rise with the offsets where batches of several producers are recompressed; that a batch to
+be recompressed finds a free thread.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import contextlib
 import functools
 import logging
 import queue
+import struct
 import threading
 import time
 from collections import deque
@@ -33,8 +38,9 @@ from storage_tiers import events
 from storage_tiers.errors import LogError, RequestTimedOut
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES
-from storage_tiers.records.batch import BatchHeader
+from storage_tiers.records.batch import HEADER_BYTES, PRODUCER_ID, BatchHeader
 from storage_tiers.turns import SLICE_S
+from storage_tiers.types import NO_PRODUCER_ID
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +61,7 @@ WRITING_BYTES = 16 << 20
 Done = Callable[[Appended | LogError, memoryview], None]
 Validated = tuple[memoryview, BatchHeader, int]
 Result = TypeVar("Result")
+_PRODUCER_ID = struct.Struct(">q")
 
 #: Cost of the loop's larger appends, in seconds per GB: above the first, threads write them; below the second, the loop again.
 #: A page cache with free memory costs 0.65; one that must reclaim memory, or wait for the disk, 2 and more.
@@ -64,6 +71,14 @@ PROBED = 32
 #: Weight of a new sample in the average: small while the loop writes all batches, large while it only probes.
 _WEIGHT, _WEIGHT_OF_PROBE = 1 / 32, 1 / 4
 _MOST_S_PER_GB = 4 * SLOW_S_PER_GB
+
+
+def producer_id_of(batch: memoryview) -> int:
+    """As the header states it; none for a batch that is too short to have one, which is refused later."""
+    if len(batch) < HEADER_BYTES:
+        return NO_PRODUCER_ID
+    found: int = _PRODUCER_ID.unpack_from(batch, PRODUCER_ID)[0]
+    return found
 
 
 class WriteCost:
@@ -96,11 +111,22 @@ class WriteCost:
 class _Append:
     """One batch in a partition's queue: validated unless `found` is set, then written if a thread should, then appended."""
 
-    __slots__ = ("batch", "done", "found", "is_plain", "partition", "rewritten_bytes", "validated", "write")
+    __slots__ = (
+        "batch",
+        "done",
+        "found",
+        "is_plain",
+        "partition",
+        "producer_id",
+        "rewritten_bytes",
+        "validated",
+        "write",
+    )
 
     def __init__(self, partition: Partition, batch: memoryview, header: BatchHeader | None, done: Done) -> None:
         self.partition = partition
         self.batch = batch
+        self.producer_id = producer_id_of(batch)
         self.is_plain = header is not None
         self.found: Validated | Exception | None = None if header is None else (batch, header, -1)
         self.done = done
@@ -128,13 +154,47 @@ class _Append:
         self.found = self.validated = self.write = None
 
 
+class _PartitionQueue:
+    """The batches of one partition, in order for each producer. `ready` are those that are validated and first of their
+    producer, in the order in which they became that; its head is being appended."""
+
+    __slots__ = ("of_producer", "ready")
+
+    def __init__(self) -> None:
+        self.of_producer: dict[int, deque[_Append]] = {}
+        self.ready: deque[_Append] = deque()
+
+    def must_wait(self, producer_id: int) -> bool:
+        """Whether a batch of this producer would have others before it."""
+        return bool(self.ready) or producer_id in self.of_producer
+
+    def add(self, job: _Append) -> None:
+        self.of_producer.setdefault(job.producer_id, deque()).append(job)
+        self.validated(job)
+
+    def validated(self, job: _Append) -> None:
+        """It is ready if it is the first of its producer, or will be when it is."""
+        if job.found is not None and self.of_producer[job.producer_id][0] is job:
+            self.ready.append(job)
+
+    def leave(self, job: _Append) -> None:
+        """The head of `ready` is appended or refused."""
+        self.ready.popleft()
+        jobs = self.of_producer[job.producer_id]
+        jobs.popleft()
+        if jobs:
+            self.validated(jobs[0])
+        else:
+            del self.of_producer[job.producer_id]
+
+
 class AppendQueues:
     """Used on the event loop only, except for its threads' own work."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._validators = ThreadPoolExecutor(VALIDATING_THREADS, thread_name_prefix="validate")
-        self._queues: dict[Partition, deque[_Append]] = {}
+        self._queues: dict[Partition, _PartitionQueue] = {}
         #: Bytes of waiting batches, as they are kept.
         self.held_bytes = 0
         #: Bytes among them of batches that need no validation.
@@ -167,12 +227,12 @@ class AppendQueues:
     def append(self, partition: Partition, batch: memoryview, done: Done) -> None:
         """As `Partition.append`, but later: `done` receives the result, possibly before this returns; RequestTimedOut if too
         many bytes already wait."""
-        header, waits = partition.plain(batch), partition in self._queues
+        header, waits = partition.plain(batch), self._must_wait(partition, batch)
         is_too_much = self.held_bytes + len(batch) > MAX_HELD_BYTES
         is_by_loop = is_too_much or self.writing_bytes + len(batch) > WRITING_BYTES
         if header is not None and waits and is_by_loop:
             self._advance(partition, at_once=True)
-            waits = partition in self._queues
+            waits = self._must_wait(partition, batch)
         if is_too_much and (header is None or waits):
             text = f"{partition.partition}: batches of {self.held_bytes} bytes wait to be appended; send again"
             done(RequestTimedOut(text), batch)
@@ -181,13 +241,20 @@ class AppendQueues:
         if not waits and header is not None:
             self._advance(partition, at_once=is_by_loop, is_asked=True)
 
+    def _must_wait(self, partition: Partition, batch: memoryview) -> bool:
+        waiting = self._queues.get(partition)
+        return waiting is not None and waiting.must_wait(producer_id_of(batch))
+
     def _keep(self, partition: Partition, batch: memoryview, header: BatchHeader | None, done: Done) -> None:
         kept = batch if len(batch) > LARGE_BATCH_BYTES else memoryview(bytes(batch))
         job = _Append(partition, kept, header, done)
         self.held_bytes += len(kept)
         partition.queued += 1
         partition.queues = True
-        self._queues.setdefault(partition, deque()).append(job)
+        waiting = self._queues.get(partition)
+        if waiting is None:
+            waiting = self._queues[partition] = _PartitionQueue()
+        waiting.add(job)
         if job.is_plain:
             self.writing_bytes += len(kept)
         else:
@@ -255,10 +322,12 @@ class AppendQueues:
         self._is_told = False
         while self._ready:
             job, write = self._ready.popleft()
+            waiting = self._queues.get(job.partition)
             if write is None:
                 self._accept_validated(job)
-            waiting = self._queues.get(job.partition)
-            if waiting is not None and waiting[0] is job:
+                if waiting is not None:
+                    waiting.validated(job)
+            if waiting is not None and waiting.ready and waiting.ready[0] is job:
                 if write is not None:
                     self._leave(waiting, job, self._result(self._finish, job))
                 self._advance(job.partition)
@@ -273,15 +342,13 @@ class AppendQueues:
         self._validate_more()
 
     def _advance(self, partition: Partition, *, at_once: bool = False, is_asked: bool = False) -> None:
-        """Processes a partition's queue from its head, until a batch needs a thread or the slice ends. With `at_once` the loop
+        """Appends a partition's batches that are ready, until one needs a thread or the slice ends. With `at_once` the loop
         itself writes batches that are not large, and waits for writes that a thread has begun. `is_asked`: a thread should
         write the first batch, as is already known."""
         waiting = self._queues.get(partition)
         until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
-        while waiting:
-            job = waiting[0]
-            if job.found is None:
-                return
+        while waiting is not None and waiting.ready:
+            job = waiting.ready[0]
             is_large = isinstance(job.found, tuple) and len(job.found[0]) > LARGE_BATCH_BYTES
             is_by_loop = not is_large and (at_once or (not is_asked and self._is_cheap(job)))
             is_asked = False
@@ -296,7 +363,7 @@ class AppendQueues:
                 self._hand_over(job, begun)
                 return
             self._leave(waiting, job, begun)
-            if waiting and time.perf_counter() >= until:  # noqa: TID251 - the shell
+            if waiting.ready and time.perf_counter() >= until:  # noqa: TID251 - the shell
                 self._rest(partition)
                 return
 
@@ -318,15 +385,15 @@ class AppendQueues:
             self._loop.call_soon(self._go_on)
         self._advance(partition)
 
-    def _leave(self, waiting: deque[_Append], job: _Append, result: Appended | LogError) -> None:
+    def _leave(self, waiting: _PartitionQueue, job: _Append, result: Appended | LogError) -> None:
         partition = job.partition
-        waiting.popleft()
+        waiting.leave(job)
         self.held_bytes -= len(job.batch)
         if job.is_plain:
             self.writing_bytes -= len(job.batch)
         self.validated_bytes -= job.rewritten_bytes
         partition.queued -= 1
-        if not waiting:
+        if not waiting.of_producer:
             del self._queues[partition]
             if self._emptied is not None and not self._queues and not self._emptied.done():
                 self._emptied.set_result(None)

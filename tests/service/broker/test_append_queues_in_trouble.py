@@ -20,7 +20,7 @@ from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.records.batch import BatchHeader
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 from tests.service.broker.support import Running, batch, until
 from tests.service.broker.test_append_queues import (
     LARGER,
@@ -164,7 +164,7 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(node.log.append([Append(PLAIN, memoryview(bomb))]))  # type: ignore[arg-type]
-    validated = queues._queues[node.node.broker.partitions.get(PLAIN)][1]
+    validated = queues._queues[node.node.broker.partitions.get(PLAIN)].of_producer[NO_PRODUCER_ID][1]
     await until(lambda: validated.found is not None)
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 0)
     threading.Timer(0.02, held.open.set).start()
