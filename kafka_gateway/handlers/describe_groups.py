@@ -73,5 +73,5 @@ def _group(group: DescribedGroup, operations: int, call: Call) -> Any:
             )
             for each in group.members
         ),
-        authorized_operations=operations,
+        authorized_operations=operations if error is None else NOT_ASKED,
     )

@@ -1,4 +1,4 @@
-"""Twenty plausible faults, seeded into real responses of ours: the comparison must report each.
+"""Plausible faults, seeded into real responses of ours: the comparison must report each.
 
 A fault names the responses that it fits (API, path of the field, and which values there) and how it changes the value.
 `seeded` yields, for each such place, a transcript as if we had answered with that fault.
@@ -86,6 +86,20 @@ FAULTS = (
     Fault("partitions in another order", "fetch", "responses.partitions", _reversed, _several),
     Fault("records in another order", "fetch", "responses.partitions.records.records", _reversed,
           lambda records: len({repr(record) for record in records}) > 1),
+    # coordinators
+    Fault("a heartbeat of a stale generation is of a member", "heartbeat", "error_code",
+          _instead("NONE"), _is("ILLEGAL_GENERATION")),
+    Fault("an unknown member is fenced", "heartbeat", "error_code", _instead("FENCED_INSTANCE_ID"), _is("UNKNOWN_MEMBER_ID")),
+    Fault("a committed offset too low", "offset_fetch", "groups.topics.partitions.committed_offset",
+          _more(-1), lambda n: n >= 0),
+    Fault("no metadata of a commit", "offset_fetch", "groups.topics.partitions.metadata", _instead(""), _set),
+    Fault("a generation too high", "join_group", "generation_id", _more(1), lambda n: n > 0),
+    Fault("another leader", "join_group", "leader", _instead("nobody"), _set),
+    Fault("a stable group is empty", "describe_groups", "groups.group_state", _instead("Empty"), _is("Stable")),
+    Fault("an ended transaction goes on", "describe_transactions", "transaction_states.transaction_state",
+          _instead("Ongoing"), lambda state: state.startswith("Complete")),
+    Fault("a stale epoch ends a transaction", "end_txn", "error_code", _instead("NONE"), lambda code: code != "NONE"),
+    Fault("an aborted transaction is left out", "fetch", "responses.partitions.aborted_transactions", _instead([]), bool),
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ tidelog gives Kafka clients the answers that Apache Kafka gives. This page expla
 exceptions.
 
 ```sh
-make differential                       # three minutes on two cores; needs Java, and Maven once
+make differential                       # four minutes on two cores; needs Java, and Maven once
 make differential ARGS="-k list_offsets"
 ```
 
@@ -39,7 +39,7 @@ This starts Apache Kafka {VERSION} (from Maven Central, one KRaft node) and a ti
 configs, and sends the same requests to each: every API that tidelog serves, in every version, both valid and
 invalid (unknown, malformed, out of order, stale, too large, repeated). [kio](https://pypi.org/project/kio/) encodes requests
 and decodes answers; record batches are compared record by record. Every field of every answer must be equal or be listed in
-a table below, else the run fails. It also fails for a table row that no longer applies. Each of twenty faults seeded into
+a table below, else the run fails. It also fails for a table row that no longer applies. Each of thirty faults seeded into
 tidelog's answers is detected, and the number of compared fields (`tests/differential/counts.json`) may only rise.
 
 `make docs` generates this page from `tests/differential/rules.py`.

@@ -348,7 +348,15 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         _PRECISE,
         "api-versions-names-that-are-none: *empty",
     ),
-    OnPurpose("*", "connection", "answered", "closed", _UTF8, "api-versions-damaged-bytes: *"),
+    OnPurpose("*", "connection", "answered", "closed", _UTF8, "api-versions-damaged-bytes*"),
+    OnPurpose(
+        "find_coordinator",
+        "coordinators.error_message",
+        "",
+        "<text>",
+        "errors have a text, also that of a share group's key, which Kafka refuses without one",
+        "api-versions-damaged-bytes-for-coordinators: *",
+    ),
     OnPurpose(
         "fetch",
         "connection",

@@ -145,7 +145,7 @@ class GroupService:
 
     def fetch_offsets(self, request: OffsetFetch, caller: Caller) -> asyncio.Future[OffsetsFetched]:
         topics = None if request.topics is None else [self._named(each) for each in request.topics]
-        named = None if topics is None else [each for each in topics if each.topic]
+        named = None if topics is None else [each for each in topics if not _is_unknown(each)]
         answer = self._look(request.group, lambda shard: shard.fetch_offsets(request._replace(topics=named)))
         return _then(answer, lambda done: self._with_ids(topics, done))
 
@@ -243,8 +243,13 @@ class GroupService:
             return done
         found = iter(done.topics)
         return done._replace(
-            topics=[next(found)._replace(topic_id=e.topic_id) if e.topic else _unknown(e) for e in asked]
+            topics=[_unknown(e) if _is_unknown(e) else next(found)._replace(topic_id=e.topic_id) for e in asked]
         )
+
+
+def _is_unknown(asked: TopicPartitionIndexes) -> bool:
+    """Whether no topic has the id asked for. The empty name without an id is a name like others, which nothing is under."""
+    return asked.topic_id is not None and not asked.topic
 
 
 def _unknown(asked: TopicPartitionIndexes) -> FetchedTopic:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.differential import message_trees
-from tests.differential.judge import SERVED, session
+from tests.differential.judge import SERVED, Setup, session
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID
+from tests.differential.sessions.groups import coordinated
+from tests.differential.sessions.transactions import begun
 
 _PARTITION: dict[str, Any] = {"partition_index": 0}
 #: Requests that change nothing, whichever byte is damaged (so not Metadata, which creates topics), and that do
@@ -31,13 +34,39 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "create_partitions": {"topics": [{"name": "no", "count": 2, "assignments": None}], "validate_only": True},
     "api_versions": {"client_software_name": "judge", "client_software_version": "1"},
 }
+_NOBODY: dict[str, Any] = {"transactional_id": "no", "producer_id": 7, "producer_epoch": 0}
+_MEMBER: dict[str, Any] = {"group_id": "no", "member_id": "m", "generation_id": 1}
+#: The same for coordinators, which must have loaded. No such group or transactional id exists.
+COORDINATORS: dict[str, dict[str, Any]] = {
+    "find_coordinator": {"key": "no", "coordinator_keys": ["no"]},
+    "heartbeat": _MEMBER,
+    "leave_group": {"group_id": "no", "member_id": "m", "members": [{"member_id": "m"}]},
+    "sync_group": {**_MEMBER, "protocol_type": "c", "protocol_name": "r", "assignments": []},
+    "offset_delete": {"group_id": "no", "topics": [{"name": "no", "partitions": [_PARTITION]}]},
+    "describe_groups": {"groups": ["no"]},
+    "delete_groups": {"groups_names": ["no"]},
+    "add_offsets_to_txn": {**_NOBODY, "group_id": "no"},
+    "end_txn": {**_NOBODY, "committed": True},
+    "describe_transactions": {"transactional_ids": ["no"]},
+}
 BYTES = (0x00, 0x02, 0x7F, 0xFF)
 PATIENCE_S = 2.0
 
 
 @session("api_versions", versions=(0,))
 def damaged_bytes(peer: Peer, version: int) -> None:
-    for name, values in REQUESTS.items():
+    damaged(peer, REQUESTS)
+
+
+@session("api_versions", versions=(0,), setup=Setup.GROUPS)
+def damaged_bytes_for_coordinators(peer: Peer, version: int) -> None:
+    coordinated(peer)
+    begun(peer)
+    damaged(peer, COORDINATORS)
+
+
+def damaged(peer: Peer, requests: Mapping[str, dict[str, Any]]) -> None:
+    for name, values in requests.items():
         _, low, high = SERVED[name]
         for at in sorted({low, high}):
             request = message_trees.request(name, at, 7, values)
@@ -46,6 +75,6 @@ def damaged_bytes(peer: Peer, version: int) -> None:
                 for byte in BYTES:
                     if request[place] == byte:
                         continue
-                    damaged = request[:place] + bytes([byte]) + request[place + 1 :]
+                    changed = request[:place] + bytes([byte]) + request[place + 1 :]
                     label = f"{name} v{at}: byte {place} is {byte}"
-                    peer.raw(label, message_trees.framed(damaged), api=name, version=at, patience=PATIENCE_S)
+                    peer.raw(label, message_trees.framed(changed), api=name, version=at, patience=PATIENCE_S)

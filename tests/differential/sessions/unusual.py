@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.differential import message_trees
 from tests.differential.batches import batch
-from tests.differential.judge import SERVED, session
+from tests.differential.judge import SERVED, Setup, session
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID, contents, ends, idempotent, of, to
 from tests.differential.sessions.groups import coordinated
-from tests.differential.sessions.transactions import begun
+from tests.differential.sessions.transactions import adding, begun, naming
 
 _NOWHERE = [{"name": "nowhere", "partitions": [0]}]
 #: Fields without which a request gets no response, or gets different ones from any two brokers.
@@ -227,6 +227,39 @@ NAMES = {
     "percent": "%s%n",
     "the metadata": "__cluster_metadata",
 }
+
+
+@session("offset_commit", versions=(8,), setup=Setup.GROUPS)
+def names_that_are_none_for_coordinators(peer: Peer, version: int) -> None:
+    """Invalid names of topics, and of groups where nothing is stored under them."""
+    group, producer = coordinated(peer), begun(peer)
+    row = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    for label, name in NAMES.items():
+        rows = [{"name": name, "partitions": [row]}]
+        peer.ask("offset_commit", 8, f"commit: {label}", **outside(group), topics=rows)
+        asked = [{"name": name, "partition_indexes": [0]}]
+        peer.ask("offset_fetch", 8, f"fetch: {label}", groups=[{"group_id": group, "topics": asked}])
+        peer.ask("offset_fetch", 8, f"fetch of a group: {label}", groups=[{"group_id": name, "topics": asked}])
+        rows = [{"name": name, "partitions": [{"partition_index": 0}]}]
+        peer.ask("offset_delete", 0, f"delete: {label}", group_id=group, topics=rows)
+        peer.ask("describe_groups", 5, f"describe a group: {label}", groups=[name])
+        peer.ask("delete_groups", 2, f"delete a group: {label}", groups_names=[name])
+        peer.ask("find_coordinator", 4, f"find a group's: {label}", key_type=0, coordinator_keys=[name])
+        peer.ask("add_partitions_to_txn", 3, f"add: {label}", **adding(producer, name, 0))
+        rows = [{"name": name, "partitions": [row]}]
+        within = {
+            **naming(producer),
+            "group_id": group,
+            "member_id": "",
+            "generation_id": -1,
+            "group_instance_id": None,
+        }
+        peer.ask("txn_offset_commit", 3, f"commit in a transaction: {label}", **within, topics=rows)
+
+
+def outside(group: str) -> dict[str, Any]:
+    """The fields of an OffsetCommit by no member."""
+    return {"group_id": group, "member_id": "", "generation_id_or_member_epoch": -1, "group_instance_id": None}
 
 
 def by_name(name: str, topic: str) -> Any:

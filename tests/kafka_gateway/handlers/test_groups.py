@@ -125,6 +125,16 @@ async def test_a_commit_of_many_partitions_is_answered_in_the_order_of_the_reque
     }
 
 
+async def test_a_group_that_does_not_exist_has_no_authorized_operations(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    await loaded(core)
+    for version, operations in ((5, 3400), (6, -(2**31))):
+        asked = {"groups": ("nobody",), "include_authorized_operations": True}
+        (found,) = (await handlers.ask("describe_groups", version, **asked)).groups
+        assert (found.group_state, found.authorized_operations) == ("Dead", operations)
+
+
 async def test_many_partitions_that_a_coordinator_refuses_are_all_refused(
     core: MemoryCore, handlers: HandlerClient
 ) -> None:

@@ -105,6 +105,16 @@ async def test_first_look_for_a_coordinator_makes_the_topic(tmp_path: Path) -> N
         assert (settings.local_retention_ms, settings.local_retention_bytes) == (-1, -1)
 
 
+async def test_nothing_is_committed_under_the_empty_name_and_an_unknown_id_is_refused(tmp_path: Path) -> None:
+    asked = [TopicPartitionIndexes("", [0]), TopicPartitionIndexes("", [0], TopicId(bytes(15) + b"\7"))]
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        groups = await coordinated(node, "g")
+        found = await groups.fetch_offsets(OffsetFetch("g", asked), CALLER)
+        (named,), (by_id,) = (topic.partitions for topic in found.topics)
+        assert (named.offset, named.error) == (-1, None)
+        assert isinstance(by_id.error, UnknownTopicId)
+
+
 async def test_a_group_without_a_coordinator_topic_is_sent_to_find_one(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         with pytest.raises(NotCoordinator):
