@@ -51,6 +51,7 @@ from storage_tiers.errors import (
     NotCoordinator,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    as_value,
 )
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicId, TopicPartition
@@ -126,10 +127,14 @@ class GroupService:
         return self._commit(request, caller)
 
     async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
-        known, _ = self._resolved(request.topics)
+        known, refusals = self._resolved(request.topics)
         if known and request.group:  # else refused below, without a transaction that nothing would be committed in
-            at = self._host(request.group).partition
-            await self._transactional.enter(at, request)
+            try:
+                await self._transactional.enter(self._host(request.group).partition, request)
+            except LogError as error:
+                if not refusals:
+                    raise
+                return _with_refusals(request.topics, _all_refused(known, error), refusals)
         producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         return await self._commit(request, caller, producer)
 
@@ -141,7 +146,13 @@ class GroupService:
             return _known(_with_refusals(request.topics, OffsetsCommitted(()), refusals))
         kept = request if known == request.topics else request._replace(topics=known)
         answer = self._ask(kept, caller, producer)
-        return _then(answer, lambda done: _with_refusals(request.topics, done, refusals)) if refusals else answer
+        if not refusals:
+            return answer
+        return _then(
+            answer,
+            lambda done: _with_refusals(request.topics, done, refusals),
+            lambda error: _with_refusals(request.topics, _all_refused(known, error), refusals),
+        )
 
     def fetch_offsets(self, request: OffsetFetch, caller: Caller) -> asyncio.Future[OffsetsFetched]:
         topics = None if request.topics is None else [self._named(each) for each in request.topics]
@@ -265,6 +276,17 @@ def _with_refusals(
     return OffsetsCommitted(_merged(rows, done.topics, refusals))
 
 
+def _all_refused(topics: Sequence[TopicCommit], error: LogError) -> OffsetsCommitted:
+    """What a coordinator's refusal of a whole request means for the partitions that it was asked for."""
+    value = as_value(error)
+    return OffsetsCommitted(
+        [
+            TopicOutcome(each.topic, [PartitionOutcome(row.partition, value) for row in each.partitions])
+            for each in topics
+        ]
+    )
+
+
 def _merged(
     asked: Sequence[tuple[str, TopicId | None, Sequence[int]]],
     done: Sequence[TopicOutcome],
@@ -297,8 +319,13 @@ def _refused(error: LogError) -> asyncio.Future[Any]:
     return future
 
 
-def _then(answer: asyncio.Future[Answer], finish: Callable[[Answer], Found]) -> asyncio.Future[Found]:
-    """A future with what `finish` makes of the answer, or the answer's error. Cancelling it cancels the answer."""
+def _then(
+    answer: asyncio.Future[Answer],
+    finish: Callable[[Answer], Found],
+    refused: Callable[[LogError], Found] | None = None,
+) -> asyncio.Future[Found]:
+    """A future with what `finish` makes of the answer, and `refused` of its error; without that, with the error itself.
+    Cancelling it cancels the answer."""
     following: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
 
     def pass_on(done: asyncio.Future[Answer]) -> None:
@@ -308,11 +335,13 @@ def _then(answer: asyncio.Future[Answer], finish: Callable[[Answer], Found]) -> 
             following.cancel()
             return
         error = done.exception()
-        if error is not None:
-            following.set_exception(error)
-            return
         try:
-            following.set_result(finish(done.result()))
+            if error is None:
+                following.set_result(finish(done.result()))
+            elif refused is not None and isinstance(error, LogError):
+                following.set_result(refused(error))
+            else:
+                following.set_exception(error)
         except Exception as defect:  # noqa: BLE001 - whoever waits must get an answer
             following.set_exception(defect)
 

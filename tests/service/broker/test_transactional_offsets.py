@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.caller import Caller
-from grpc_api.contract.groups import OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.groups import (
+    OffsetCommit,
+    OffsetFetch,
+    OffsetsCommitted,
+    PartitionCommit,
+    TopicCommit,
+    TxnOffsetCommit,
+)
 from grpc_api.contract.log import Isolation
 from grpc_api.contract.transactions import AddOffsets, AddPartitions, Markers, PartitionsAdded, ProducerTransaction
 from service.broker.api.transaction_service import TransactionService
@@ -62,6 +69,23 @@ async def test_a_commit_of_unknown_topics_alone_opens_no_transaction(tmp_path: P
         assert await client.state() == "Empty"
         client.producer = client.producer._replace(epoch=7)
         assert await committed(node, of(client, "nowhere", version)) is UnknownTopicOrPartition
+
+
+async def test_what_the_coordinator_refuses_leaves_unknown_partitions_unknown(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        client = await with_groups(node)
+        rows = [TopicCommit("t", [PartitionCommit(number, 5) for number in (7, 0)])]
+        commit = of(client, "t")._replace(topics=rows)
+
+        def errors(answer: OffsetsCommitted) -> list[type | None]:
+            return [None if error is None else type(error) for topic in answer.topics for _, error in topic.partitions]
+
+        refused = await node.core.groups.commit_offsets_in_transaction(commit, CALLER)
+        assert errors(refused) == [UnknownTopicOrPartition, InvalidTransactionState]
+        node.node.broker.coordinators.shards.groups.lost(0)
+        elsewhere = await node.core.groups.commit_offsets(OffsetCommit("g", -1, "", None, rows), CALLER)
+        assert errors(elsewhere) == [UnknownTopicOrPartition, NotCoordinator]
 
 
 async def test_a_commit_of_unknown_topics_alone_makes_no_group(tmp_path: Path) -> None:
