@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.differential.judge import Setup, session
@@ -199,7 +200,18 @@ class ProducerLife:
         self.step = 0
 
     def live(self) -> None:
-        steps = {
+        steps = self.steps()
+        for self.step in range(STEPS):
+            (do,) = self.chance.choices(list(steps), list(steps.values()))
+            do(self.chance.randrange(2))
+        self.step = STEPS
+        for slot in range(2):
+            self.begin(slot)
+        self.look(0)
+
+    def steps(self) -> dict[Callable[[int], None], int]:
+        """The steps by how often they are proposed."""
+        return {
             self.add: 0 if self.is_second else 4,
             self.produce: 6,
             self.add_group: 0 if self.is_second else 1,
@@ -209,13 +221,6 @@ class ProducerLife:
             self.describe: 1,
             self.look: 2,
         }
-        for self.step in range(STEPS):
-            (do,) = self.chance.choices(list(steps), list(steps.values()))
-            do(self.chance.randrange(2))
-        self.step = STEPS
-        for slot in range(2):
-            self.begin(slot)
-        self.look(0)
 
     def said(self, slot: int, what: str) -> str:
         return f"{self.step}: {'xy'[slot]} {what}"
@@ -323,6 +328,48 @@ class ProducerLife:
             )
 
 
+class OddProducerLife(ProducerLife):
+    """With what few clients do: producers that go on, topics that no transaction may have, offsets deleted while it is open."""
+
+    def steps(self) -> dict[Callable[[int], None], int]:
+        return {
+            **super().steps(),
+            self.go_on: 4,
+            self.add_odd_topics: 0 if self.is_second else 2,
+            self.commit_odd_offsets: 2,
+            self.delete_offsets: 2,
+        }
+
+    def go_on(self, slot: int) -> None:
+        """Over an open transaction only as itself: of a late producer the answers differ (`of_a_late_producer`)."""
+        (state,) = self.peer.quietly("describe_transactions", 0, transactional_ids=[self.now[slot][0]])[
+            "transaction_states"
+        ]
+        who = self.now[slot] if state["transaction_state"] == "Ongoing" else self.one(slot)
+        fields = beginning(who[0], producer_id=who[1], producer_epoch=who[2])
+        answer = self.ask("init_producer_id", self.chance.randint(3, 5), slot, "goes on", **fields)
+        if answer["error_code"] == "NONE":
+            self.replace(slot, answer)
+        self.settle()
+
+    def add_odd_topics(self, slot: int) -> None:
+        names = self.chance.sample(("__consumer_offsets", self.peer.named("nowhere"), self.topic[0]), 2)
+        fields = adding(self.one(slot), self.topic[0], 0)
+        fields["v3_and_below_topics"] = [{"name": name, "partitions": [0]} for name in names]
+        self.ask("add_partitions_to_txn", self.chance.randint(0, 3), slot, "adds odd topics", **fields)
+
+    def commit_odd_offsets(self, slot: int) -> None:
+        rows = committing(self.group, *self.topic, *self.chance.sample(range(3), 2))["topics"][0]["partitions"]
+        topics = [{"name": self.chance.choice((self.topic[0], self.peer.named("nowhere"))), "partitions": rows}]
+        version = 5 if self.is_second else self.chance.randint(3, 4)
+        fields = {"group_id": self.group, "topics": topics, "generation_id": -1, "member_id": ""}
+        self.ask("txn_offset_commit", version, slot, "commits odd offsets", **naming(self.one(slot)), **fields)
+
+    def delete_offsets(self, slot: int) -> None:
+        rows = [{"name": self.topic[0], "partitions": [{"partition_index": number} for number in (0, 1, 7)]}]
+        self.ask("offset_delete", 0, slot, "has offsets deleted", group_id=self.group, topics=rows)
+
+
 def _in_order(answer: Tree) -> Tree:
     """Kafka keeps partitions by their hash. It has another number of partitions of the groups' topic here."""
     states = []
@@ -338,3 +385,8 @@ def _in_order(answer: Tree) -> Tree:
 @session("describe_transactions", versions=SEEDS, setup=Setup.GROUPS)
 def life_of_transactions(peer: Peer, version: int) -> None:
     ProducerLife(peer, version).live()
+
+
+@session("describe_transactions", versions=SEEDS, setup=Setup.GROUPS)
+def life_of_odd_transactions(peer: Peer, version: int) -> None:
+    OddProducerLife(peer, version).live()
