@@ -10,8 +10,9 @@ error.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from storage_tiers.compaction.batches import Cleaned, LastRecord
@@ -66,30 +67,46 @@ _ERRORS: dict[str, type[LogError]] = {"corrupt": CorruptRecord, "storage": Stora
 
 
 def encode_order(order: CleanOrder) -> bytes:
+    """Lets other threads run between any ROWS_A_CALL rows, of which an order may have a hundred thousand."""
     cleaning = order.cleaning
-    return _line(
-        {
-            "directory": cleaning.directory,
-            "segments": cleaning.segments,
-            "dirty_start": cleaning.dirty_start,
-            "fences": cleaning.fences,
-            "aborted": [
-                (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
-                for each in cleaning.aborted
-            ],
-            "segment_bytes": cleaning.segment_bytes,
-            "index_interval": cleaning.index_interval,
-            "is_remote": cleaning.is_remote,
-            "producers": [(producer, *last) for producer, last in order.producers.items()],
-            "now_ms": order.now_ms,
-            "delete_retention_ms": order.delete_retention_ms,
-            "drops_below": order.drops_below,
-            "map_bytes": order.map_bytes,
-            "map_load": order.map_load,
-            "bytes_per_second": order.bytes_per_second,
-            "key": order.key.hex(),
-        }
-    )
+    fields: dict[str, Any] = {
+        "directory": cleaning.directory,
+        "dirty_start": cleaning.dirty_start,
+        "fences": cleaning.fences,
+        "segment_bytes": cleaning.segment_bytes,
+        "index_interval": cleaning.index_interval,
+        "is_remote": cleaning.is_remote,
+        "now_ms": order.now_ms,
+        "delete_retention_ms": order.delete_retention_ms,
+        "drops_below": order.drops_below,
+        "map_bytes": order.map_bytes,
+        "map_load": order.map_load,
+        "bytes_per_second": order.bytes_per_second,
+        "key": order.key.hex(),
+    }
+    rows: dict[str, Iterable[tuple[int, ...]]] = {
+        "segments": cleaning.segments,
+        "aborted": (
+            (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
+            for each in cleaning.aborted
+        ),
+        "producers": ((producer, *last) for producer, last in order.producers.items()),
+    }
+    lists = b"".join(b',"%s":[%s]' % (name.encode(), _rows(each)) for name, each in rows.items())
+    return _line(fields).removesuffix(b"}\n") + lists + b"}\n"
+
+
+#: Rows that are encoded in one call, which keeps the interpreter to itself: half a millisecond.
+ROWS_A_CALL = 500
+
+
+def _rows(rows: Iterable[tuple[int, ...]]) -> bytes:
+    """The rows as elements of a JSON array."""
+    left = iter(rows)
+    encoded = []
+    while some := list(islice(left, ROWS_A_CALL)):
+        encoded.append(_line(some)[1:-2])
+    return b",".join(encoded)
 
 
 def decode_order(line: bytes) -> CleanOrder:

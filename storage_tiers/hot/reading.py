@@ -9,6 +9,8 @@ Not promised: hiding records above the high watermark; the caller passes the off
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from storage_tiers.clock import Clock
@@ -16,6 +18,7 @@ from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.hot.epoch_scan import EpochScan
 from storage_tiers.hot.log_end import LogEnd
 from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.segments import Segments
 from storage_tiers.hot.snapshots import Snapshots
 from storage_tiers.records.batch import HEADER_BYTES, read_header
@@ -148,14 +151,12 @@ class LogReader:
     # --- for offloading -----------------------------------------------------------------------------------------------
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap [start, end), for readers of committed records (Kafka: collectAborted)."""
-        found: list[AbortedTransaction] = []
-        for segment in self._segments.since(start):
-            for entry in segment.aborted():
-                if entry.last_offset >= start and entry.first_offset < end:
-                    found.append(entry)
-                if entry.last_stable_offset >= end:
-                    return found
-        return found
+        return _aborted(self._segments.since(start), start, end)
+
+    def aborted_reader(self, start: int, end: int) -> Callable[[], list[AbortedTransaction]]:
+        """`aborted_transactions` of the segments as they are now, to be called in any thread. A segment that is gone by then
+        counts as one without."""
+        return partial(_aborted, tuple(self._segments.since(start)), start, end)
 
     def offload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> OffloadSource | None:
         """The whole batches of one segment from the batch that holds `start` on that end at or before `end_limit`.
@@ -233,3 +234,14 @@ class LogReader:
                 spans.append((segment.file().acquire(), span.position, segment.size))
                 self._segments.was_read(segment)
         return EpochScan(spans)
+
+
+def _aborted(segments: Iterable[Segment], start: int, end: int) -> list[AbortedTransaction]:
+    found: list[AbortedTransaction] = []
+    for segment in segments:
+        for entry in segment.aborted():
+            if entry.last_offset >= start and entry.first_offset < end:
+                found.append(entry)
+            if entry.last_stable_offset >= end:
+                return found
+    return found

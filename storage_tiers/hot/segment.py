@@ -282,8 +282,9 @@ class Segment:
 
     def aborted(self) -> list[AbortedTransaction]:
         """The aborted transactions whose markers are in this segment, in the order of the markers."""
-        if self._aborted is not None:
-            return self._aborted
+        aborted = self._aborted  # once: the event loop may free it meanwhile
+        if aborted is not None:
+            return aborted
         if not self.has_transactions:
             return []
         try:

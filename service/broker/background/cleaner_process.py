@@ -45,7 +45,7 @@ class CleanerProcess:
         any error, and after leaving before the last answer."""
         if self._process is None:
             await self._start()
-        self._writer.write(encode_order(order))
+        self._writer.write(await asyncio.to_thread(encode_order, order))
         while True:
             try:
                 await self._writer.drain()

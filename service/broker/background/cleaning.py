@@ -24,13 +24,13 @@ from service.broker.background.cleaning_figures import CleaningFigures
 from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.flusher import Flusher
 from service.broker.background.tiering import Tiering
-from service.broker.background.turns import LOOKS_A_TURN, slices
+from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.compaction.batches import Cleaned
+from storage_tiers.compaction.batches import Cleaned, LastRecord
 from storage_tiers.compaction.clean_point import (
     CleanPoint,
     clean_point,
@@ -261,10 +261,11 @@ class Cleaning:
     async def _clean(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
         hot = partition.log.hot
         drops_below = self._hidden_below(partition)
-        cleaning = cleaning_of(hot, dirty_start=plan.dirty_start, end=plan.end, fences=(partition.log.tiered_end,))
-        if cleaning is None:
+        begin = cleaning_of(hot, dirty_start=plan.dirty_start, end=plan.end, fences=(partition.log.tiered_end,))
+        if begin is None:
             raise _Abandoned
-        order = self._order(partition, cleaning, plan, settings, drops_below)
+        cleaning = await asyncio.to_thread(begin)
+        order = await self._order(partition, cleaning, plan, settings, drops_below)
         reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
             async with aclosing(self._process.carry_out(order)) as answers:
@@ -288,7 +289,7 @@ class Cleaning:
         hot = partition.log.hot
         drops_below = self._shown_below(hot)
         rewrite = await self._cold.begin(partition, plan)
-        order = self._order(partition, rewrite.job, plan, settings, drops_below)
+        order = await self._order(partition, rewrite.job, plan, settings, drops_below)
         reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
             async with aclosing(self._process.carry_out(order, rewrite.bring)) as answers:
@@ -309,7 +310,7 @@ class Cleaning:
         self.figures.cleaned(_tier(True), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
         self._cleaned(partition, reached, counted, is_remote=True)
 
-    def _order(
+    async def _order(
         self,
         partition: Partition,
         cleaning: CleaningJob,
@@ -317,9 +318,12 @@ class Cleaning:
         settings: CleanerSettings,
         drops_below: int,
     ) -> CleanOrder:
+        producers = dict[int, LastRecord]()
+        async for some in slices(list(partition.log.hot.end.producers.producers.items()), GLANCES_A_TURN):
+            producers |= last_records(some, plan.end)
         return CleanOrder(
             cleaning,
-            last_records(partition.log.hot, plan.end),
+            producers,
             self._policy.now().expiry_ms,
             self._policy.topic(partition.partition.topic).delete_retention_ms,
             drops_below,

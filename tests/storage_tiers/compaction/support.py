@@ -70,12 +70,19 @@ def clean(
     files: Files | None = None,
 ) -> int:
     """Cleans the closed segments; returns the offset that the cleaning reached."""
-    cleaning = cleaning_of(log, dirty_start=dirty_start, end=log.active_start_offset, fences=fences)
-    assert cleaning is not None
+    begin = cleaning_of(log, dirty_start=dirty_start, end=log.active_start_offset, fences=fences)
+    assert begin is not None
+    cleaning = begin()
     keys = offset_map(most_keys, 1 << 20, 0.5, KEY)
     rewriter = Rewriter(files or OsFiles(), cleaning, keys)
     reached = rewriter.read_keys()
-    policy = Policy(now_ms, delete_retention_ms, reached - 1, drops_below, last_records(log, reached))
+    policy = Policy(
+        now_ms,
+        delete_retention_ms,
+        reached - 1,
+        drops_below,
+        last_records(log.end.producers.producers.items(), reached),
+    )
     for new in rewriter.rewrite(policy):
         if new is not None:
             assert exchange(log, new)

@@ -89,13 +89,15 @@ class Life:
         segments = self.log.durable_segments()
         end = max((each.end for each in segments if each.end <= self.last_stable), default=0)
         start = self.random.choice((0, *[cleaned_to(self.point, segments)] * 9))
-        job = cleaning_of(self.log, dirty_start=start, end=end, fences=[self.random.randint(0, self.log.end_offset)])
-        if job is None or job.dirty_start >= end:
+        begin = cleaning_of(self.log, dirty_start=start, end=end, fences=[self.random.randint(0, self.log.end_offset)])
+        if begin is None or (job := begin()).dirty_start >= end:
             return
         rewriter = Rewriter(OsFiles(), job, offset_map(self.random.choice((4, 6, 100)), 1 << 20, 0.5, KEY))
         reached = rewriter.read_keys()
         drops_below, gives_up = self.random.choice((0, *[1 << 62] * 5)), self.random.random() < 0.2
-        policy = Policy(self.now_ms, 1000, reached - 1, drops_below, last_records(self.log, end))
+        policy = Policy(
+            self.now_ms, 1000, reached - 1, drops_below, last_records(self.log.end.producers.producers.items(), end)
+        )
         for new in rewriter.rewrite(policy):
             if new is not None:
                 if gives_up and self.random.random() < 0.5:

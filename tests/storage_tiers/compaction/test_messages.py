@@ -1,0 +1,29 @@
+"""Orders to the cleaner process, whatever their length."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage_tiers.compaction.batches import LastRecord
+from storage_tiers.compaction.messages import ROWS_A_CALL, CleanOrder, decode_order, encode_order
+from storage_tiers.compaction.rewriter import CleaningJob, SourceSegment
+from storage_tiers.types import AbortedTransaction
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS_A_CALL - 1, ROWS_A_CALL, 2 * ROWS_A_CALL + 1])
+def test_an_order_comes_as_it_was_given(rows: int) -> None:
+    cleaning = CleaningJob(
+        "/data/t-0",
+        [SourceSegment(10 * n, 10 * n + 10, 1000 + n) for n in range(rows)],
+        70,
+        [20, 30],
+        [AbortedTransaction(n, n, n + 1, n + 2) for n in range(rows)],
+        1000,
+        100,
+        is_remote=True,
+    )
+    producers = {n: LastRecord(n * 3, n) for n in range(rows)}
+    order = CleanOrder(cleaning, producers, 1, 2, 3, 4, 0.5, 6.0, bytes(range(16)))
+    line = encode_order(order)
+    assert line.index(b"\n") == len(line) - 1
+    assert decode_order(line) == order
