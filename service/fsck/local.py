@@ -14,7 +14,7 @@ from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageRef, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
-from storage_tiers.compaction.clean_point import was_cleaned
+from storage_tiers.compaction.clean_point import was_bucket_cleaned
 from storage_tiers.compaction.reduction import is_reduction
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
@@ -95,7 +95,9 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
     if not local:
         return
     segments = list(live_segments(manifest, bucket.pages(manifest.ids), local[0][0]))
-    was_compacted = was_cleaned(directory)
+    # Only the bucket's own cleaning takes a batch that the local log has, and never from the newest segment.
+    was_compacted = was_bucket_cleaned(directory)
+    newest = None if manifest.sidecar is None else manifest.sidecar.key
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
         data = _read(path)
         if data is None:
@@ -104,7 +106,8 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
             _check_reaches(base, path, data, following, report)
         for segment in segments:
             if segment.end > base and (following is None or segment.base < following):
-                _compare(bucket.store, path, data, segment, report, was_compacted=was_compacted)
+                may_lack = was_compacted and segment.sidecar_key != newest
+                _compare(bucket.store, path, data, segment, report, may_lack=may_lack)
 
 
 def _check_reaches(base: int, path: str, data: bytes, following: int, report: Report) -> None:
@@ -148,10 +151,11 @@ def _compare(
     segment: RemoteSegment,
     report: Report,
     *,
-    was_compacted: bool,
+    may_lack: bool,
 ) -> None:
     """Compares the batches of a local segment with those of a remote segment, by offset. Reports the first difference that
-    compaction of either does not explain."""
+    compaction of either does not explain; `may_lack`: it may have taken whole batches from the remote one. Which ones is not
+    checked: a tombstone that superseded them may be gone as well."""
     try:
         remote = store.get(segment.key, segment.position, segment.length).data
     except TierObjectMissing:
@@ -162,7 +166,7 @@ def _compare(
         if not segment.base <= header.base_offset < segment.end:
             continue
         their = theirs.get(header.base_offset)
-        if not was_compacted if their is None else not _is_same(data[at : at + header.size], their):
+        if not may_lack if their is None else not _is_same(data[at : at + header.size], their):
             detail = f"the batch at offset {header.base_offset} differs from {segment.key}"
             report.add(FindingKind.LOCAL_DISAGREES, path, detail)
             return

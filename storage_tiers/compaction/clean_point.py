@@ -56,9 +56,9 @@ def write_clean_point(files: Files, directory: str, point: CleanPoint) -> None:
     replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(content).encode())
 
 
-def was_cleaned(directory: str) -> bool:
-    """Whether compaction may have taken records of the partition, in one of the tiers."""
-    return any(os.path.exists(os.path.join(directory, name)) for name in (FILE_NAME, BUCKET_FILE_NAME))
+def was_bucket_cleaned(directory: str) -> bool:
+    """Whether compaction may have taken records of the partition from the bucket."""
+    return os.path.exists(os.path.join(directory, BUCKET_FILE_NAME))
 
 
 def read_clean_point(directory: str) -> CleanPoint | None:

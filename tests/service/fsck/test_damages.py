@@ -23,6 +23,7 @@ from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, enc
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
+from storage_tiers.compaction.clean_point import BUCKET_FILE_NAME, FILE_NAME
 from storage_tiers.errors import InvalidConfig
 from storage_tiers.files import OsFiles
 from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, headers
@@ -423,3 +424,29 @@ def test_a_compacted_local_log_is_sound_and_a_changed_one_is_not(store: Blocking
     assert local(store, data_dir) == [(FindingKind.LOCAL_DISAGREES, str(path))]
     path.write_bytes(stored_bytes[: end - 1] + bytes([stored_bytes[end - 1] ^ 1]) + stored_bytes[end:])
     assert local(store, data_dir) == [(FindingKind.LOCAL_DISAGREES, str(path))]
+
+
+@pytest.mark.parametrize(("checkpoint", "excused"), [(None, []), (FILE_NAME, []), (BUCKET_FILE_NAME, [0])])
+def test_a_batch_that_only_the_bucket_lacks(
+    store: BlockingMemoryStore, data_dir: Path, checkpoint: str | None, excused: list[int]
+) -> None:
+    """Compaction of the bucket takes batches, that of the local log does not, and the newest segment is never rewritten."""
+    manifest = manifest_of(store)
+    last = len(manifest.segments) - 1
+    assert last > 0
+    if checkpoint is not None:
+        (data_dir / "flights-1" / checkpoint).write_text("{}")
+    for index in (0, last):
+        segment = manifest.segments[index]
+        content = store.get(segment.key, segment.position, segment.length).data
+        path = data_dir / "flights-1" / f"{segment.base:020}.log"
+        path.write_bytes(content)
+        first = next(headers(content))[1].size
+        store.put(segment.key, content[first:])
+        shorter = dataclasses.replace(segment, position=0, length=segment.length - first)
+        segments = (*manifest.segments[:index], shorter, *manifest.segments[index + 1 :])
+        store.put(MANIFEST, encode(dataclasses.replace(manifest, segments=segments)))
+        expected = [] if index in excused else [(FindingKind.LOCAL_DISAGREES, str(path))]
+        assert local(store, data_dir) == expected
+        path.unlink()
+        store.put(segment.key, content)

@@ -15,7 +15,7 @@ from storage_tiers.compaction.clean_point import (
     bucket_clean_point,
     bucket_cleaned_to,
     read_bucket_clean_point,
-    was_cleaned,
+    was_bucket_cleaned,
     write_bucket_clean_point,
 )
 from storage_tiers.files import OsFiles
@@ -46,9 +46,9 @@ def test_a_clean_point_holds_for_what_follows_from_its_commit(tmp_path: Path, ma
 
 
 def test_a_point_that_was_begun_says_that_records_may_be_missing_and_nothing_is_clean(tmp_path: Path) -> None:
-    assert not was_cleaned(str(tmp_path))
+    assert not was_bucket_cleaned(str(tmp_path))
     begin_bucket_clean_point(OsFiles(), str(tmp_path))
-    assert was_cleaned(str(tmp_path))
+    assert was_bucket_cleaned(str(tmp_path))
     assert bucket_cleaned_to(read_bucket_clean_point(str(tmp_path)), at(1)) == 0
     write_bucket_clean_point(OsFiles(), str(tmp_path), bucket_clean_point(at(10), 70))
     begin_bucket_clean_point(OsFiles(), str(tmp_path))
