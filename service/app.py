@@ -175,14 +175,14 @@ def _ended(ending: Ending, task: asyncio.Task[None]) -> None:
 def _stop_on_signals(readiness: Readiness) -> asyncio.Event:
     stop = asyncio.Event()
 
-    def told(name: str) -> None:
-        events.info(log, "node.told_to_stop", signal=name)
+    def on_signal(name: str) -> None:
+        events.info(log, "node.signalled", signal=name)
         readiness.stopping = True
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told, number.name)
+        loop.add_signal_handler(number, on_signal, number.name)
     return stop
 
 

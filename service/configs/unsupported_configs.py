@@ -42,7 +42,7 @@ REASONS = {
     "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
     "transactions": "the coordinator is on the same node: it is asked once, and answers when the last transaction is complete",
     "two-phase": "two-phase commit (KIP-939) is not served yet",
-    "verified": "every transactional batch is verified: a late one could begin a transaction that nobody ends",
+    "verified": "every transactional batch is verified: a late one could begin a transaction without an end",
     "unthrottled": "object store traffic is not throttled",
 }
 

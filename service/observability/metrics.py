@@ -88,7 +88,8 @@ _REPLICAS = (
         "server",
         "ReplicaManager",
         "PartitionsWithLateTransactionsCount",
-        "Partitions whose oldest open transaction has gone on for 5 minutes beyond transaction.max.timeout.ms: nobody ends it.",
+        "Partitions whose oldest open transaction has been open 5 minutes longer than transaction.max.timeout.ms: "
+        "no coordinator ends it.",
     ),
     of_bean(
         _GAUGE,

@@ -66,7 +66,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=*",),
         "Markers are written into this node's own partitions; those that are not written yet count as prepared in "
-        "tidelog_transactional_ids. Of the coordinators' own beans, times of queues, threads and batches are not served: "
+        "tidelog_transactional_ids. The coordinators' own beans lack times of queues, threads and batches: "
         "requests wait in no queue.",
     ),
     (

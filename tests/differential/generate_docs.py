@@ -109,9 +109,9 @@ _BEYOND = (
         "GROUP_MAX_SIZE_REACHED when one joins; Kafka refuses the assignment",
     ),
     (
-        "ids of a group that are given out and not used yet",
+        "unused member ids of a group",
         f"{PENDING_IDS:,}",
-        "the oldest is forgotten; its client joins anew",
+        "the oldest is forgotten; its client rejoins",
     ),
 )
 

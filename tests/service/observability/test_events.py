@@ -164,7 +164,7 @@ def test_the_end_of_a_topic_and_of_the_node(node: Node, log: Log, admin: AdminCl
     assert log.wait("topic.deleted", topic=TOPIC)["partitions"] == 2
     assert log.wait("topic.deleted_in_store", topic=TOPIC)["topic_id"] == log.of("topic.deleted")[0]["topic_id"]
     assert node.stop() == 0
-    assert log.of("node.told_to_stop")[0]["signal"] == "SIGTERM"
+    assert log.of("node.signalled")[0]["signal"] == "SIGTERM"
     assert log.of("node.stopping") and log.of("node.stopped")[-1]["code"] == 0
 
 
