@@ -1,4 +1,5 @@
-"""Kafka Streams on the node: its own smoke test, which counts, sums, joins and windows 20,000 records and checks every result.
+"""Kafka Streams on the node: a word count through a death of the node, and its own smoke test, which counts, sums, joins and
+windows 20,000 records and checks every result.
 
 Streams reads in groups that rebalance cooperatively, writes through repartition topics and changelogs that it creates, and with
 `exactly_once_v2` in transactions that carry its offsets.
@@ -6,10 +7,16 @@ Streams reads in groups that rebalance cooperatively, writes through repartition
 
 from __future__ import annotations
 
+import itertools
+import random
 import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import kafka_jars
@@ -23,7 +30,74 @@ TOPICS = (
 PARTITIONS = 5
 SECONDS = 400
 SMOKE_TEST = "org.apache.kafka.streams.tests.StreamsSmokeTest"
+WORD_COUNT = Path(__file__).parent / "java" / "WordCount.java"
+WORD_COUNT_SECONDS = 120.0
 SOON: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
+
+
+def lines(rng: random.Random) -> Iterator[str]:
+    while True:
+        yield " ".join(rng.choices(("kafka", "streams", "node", "bucket", "tier"), k=10))
+
+
+def produce(node: Node, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": node.kafka, "enable.idempotence": True})
+    for value in values:
+        producer.produce("lines", value)
+    assert producer.flush(SECONDS) == 0
+
+
+class Counts:
+    """The counts of a word in the order in which they were committed, read from the topic."""
+
+    def __init__(self, node: Node) -> None:
+        self._consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "judge", "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition("counts", number, 0) for number in range(2)])
+        self.seen: dict[str, list[int]] = {}
+
+    def reach(self, expected: Mapping[str, int]) -> None:
+        """Returns once each word has its count."""
+        end = time.monotonic() + WORD_COUNT_SECONDS
+        while {word: counts[-1] for word, counts in self.seen.items()} != expected:
+            assert time.monotonic() < end, (self.seen, expected)
+            for message in self._consumer.consume(500, 0.2):
+                if message.error() is None:
+                    word = bytes(message.key() or b"").decode()
+                    self.seen.setdefault(word, []).append(int.from_bytes(bytes(message.value() or b""), "big"))
+
+
+@pytest.mark.differential
+@pytest.mark.timeout(600)
+def test_words_are_counted_once_through_a_death_of_the_node(tmp_path: Path) -> None:
+    """A count that is seen never falls and is never repeated: each is the result of one commit."""
+    source = lines(random.Random(1))
+    with Node(tmp_path, settings=SOON) as node, (tmp_path / "words.log").open("w") as output:
+        admin = AdminClient({"bootstrap.servers": node.kafka})
+        for created in admin.create_topics([NewTopic(each, 2, 1) for each in ("lines", "counts")]).values():
+            created.result(30)
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        java = ["java", *kafka_jars.QUICK_START, quiet, "-cp", kafka_jars.streams(), str(WORD_COUNT)]
+        written: list[str] = []
+        with subprocess.Popen(
+            [*java, node.kafka, str(tmp_path / "state")], stdout=output, stderr=output
+        ) as application:
+            try:
+                counts = Counts(node)
+                for dies in (True, False):
+                    more = list(itertools.islice(source, 150))
+                    written += more
+                    produce(node, more)
+                    if dies:
+                        counts.reach(Counter(" ".join(written).split()))
+                        produce(node, more := list(itertools.islice(source, 150)))
+                        written += more
+                        node.kill()
+                        node.start()
+                    counts.reach(Counter(" ".join(written).split()))
+            finally:
+                application.kill()
+        for word, seen in counts.seen.items():
+            assert seen == sorted(set(seen)), word
 
 
 @pytest.mark.differential
