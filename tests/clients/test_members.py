@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -17,6 +18,7 @@ from tests.clients.members import AIOKAFKA, KAFKA_PYTHON, Aiokafka, Java, Kafkaj
 from tests.clients.test_groups import consumer, partitions
 from tests.support.clients import create, produce
 from tests.support.node import Node
+from tests.support.talker import Talker
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
 COUNT, PARTITIONS = 100, 2
@@ -136,6 +138,29 @@ def in_turns(consumer: Consumer) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def test_members_of_every_client_read_on_after_the_node_was_killed(
+    java: Talker, javascript: Talker, tmp_path: Path
+) -> None:
+    with Node(tmp_path, settings=conftest.SOON) as node, ExitStack() as stack:
+        create(node, "outlived", PARTITIONS, {})
+        produce(node, "outlived", COUNT)
+        made: list[Member] = [
+            KafkaPython(node, "python", "outlived"),
+            Aiokafka(node, "aio", "outlived"),
+            Kafkajs(javascript, node, "js", "outlived"),
+            Java(java, node, "java", "outlived"),
+        ]
+        for member in made:
+            stack.enter_context(closing(member))
+            assert len(member.read(COUNT)) == COUNT
+            member.commit()
+        node.kill()
+        node.start()
+        produce(node, "outlived", 3, first=COUNT)
+        for member in made:
+            assert len(set(member.read(3))) >= 3
 
 
 PROGRAMS = {"kafka-python": KAFKA_PYTHON, "aiokafka": AIOKAFKA}

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.cold import ColdBucket
 from grpc_api.sdk.values import ReaderOptions
 from storage_tiers.errors import ProducerFenced
-from tests.clients.test_groups import consumer, read
+from tests.clients.test_groups import consumer, read, until
 from tests.support.clients import create
 from tests.support.node import Node
 from tests.support.talker import Talker
@@ -82,10 +83,45 @@ def test_an_open_transaction_holds_readers_of_committed_records_back(node: Node,
     producer.produce(topic, "first", partition=0)
     producer.flush(SECONDS)
     transact(other, topic, "second")
+    assert last_stable_offset(node, topic, 0) == 0
     with reader(node, topic, "read_committed") as made:
-        assert made.consume(1, 1.0) == []
         producer.commit_transaction(SECONDS)
         assert read(made, 2) == [b"first", b"second"]
+    assert last_stable_offset(node, topic, 0) == 4
+
+
+def last_stable_offset(node: Node, topic: str, partition: int) -> int:
+    place = TopicPartition(topic, partition)
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    asked = admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    return int(asked[place].result(SECONDS).offset)
+
+
+def test_a_member_of_an_earlier_generation_commits_no_offsets_in_a_transaction(node: Node, topic: str) -> None:
+    """Another one has taken over its partitions; its transaction can be aborted, and the next one commits."""
+    source, group = f"{topic}-source", f"{topic}-group"
+    create(node, source, PARTITIONS, {})
+    producer = transactional(node, topic)
+    with consumer(node, source, group) as zombie:
+        until(lambda: zombie.poll(0.1), lambda: len(zombie.assignment()) == PARTITIONS)
+        before = zombie.consumer_group_metadata()
+        with consumer(node, source, group) as other:
+            both = (zombie, other)
+            until(lambda: [each.poll(0.1) for each in both], lambda: all(len(each.assignment()) == 1 for each in both))
+            (place,) = zombie.assignment()
+            place.offset = 7
+            producer.begin_transaction()
+            producer.produce(topic, "lost", partition=0)
+            with pytest.raises(KafkaException) as refused:
+                producer.send_offsets_to_transaction([place], before, SECONDS)
+            assert refused.value.args[0].txn_requires_abort()
+            producer.abort_transaction(SECONDS)
+            producer.begin_transaction()
+            producer.produce(topic, "kept", partition=0)
+            producer.send_offsets_to_transaction([place], zombie.consumer_group_metadata(), SECONDS)
+            producer.commit_transaction(SECONDS)
+            assert [each.offset for each in zombie.committed([place], SECONDS)] == [7]
+    assert found(node, topic, 1) == ["kept"]
 
 
 def test_a_copy_loop_copies_each_record_once(node: Node, topic: str) -> None:
