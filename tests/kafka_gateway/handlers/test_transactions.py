@@ -14,12 +14,12 @@ import pytest
 
 from grpc_api.contract.caller import Caller
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import CoordinatorLoading
+from storage_tiers.errors import CoordinatorLoading, LogError, NotCoordinator
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import record_batch
 from tests.kafka_gateway.memory_core import MemoryCore
 
-NONE, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS = 0, 15, 14
+NONE, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR = 0, 15, 14, 16
 INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 47, 90, 53
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 FIRST = ({"name": "first", "partitions": (0,)},)
@@ -107,16 +107,26 @@ async def test_a_fenced_producer_is_told_in_words_that_its_version_knows(
     assert codes(await handlers.ask(schema, version, **fields)) == {code}
 
 
-async def test_a_coordinator_that_is_loading_says_so_at_its_place(handlers: HandlerClient, core: MemoryCore) -> None:
+@pytest.mark.parametrize(
+    ("state", "why", "code"),
+    [
+        (ShardState.LOADING, CoordinatorLoading("not yet"), COORDINATOR_LOAD_IN_PROGRESS),
+        (ShardState.UNREADABLE, NotCoordinator("not here"), NOT_COORDINATOR),
+    ],
+    ids=lambda each: each.value if isinstance(each, ShardState) else "",
+)
+async def test_a_coordinator_that_cannot_answer_says_so_at_its_place(
+    handlers: HandlerClient, core: MemoryCore, state: ShardState, why: LogError, code: int
+) -> None:
     producer = await begun(handlers, core)
     for hosts in (core.transactions._runtime.hosts, core.groups._runtime.hosts):
         for host in hosts.values():
-            host.state, host._why = ShardState.LOADING, CoordinatorLoading("not yet")
+            host.state, host._why = state, why
     for schema, version, fields in requests(producer):
-        if schema == "add_offsets_to_txn":
-            continue
-        wanted = COORDINATOR_LOAD_IN_PROGRESS
-        if schema == "txn_offset_commit" and version < 2:
+        if schema == "add_offsets_to_txn" or (schema == "list_transactions" and code == NOT_COORDINATOR):
+            continue  # the first asks two coordinators; a list leaves out what others have
+        wanted = code
+        if schema == "txn_offset_commit" and version < 2 and code == COORDINATOR_LOAD_IN_PROGRESS:
             wanted = COORDINATOR_NOT_AVAILABLE
         assert codes(await handlers.ask(schema, version, **fields)) - {NONE} == {wanted}, (schema, version)
 
