@@ -1,13 +1,15 @@
 """A program that copies a topic exactly once: it reads committed records as a member of a group, and writes them, with the
 offsets to go on from, in transactions. It runs until it is killed.
 
-    python -m tests.faults.copier BOOTSTRAP SOURCE TARGET SEED
+    python -m tests.faults.copier CLIENT BOOTSTRAP SOURCE TARGET SEED
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -20,8 +22,7 @@ SECONDS = 30.0
 ABORTED = 6
 
 
-def copy(bootstrap: str, source: str, target: str, seed: int) -> None:
-    rng = random.Random(seed)
+def librdkafka(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
     common = {"bootstrap.servers": bootstrap, **QUICK_RETRIES}
     producer = Producer({**common, "transactional.id": TRANSACTIONAL_ID, "transaction.timeout.ms": 10_000})
     producer.init_transactions(SECONDS)
@@ -67,5 +68,75 @@ def go_back(consumer: Consumer, source: str, partitions: dict[int, int]) -> None
         consumer.seek(TopicPartition(source, place.partition, max(place.offset, 0)))
 
 
+#: Of the consumers of kafka-python and aiokafka.
+READING: dict[str, Any] = {
+    "group_id": GROUP,
+    "session_timeout_ms": 1_000,
+    "heartbeat_interval_ms": 200,
+    "enable_auto_commit": False,
+    "auto_offset_reset": "earliest",
+    "isolation_level": "read_committed",
+    "max_poll_records": AT_A_TIME,
+}
+WRITING: dict[str, Any] = {"transactional_id": TRANSACTIONAL_ID, "transaction_timeout_ms": 10_000}
+
+
+def kafka_python(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
+    """An error ends it."""
+    from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap, **WRITING)
+    producer.init_transactions()
+    consumer = KafkaConsumer(source, bootstrap_servers=bootstrap, **READING)
+    while True:
+        if not (batches := consumer.poll(500)):
+            continue
+        producer.begin_transaction()
+        for place, records in batches.items():
+            for record in records:
+                producer.send(target, record.value, partition=place.partition)
+        ends = {place: OffsetAndMetadata(records[-1].offset + 1, "", -1) for place, records in batches.items()}
+        producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+        if rng.randrange(ABORTED):
+            producer.commit_transaction()
+            continue
+        producer.flush()
+        producer.abort_transaction()
+        for place, records in batches.items():
+            consumer.seek(place, records[0].offset)
+
+
+def aiokafka(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
+    asyncio.run(_aiokafka(bootstrap, source, target, rng))
+
+
+async def _aiokafka(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
+    """An error ends it."""
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    async with (
+        AIOKafkaProducer(bootstrap_servers=bootstrap, **WRITING) as producer,
+        AIOKafkaConsumer(source, bootstrap_servers=bootstrap, **READING) as consumer,
+    ):
+        while True:
+            if not (batches := await consumer.getmany(timeout_ms=500, max_records=AT_A_TIME)):
+                continue
+            await producer.begin_transaction()
+            for place, records in batches.items():
+                for record in records:
+                    await producer.send(target, record.value, partition=place.partition)
+            ends = {place: records[-1].offset + 1 for place, records in batches.items()}
+            await producer.send_offsets_to_transaction(ends, GROUP)
+            if rng.randrange(ABORTED):
+                await producer.commit_transaction()
+                continue
+            await producer.abort_transaction()
+            for place, records in batches.items():
+                consumer.seek(place, records[0].offset)
+
+
+CLIENTS = {each.__name__: each for each in (librdkafka, kafka_python, aiokafka)}
+
+
 if __name__ == "__main__":
-    copy(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    CLIENTS[sys.argv[1]](sys.argv[2], sys.argv[3], sys.argv[4], random.Random(int(sys.argv[5])))

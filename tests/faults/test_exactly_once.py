@@ -33,6 +33,8 @@ SETTINGS: dict[str, str | int | bool] = {
 }
 #: Deaths in `make faults`, over two nodes; a longer run sets the variable.
 DEATHS = int(os.environ.get("TIDELOG_FAULT_DEATHS", "50"))
+#: Deaths of the other clients' copiers.
+FEW_DEATHS = 6
 #: Records that are added to the source, in each round that finds fewer left to copy.
 A_ROUND = 2000
 PATIENCE_S = 90.0
@@ -42,8 +44,8 @@ HUNG_S = 3.0
 
 
 class Copying:
-    def __init__(self, node: Node, rng: random.Random) -> None:
-        self.node, self.rng = node, rng
+    def __init__(self, node: Node, rng: random.Random, client: str) -> None:
+        self.node, self.rng, self.client = node, rng, client
         self.sent = self.died = 0
         #: When a copier that outlived the node is given up.
         self.hung_at = math.inf
@@ -51,7 +53,7 @@ class Copying:
 
     def start(self) -> None:
         self.hung_at = math.inf
-        words = [sys.executable, "-m", "tests.faults.copier", self.node.kafka, SOURCE, TARGET]
+        words = [sys.executable, "-m", "tests.faults.copier", self.client, self.node.kafka, SOURCE, TARGET]
         with (self.node.directory / "copier.output").open("ab") as output:
             self.process = subprocess.Popen([*words, str(self.rng.getrandbits(30))], stderr=output)
 
@@ -130,9 +132,9 @@ class Copying:
         assert set(times) <= {b"%06d" % number for number in range(self.sent)}
 
 
-def run(node: Node, seed: int, rounds: int) -> None:
+def run(node: Node, seed: int, rounds: int, client: str = "librdkafka") -> None:
     print(f"seed {seed}: TIDELOG_FAULT_SEED={seed} replays it")
-    copying = Copying(node, random.Random(seed))
+    copying = Copying(node, random.Random(seed), client)
     with node:
         create_topic(node, SOURCE, PARTITIONS)
         create_topic(node, TARGET, PARTITIONS)
@@ -165,3 +167,10 @@ def test_a_copy_has_each_record_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [SEED + 1, SEED + 2])
 def test_a_copy_has_each_record_once_after_many_deaths(tmp_path: Path, seed: int) -> None:
     run(Node(tmp_path, settings=SETTINGS), seed, rounds=DEATHS // 2)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(60 + 20 * FEW_DEATHS)
+@pytest.mark.parametrize("client", ["kafka_python", "aiokafka"])
+def test_copies_of_other_clients_have_each_record_once(tmp_path: Path, client: str) -> None:
+    run(Node(tmp_path, settings=SETTINGS), SEED + 3, FEW_DEATHS, client)
