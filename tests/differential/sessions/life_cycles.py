@@ -184,6 +184,76 @@ def life_of_a_group(peer: Peer, version: int) -> None:
     GroupLife(peer, version).live()
 
 
+class StaticLife:
+    """A group whose only member has an instance id, and comes back as its former self, as itself, or anew."""
+
+    def __init__(self, peer: Peer, seed: int) -> None:
+        self.peer, self.chance = peer, random.Random(f"static {seed}")
+        self.group, self.topic = coordinated(peer), peer.create()
+        self.ids = ["former", "", "nobody"]
+        self.generation = 0
+        self.step = 0
+
+    def live(self) -> None:
+        steps = {self.join: 5, self.sync: 5, self.beat: 3, self.commit: 2, self.leave: 1, self.describe: 2}
+        for self.step in range(STEPS):
+            (do,) = self.chance.choices(list(steps), list(steps.values()))
+            do()
+        self.step = STEPS
+        self.describe()
+
+    def identity(self) -> dict[str, Any]:
+        """With its instance id, seldom without or with another's."""
+        former, current, nobody = self.ids
+        member = self.chance.choice((current, current, current, former, nobody))
+        instance = self.chance.choices(("i", None, "other"), (8, 1, 1))[0]
+        return {"group_id": self.group, "member_id": member, "group_instance_id": instance}
+
+    def ask(self, api: str, low: int, high: int, what: str, **values: Any) -> Tree:
+        return self.peer.ask(api, self.chance.randint(low, high), f"{self.step}: {what}", **values)
+
+    def join(self) -> None:
+        former, current, _ = self.ids
+        member = self.chance.choice(("", "", current, former))
+        names = ["range", "sticky"] if self.chance.random() < 0.3 else ["range"]
+        protocols = [{"name": name, "metadata": name.encode()} for name in names]
+        fields = joining(self.group, member, group_instance_id="i", protocols=protocols)
+        answer = self.ask("join_group", 5, 9, "joins", **fields)
+        if answer["error_code"] == "NONE":
+            self.generation = answer["generation_id"]
+            if answer["member_id"] != current:
+                self.ids[:2] = current or former, answer["member_id"]
+
+    def sync(self) -> None:
+        who = self.identity()
+        plan = [{"member_id": self.ids[1], "assignment": b"%d" % self.step}]
+        fields = {**syncing(self.group, who["member_id"], self.generation), **who, "assignments": plan}
+        self.ask("sync_group", 3, 4, "syncs", **fields)
+
+    def beat(self) -> None:
+        generation = self.generation + self.chance.choice((0, 0, 0, -1))
+        self.ask("heartbeat", 3, 4, "beats", **self.identity(), generation_id=generation)
+
+    def commit(self) -> None:
+        who = self.identity()
+        fields = committing(self.group, *self.topic, 0, **who)
+        self.ask("offset_commit", 7, 9, "commits", **{**fields, "generation_id_or_member_epoch": self.generation})
+
+    def leave(self) -> None:
+        who = self.identity()
+        member = self.chance.choice((who["member_id"], ""))
+        members = [{"member_id": member, "group_instance_id": who["group_instance_id"]}]
+        self.ask("leave_group", 3, 5, "leaves", group_id=self.group, members=members)
+
+    def describe(self) -> None:
+        self.ask("describe_groups", 4, 6, "is described", groups=[self.group])
+
+
+@session("describe_groups", versions=SEEDS, setup=Setup.GROUPS)
+def life_of_a_static_member(peer: Peer, version: int) -> None:
+    StaticLife(peer, version).live()
+
+
 # --- transactions -----------------------------------------------------------------------------------------------------
 class ProducerLife:
     """Two transactional ids, which speak the first or the second version of the protocol, and their former selves."""
