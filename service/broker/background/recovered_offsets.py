@@ -34,16 +34,16 @@ class RecoveredOffsets:
         ends = {each.partition: each.recovered_end for each in due if each.recovered_end is not None}
         hosts = tuple(self._runtime.hosts.values())
         visited = [_shard(host) for host in hosts]
-        turn = self._lane.turn()
+        turn, is_whole = self._lane.turn(), True
         try:
             for host, shard in zip(hosts, visited, strict=True):
                 for group_id in shard.group_ids() if shard is not None else ():
-                    _lower(host, group_id, ends)
+                    is_whole &= _lower(host, group_id, ends)
                     if turn.is_over:
                         await turn.rest()
         finally:
             turn.leave()
-        if all([await _is_settled(host, shard) for host, shard in zip(hosts, visited, strict=True)]):
+        if is_whole and all([await _is_settled(host, shard) for host, shard in zip(hosts, visited, strict=True)]):
             for each in due:
                 if each.recovered_end == ends[each.partition]:
                     forget_recovered_end(each)
@@ -67,8 +67,10 @@ async def _is_settled(host: ShardHost[GroupShard], visited: GroupShard | None) -
     return visited is not None and _shard(host) is visited
 
 
-def _lower(host: ShardHost[GroupShard], group_id: str, ends: Mapping[TopicPartition, int]) -> None:
+def _lower(host: ShardHost[GroupShard], group_id: str, ends: Mapping[TopicPartition, int]) -> bool:
+    """False if the shard was lost meanwhile, or the disk has no room for its records: a later round visits it again."""
     try:
         host.change(lambda shard, _: shard.lower_offsets(group_id, ends))
     except LogError:
-        return  # it was lost meanwhile
+        return False
+    return True

@@ -153,6 +153,30 @@ async def test_a_transaction_whose_markers_are_written_is_completed_once_there_i
         await client.reaches("CompleteCommit")
 
 
+@pytest.mark.usefixtures("judged")
+async def test_offsets_above_a_lost_end_are_lowered_once_there_is_room(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        topics = [TopicCommit("t", [PartitionCommit(0, 5)])]
+        await groups.commit_offsets(OffsetCommit("g", -1, "", None, topics), CALLER)
+        broker, disk = node.node.broker, node.node.work.disk
+        for runtime in broker.coordinators.led._runtimes.values():  # what is loaded is lowered
+            for number in tuple(runtime.hosts):
+                runtime.gained(number, runtime.hosts[number]._log)
+        groups = await coordinated(node, "g")
+        disk.judge(RESERVE_USED)
+        partition = broker.partitions.get(T0)
+        partition.recovered_end = 2
+        await broker.coordinators.recovered_offsets.tick()
+        assert partition.recovered_end == 2
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [5]}
+        disk.judge(FREE)
+        await broker.coordinators.recovered_offsets.tick()
+        assert partition.recovered_end is None
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
+
+
 async def test_a_disk_that_is_full_takes_no_member_from_its_group(tmp_path: Path) -> None:
     with small_disk(tmp_path / "data"):
         async with running(tmp_path / "data", broker=SETTINGS) as node:
