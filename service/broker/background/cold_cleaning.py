@@ -17,11 +17,13 @@ import asyncio
 import contextlib
 import os
 import shutil
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
+from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import say_committed
 from storage_tiers.cold.manifest.model import Manifest, PageRef, RemoteSegment, Section
@@ -68,16 +70,20 @@ class _View(NamedTuple):
         return -1
 
 
+_Views = tuple[_View, ...]
+_Opened = dict[tuple[str, int | None], _Views]
+
+
 class _BucketLog(NamedTuple):
     """What the manifest of `commit` says; `cleaned_to` is 0 if it is not known. `opened` are the segments in pages that a plan
-    had to look into, by key: the last MAX_OPENED."""
+    had to look into: the last MAX_OPENED."""
 
     line: str
     commit: int
     log_start: int
     views: tuple[_View, ...]
     cleaned_to: int
-    opened: dict[str, tuple[_View, ...]]
+    opened: _Opened
 
 
 #: Pages whose segments are kept for the next plan: those that the log start, the clean point and the lag divide, and the last.
@@ -115,30 +121,31 @@ class ColdCleaning:
         for view in known.views:
             is_dirty, is_last = view.end > known.cleaned_to, view is known.views[-1]
             is_first_dirty = is_dirty and not (found and found[-1].end > known.cleaned_to)
-            divides = (
-                view.base < known.cleaned_to < view.end
-                or view.base < known.log_start < view.end
-                or (newest_ms is not None and is_dirty and view.max_timestamp > newest_ms)
-                or (is_first_dirty and view.first_timestamp < 0)
-            )
-            if view.page is None or not (divides or is_last):
+            is_young = newest_ms is not None and is_dirty and view.max_timestamp > newest_ms
+            is_cut = view.base < known.log_start < view.end
+            divides = view.base < known.cleaned_to < view.end or (is_first_dirty and view.first_timestamp < 0)
+            if view.page is None or not (is_young or is_cut or divides or is_last):
                 found.append(view)
                 continue
-            inside = await self._opened(partition, known, view.page)
+            inside = await self._opened(partition, known, view.page, is_whole=is_young or is_cut)
             found += [each for each in inside if each.end > known.log_start]
             if is_last:
                 found[-1] = found[-1]._replace(active=True)
-            if newest_ms is not None and any(each.max_timestamp > newest_ms for each in inside):
+            if newest_ms is not None and any(
+                each.max_timestamp > newest_ms and each.end > known.cleaned_to for each in inside
+            ):
                 break  # no plan goes on beyond it
         return found
 
-    async def _opened(self, partition: Partition, known: _BucketLog, page: PageRef) -> tuple[_View, ...]:
-        if page.key not in known.opened:
-            segments = [_view(each) async for each in self._of_page(partition, page)]
+    async def _opened(self, partition: Partition, known: _BucketLog, page: PageRef, *, is_whole: bool) -> _Views:
+        """The page's segments, or, unless `is_whole`, one view of its clean ones and one of its dirty ones before the last."""
+        name = (page.key, None if is_whole else known.cleaned_to)
+        if name not in known.opened:
+            views = tuple([_view(each) async for each in self._of_page(partition, page)])
             while len(known.opened) >= MAX_OPENED:
                 del known.opened[next(iter(known.opened))]
-            known.opened[page.key] = tuple(segments)
-        return known.opened[page.key]
+            known.opened[name] = views if is_whole else _summed(views, known.cleaned_to)
+        return known.opened[name]
 
     def cleaned_to(self, partition: Partition) -> int:
         """The offset below which the bucket has no record that a newer one supersedes, of those below it; 0 if not known."""
@@ -181,11 +188,13 @@ class ColdCleaning:
         """The live segments from log start on that end at or below `end`."""
         assert partition.log.cold is not None
         manifest = await partition.log.cold.manifest()
-        found = [
-            each for page in manifest.live_pages if page.base < end async for each in self._of_page(partition, page)
-        ]
+        found: list[RemoteSegment] = []
+        for page in manifest.live_pages:
+            if manifest.log_start < page.end and page.base < end:
+                found += [each async for each in self._of_page(partition, page)]
         found += manifest.segments
-        return [each for each in found if manifest.log_start < each.end <= end]
+        first = next((at for at, each in enumerate(found) if each.end > manifest.log_start), len(found))
+        return found[first : bisect_right(found, end, key=lambda each: each.end)]
 
     async def _of_page(self, partition: Partition, page: PageRef) -> AsyncIterator[RemoteSegment]:
         start = page.base
@@ -208,16 +217,18 @@ class ColdCleaning:
             raise InvalidRequest(
                 f"the segments of {partition.partition} below {plan.end} expired; they are planned anew"
             )
-        aborted: set[AbortedTransaction] = set()
-        for segment in segments:
-            if any(section.name == sidecar.ABORTED and section.length for section in segment.sections):
-                found = (await self._part(segment, (sidecar.ABORTED,))).aborted
-                # A sidecar lists all that overlap its segment. One that lies between a transaction's data and its marker is
-                # not written anew when these go, so the marker's own segment tells whether the transaction is still there.
-                aborted.update(e for e in found if e.last_offset < segment.end or e.last_offset >= segments[-1].end)
+        end, aborted, sources = segments[-1].end, set[AbortedTransaction](), list[SourceSegment]()
+        async for some in slices(segments, GLANCES_A_TURN):
+            sources += [SourceSegment(each.base, each.end, each.length) for each in some]
+            for segment in some:
+                if any(section.name == sidecar.ABORTED and section.length for section in segment.sections):
+                    found = (await self._part(segment, (sidecar.ABORTED,))).aborted
+                    # A sidecar lists all that overlap its segment. One that lies between a transaction's data and its marker
+                    # is not written anew when these go, so the marker's own segment tells whether the transaction is there.
+                    aborted.update(e for e in found if e.last_offset < segment.end or e.last_offset >= end)
         job = CleaningJob(
             hot.directory,
-            [SourceSegment(segment.base, segment.end, segment.length) for segment in segments],
+            sources,
             max(plan.dirty_start, segments[0].base),
             (),
             tuple(aborted),
@@ -343,7 +354,7 @@ class ColdRewrite:
         return os.path.join(self._hot.directory, layout.file_name(base, suffix))
 
 
-def _bucket_log(manifest: Manifest, cleaned_to: int, opened: dict[str, tuple[_View, ...]]) -> _BucketLog:
+def _bucket_log(manifest: Manifest, cleaned_to: int, opened: _Opened) -> _BucketLog:
     pages = [page for page in manifest.live_pages if page.end > manifest.log_start]
     segments = [segment for segment in manifest.segments if segment.end > manifest.log_start]
     views = (
@@ -351,8 +362,22 @@ def _bucket_log(manifest: Manifest, cleaned_to: int, opened: dict[str, tuple[_Vi
         *(_view(segment) for segment in segments[:-1]),
         *(_view(segment, active=True) for segment in segments[-1:]),
     )
-    kept = {page.key: opened[page.key] for page in pages if page.key in opened}
+    keys = {page.key for page in pages}
+    kept = {name: views for name, views in opened.items() if name[0] in keys and name[1] in (None, cleaned_to)}
     return _BucketLog(manifest.line, manifest.commit, manifest.log_start, views, cleaned_to, kept)
+
+
+def _summed(views: _Views, cleaned_to: int) -> _Views:
+    """One view of the clean ones, one of the dirty ones but the last, and the last: the same plan comes of them if all are old
+    enough."""
+    clean = [each for each in views[:-1] if each.end <= cleaned_to]
+    dirty = views[len(clean) : -1]
+    return (*(_sum(some) for some in (clean, dirty) if some), *views[-1:])
+
+
+def _sum(views: Sequence[_View]) -> _View:
+    sizes, newest = sum(each.size_bytes for each in views), max(each.max_timestamp for each in views)
+    return _View(views[0].base, views[-1].end, sizes, newest, views[0].first_timestamp, False)
 
 
 def _view(segment: RemoteSegment, *, active: bool = False) -> _View:

@@ -40,18 +40,21 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def filled(node: Running, segments: int, first: int = 0) -> None:
+async def filled(node: Running, segments: int, first: int = 0, *, early: int | None = None) -> None:
+    """A second lies between two segments; segment `early` has the timestamp of the newest."""
     for number in range(first, first + segments):
         records = (("a", f"{number}"), (f"k{number}", "x" * (number % 5 * 20)))
-        await node.append_batch("t", batch(*records, timestamps=[START_MS + 1000 * number] * 2))
+        timestamp = START_MS + 1000 * (first + segments if number == early else number)
+        await node.append_batch("t", batch(*records, timestamps=[timestamp] * 2))
         await node.seal("t")
 
 
-async def test_a_plan_is_that_of_all_segments(tmp_path: Path, opened: list[str]) -> None:
+@pytest.mark.parametrize("early", [None, 5])
+async def test_a_plan_is_that_of_all_segments(tmp_path: Path, opened: list[str], early: int | None) -> None:
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **SMALL):
         async with running(tmp_path / "data", store(), broker={"log.cleaner.enable": "false"}) as node:
             await node.create("t", configs=COMPACTED)
-            await filled(node, SEGMENTS)
+            await filled(node, SEGMENTS, early=early)
             cold, hot = cleaning(node)._cold, led(node).log.hot
             assert cold is not None
             assert len((await manifest_of(led(node))).live_pages) >= 4
