@@ -14,7 +14,7 @@ from grpc_api.messages.errors import error_of_call
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import Busy, CoordinatorNotAvailable, LeaderNotAvailable, RequestTimedOut
 
-#: What a call without a time of its own may take.
+#: Timeout of a call without its own, in seconds.
 CALL_TIMEOUT_S = 60.0
 
 Answer = TypeVar("Answer")

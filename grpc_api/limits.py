@@ -94,7 +94,7 @@ CLIENT_OPTIONS: Options = (
     ("grpc.http2.lookahead_bytes", CLIENT_WINDOW_BYTES),
     ("grpc.http2.max_pings_without_data", 0),
     # A node that restarts is back within seconds; gRPC's own pause between attempts grows to two minutes.
-    # Despite its name, the least time that an attempt to connect gets: without it a distant or busy node is given up too soon.
+    # Despite its name, the shortest timeout of a connection attempt: without it a distant or busy node has too little time.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),

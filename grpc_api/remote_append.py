@@ -187,4 +187,4 @@ def _settle(waiter: _Committed, result: Appended | LogError) -> None:
 
 def _seen(waiter: _Committed) -> None:
     if not waiter.cancelled():
-        waiter.exception()  # marks it as retrieved: nobody has to wait for it
+        waiter.exception()  # marks it as retrieved: the waiter is optional

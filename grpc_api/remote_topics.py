@@ -110,7 +110,7 @@ class RemoteTopics:
             self._topics[topic.topic_id] = topic
         self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}
         self.partition_counts = {topic.name: len(topic.partitions) for topic in self._topics.values()}
-        # A complete update is current: a restarted node counts versions anew.
+        # A complete update is current: a restarted node counts versions from the start.
         self._version = update.version
         updated, self._updated = self._updated, asyncio.Event()
         updated.set()

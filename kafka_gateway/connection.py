@@ -138,10 +138,10 @@ class Connection:
         self.unsent = 0
         #: Requests that `take` has started; the caller resets it.
         self.taken = 0
-        # Of the answer made last, until it is sent.
+        # The last answer's metrics, until it is sent.
         self._metrics: RequestMetrics | None = None
         self._answered_at = 0.0
-        #: Of the request taken last; `api_key` is 0 (Produce) before the first.
+        #: The last request's; `api_key` is 0 (Produce) before the first.
         self.api_key = self._version = self._correlation = 0
         #: The number of files among the pieces to send, and their unsent bytes.
         self.files = 0

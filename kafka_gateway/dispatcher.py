@@ -46,7 +46,7 @@ REQUESTS_A_TURN = 256
 DELAYED_FETCH_FACTOR = 25
 #: Smaller requests that wait, those of most consumers, are not counted.
 UNCOUNTED_BYTES = 1 << 10
-#: APIs whose requests may wait for minutes (Fetch, JoinGroup, SyncGroup), and are given up when their client disconnects.
+#: APIs whose requests may wait for minutes (Fetch, JoinGroup, SyncGroup), and are cancelled when their client disconnects.
 GIVEN_UP = frozenset({FETCH, 11, 14})
 #: The clock of turns and of request metrics, in seconds. The event loop's own is too coarse for both.
 SECONDS = time.perf_counter  # noqa: TID251 - the shell
@@ -265,7 +265,7 @@ class Dispatcher:
             self._owner.complete(session, pending, task.result())
 
     def _count_delayed(self, session: GatewaySession, api_key: int, since: tuple[float, float]) -> None:
-        """A delayed answer was made or given up. `since`: when its request could start, and when its handler returned."""
+        """Counts a delayed answer, made or cancelled. `since`: when its request could start, and when its handler returned."""
         metrics = self.apis[api_key][3]
         self.turn_began = now = SECONDS()
         metrics.waits += 1

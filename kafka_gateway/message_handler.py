@@ -66,7 +66,7 @@ class Delayed(NamedTuple):
 
 
 async def ended(future: Awaitable[Result]) -> Result | Exception:
-    """What the future ends with, an exception as a value: the row's, where others have answers."""
+    """The future's result or exception, as a value: one row of an answer may fail while others succeed."""
     try:
         return await future
     except Exception as error:  # noqa: BLE001 - it is the row's answer
@@ -279,7 +279,7 @@ class MessageHandler:
         self, answer: Fields | Delayed | Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
         if isinstance(answer, Delayed):
-            call.turn.leave()  # who waits for others may wait for minutes: no place among those at work
+            call.turn.leave()  # it may wait for minutes: it gives up its slot
             await asyncio.wait({answer.future})
             answer = self._ended(answer, request, call)
             call.turn.resume()

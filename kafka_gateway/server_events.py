@@ -1,4 +1,4 @@
-"""What the server logs about connections; any client can provoke these events, so `storage_tiers.events` bounds them."""
+"""Log events about connections; any client can provoke these events, so `storage_tiers.events` bounds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transaction coordinator's errors are called in the versions of an API whose clients do not know PRODUCER_FENCED."""
+"""Error codes of a transaction coordinator for clients that do not know PRODUCER_FENCED."""
 
 from __future__ import annotations
 

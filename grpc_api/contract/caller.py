@@ -1,4 +1,4 @@
-"""Who a request comes from, as coordinators see it."""
+"""The client of a request, as coordinators see it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Caller(NamedTuple):
-    """Who asks. `host` is as Kafka shows it, such as "/10.0.0.1". `principal` is "User:ANONYMOUS" without authentication."""
+    """The client. `host` is as Kafka shows it, such as "/10.0.0.1". `principal` is "User:ANONYMOUS" without authentication."""
 
     principal: str
     client_id: str

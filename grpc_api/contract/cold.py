@@ -1,4 +1,4 @@
-"""What of a topic lies in the bucket, as its manifests say: for those who read the objects themselves."""
+"""A topic's part in the bucket, from its manifests: for readers of the objects themselves."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class ColdSegment(NamedTuple):
 
 
 class ColdRepair(NamedTuple):
-    """What would make a partition's manifest, a topic's file or the cluster's show again what was seen of it (`summary`), or
-    why nothing can (`refused`); both empty: there is nothing to repair. `checked` counts the objects that were looked at.
-    `commit` is the one that was made: of `topic.json` its revision, of `cluster.json` its incarnation."""
+    """The repair that restores the newest known state of a partition's manifest, `topic.json` or `cluster.json` (`summary`), or
+    why none can (`refused`); both empty: there is nothing to repair. `checked` counts the objects that were checked.
+    `commit` is the commit that was made, for `topic.json` its revision, for `cluster.json` its incarnation."""
 
     summary: str
     refused: str
@@ -66,17 +66,18 @@ class Cold(Protocol):
 
     async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
         """Up to MAX_SEGMENTS live segments in offset order, the first one that ends after `start_offset`; none: there are no
-        more. Ask on from the last one's end. Raises TierUnavailable where the store must be asked and does not answer."""
+        more. The next call starts at the last one's end. Raises TierUnavailable if the store is needed and does not answer."""
 
     async def repair(
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
     ) -> ColdRepair:
-        """Of a store that has gone backwards (StoreBehind): proves every object that the newest manifest seen names, and with
-        `apply` commits it again. `accept_loss` are offsets to be given up for ever: exactly those that are lost, or it is
-        refused. Takes a request or two for each segment. Raises TierUnavailable where the store does not answer: ask again."""
+        """Repairs a manifest after the store has gone backwards (StoreBehind): verifies every object that the newest manifest
+        seen names, and with `apply` commits that manifest again. `accept_loss` are offsets to be given up for ever: exactly
+        those that are lost, or it is refused. Takes a request or two for each segment. Raises TierUnavailable if the store
+        does not answer: retry."""
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
-        """As `repair`, of `topic.json`: written again where the store shows an older one than was written, or none."""
+        """As `repair`, for `topic.json`: it is written again if the store has none, or an older one than was written."""
 
     async def repair_cluster(self, *, apply: bool) -> ColdRepair:
-        """As `repair`, of `cluster.json`."""
+        """As `repair`, for `cluster.json`."""

@@ -2,7 +2,7 @@
 
 Every answer holds its error as a value, since one request may succeed in part. A request that reached no coordinator has no
 answer: its future ends with a LogError. Subscriptions and assignments are opaque bytes of the clients' protocol. Times are in
-ms. A member id is "" where the coordinator has given none yet.
+ms. A member id is "" until the coordinator has issued one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class MemberProtocol(NamedTuple):
 
 class JoinGroup(NamedTuple):
     """`protocols` are in the member's order of preference. `rebalance_timeout_ms` is -1 below version 1, where both timeouts
-    are one. `needs_member_id`: whether a member without an id is given one and joins again (version 4 and up, KIP-394).
-    `may_skip_assignment`: whether a static leader that returns may be told to keep the assignment (version 9, KIP-814)."""
+    are one. `needs_member_id`: whether a member without an id gets one and joins again (version 4 and up, KIP-394).
+    `may_skip_assignment`: whether a returning static leader may skip the assignment (version 9, KIP-814)."""
 
     group: str
     member_id: str
@@ -83,6 +83,8 @@ class SyncGroup(NamedTuple):
 
 
 class Synced(NamedTuple):
+    """The member's own assignment. Beside an error it is empty."""
+
     error: LogError | None
     protocol_type: str | None = None
     protocol: str | None = None
@@ -90,6 +92,8 @@ class Synced(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
+    """`generation` is the one that the member joined; any other gets IllegalGeneration."""
+
     group: str
     generation: int
     member_id: str
@@ -114,6 +118,8 @@ class LeaveGroup(NamedTuple):
 
 
 class LeftMember(NamedTuple):
+    """One member's outcome, named as in the request."""
+
     member_id: str
     group_instance_id: str | None
     error: LogError | None
@@ -147,7 +153,7 @@ class TopicCommit(NamedTuple):
 class OffsetCommit(NamedTuple):
     """`generation` is NO_GENERATION and `member_id` UNKNOWN_MEMBER from outside the group's protocol. `retention_ms` is -1 for
     the broker's own (versions 2 to 4 may set it). `knows_missing_group`: whether the client knows the error of a group that
-    does not exist; before version 9 it is told that its generation is wrong."""
+    does not exist; before version 9 it gets IllegalGeneration."""
 
     group: str
     generation: int
@@ -172,6 +178,8 @@ class TxnOffsetCommit(NamedTuple):
 
 
 class PartitionOutcome(NamedTuple):
+    """`error` is None if the offset was committed or deleted."""
+
     partition: int
     error: LogError | None
 
@@ -185,7 +193,7 @@ class TopicOutcome(NamedTuple):
 
 
 class OffsetsCommitted(NamedTuple):
-    """In the request's order. The whole request's error stands at every partition, as the protocol wants it."""
+    """In the request's order. As in the protocol, an error of the whole request stands at every partition."""
 
     topics: Sequence[TopicOutcome]
 
@@ -199,8 +207,8 @@ class TopicPartitionIndexes(NamedTuple):
 
 
 class OffsetFetch(NamedTuple):
-    """`topics` is None for all that the group has committed. `require_stable`: whether offsets of open transactions are refused
-    instead of answered with the ones before (KIP-447)."""
+    """`topics` is None for all that the group has committed. `require_stable`: whether partitions with offsets of open
+    transactions are refused; otherwise the previous offsets are returned (KIP-447)."""
 
     group: str
     topics: Sequence[TopicPartitionIndexes] | None
@@ -218,7 +226,7 @@ class FetchedOffset(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """`topic_id` is the request's, or the topic's own where all offsets were asked for; None if the topic is gone."""
+    """`topic_id` is the request's; in an answer with all offsets the topic's own, None if the topic is gone."""
 
     topic: str
     partitions: Sequence[FetchedOffset]
@@ -226,16 +234,22 @@ class FetchedTopic(NamedTuple):
 
 
 class OffsetsFetched(NamedTuple):
+    """`error` is the whole request's; partitions have their own."""
+
     error: LogError | None
     topics: Sequence[FetchedTopic] = ()
 
 
 class OffsetDelete(NamedTuple):
+    """Removes committed offsets of topics to which the group is not subscribed."""
+
     group: str
     topics: Sequence[TopicPartitionIndexes]
 
 
 class OffsetsDeleted(NamedTuple):
+    """`error` is the whole request's; partitions have their own."""
+
     error: LogError | None
     topics: Sequence[TopicOutcome] = ()
 
@@ -249,6 +263,8 @@ class ListGroups(NamedTuple):
 
 
 class ListedGroup(NamedTuple):
+    """`state` and `type` are Kafka's names, such as "Stable" and "classic"."""
+
     group: str
     protocol_type: str
     state: str
@@ -256,7 +272,7 @@ class ListedGroup(NamedTuple):
 
 
 class GroupsListed(NamedTuple):
-    """The groups of the shards that this broker coordinates. `error` is that of the first shard that could not be asked; the
+    """The groups of the shards that this broker coordinates. `error` is that of the first shard that could not be read; the
     groups of the others are there."""
 
     error: LogError | None
@@ -303,7 +319,7 @@ class Groups(Protocol):
 
     Every future ends with its answer, or with a LogError if the request was not decided or may not have been written:
     NotCoordinator (another broker coordinates the group), CoordinatorLoading, CoordinatorNotAvailable. A future that is
-    cancelled takes nothing back. A JoinGroup waits as long as the group's members may take to join; nothing else waits but
+    cancelled undoes nothing. A JoinGroup waits as long as the group's members may take to join; other requests wait only
     for records to be committed."""
 
     async def coordinator(self, group: str, caller: Caller) -> int:

@@ -135,9 +135,9 @@ class Log(Protocol):
     def append(
         self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
-        """Validates, assigns offsets and appends, each partition apart, in the order given. What a LogError answers for
-        left no trace in the log. Transactional batches need `transaction`, and are of one producer: InvalidProducerIdMapping,
-        raised, if they are not."""
+        """Validates, assigns offsets and appends, each partition apart, in the order given. A partition answered with a
+        LogError is unchanged. Transactional batches need `transaction`, and belong to one producer: InvalidProducerIdMapping,
+        raised, if they do not."""
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         """Answers in the order of `fetch.partitions`. Cancel the future to give a waiting read up."""
@@ -158,7 +158,7 @@ class Log(Protocol):
         """The live topic of that id, from the newest metadata this process has seen."""
 
     async def init_producer_id(self) -> tuple[int, int]:
-        """A (producer id, epoch) never given before, for an idempotent producer. `Transactions` begins transactional ones."""
+        """A never issued (producer id, epoch), for an idempotent producer. `Transactions` begins transactional ones."""
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
         """Closes each partition's active segment and offloads all records so far; with `wait`, returns once they are in
@@ -166,7 +166,7 @@ class Log(Protocol):
 
 
 class SealedPartition(NamedTuple):
-    """`end`: log end when the seal was asked for; `tiered_end`: the durable manifest's end when this was answered."""
+    """`end`: log end when the request arrived; `tiered_end`: the durable manifest's end when this was answered."""
 
     partition: int
     end: int

@@ -64,8 +64,8 @@ class NodeQueries(Protocol):
 
 
 class CallerTurns(Protocol):
-    """The turns of a caller on the event loop. What it asks for between `begin` and `end` is written together at the end, and
-    what depends on nothing else is answered then."""
+    """The turns of a caller on the event loop. Records of its requests between `begin` and `end` are written together at the
+    end; answers that wait for nothing else are sent then."""
 
     def begin(self) -> None: ...
 

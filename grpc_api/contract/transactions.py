@@ -31,7 +31,7 @@ EPOCH_PER_TRANSACTION = 2
 
 
 class ProducerTransaction(NamedTuple):
-    """In whose name a transactional batch is appended. `version` is the `transaction.version` that the client speaks.
+    """The transaction of a transactional batch. `version` is the `transaction.version` that the client speaks.
     `knows_abortable`: whether the client knows the error TRANSACTION_ABORTABLE."""
 
     id: str
@@ -40,8 +40,8 @@ class ProducerTransaction(NamedTuple):
 
 
 class InitProducer(NamedTuple):
-    """`expected` is the producer that a client wants to go on as (KIP-360), else NO_PRODUCER. `spare_producer_id` is an id
-    never given out before, which the coordinator puts there for the case that it needs one."""
+    """`expected` is the producer as which a client wants to continue (KIP-360), else NO_PRODUCER. `spare_producer_id` is a
+    never issued id, set by the node for the case that the coordinator needs one."""
 
     transactional_id: str
     timeout_ms: int
@@ -50,6 +50,8 @@ class InitProducer(NamedTuple):
 
 
 class ProducerInitialized(NamedTuple):
+    """`producer` is the one that the client now is, NO_PRODUCER beside an error."""
+
     error: LogError | None
     producer: ProducerIdAndEpoch = NO_PRODUCER
 
@@ -91,7 +93,7 @@ class EndTransaction(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """`producer` is the one to go on with, NO_PRODUCER below version 2."""
+    """`producer` is the next transaction's, NO_PRODUCER below version 2."""
 
     error: LogError | None
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -146,13 +148,15 @@ class ListTransactions(NamedTuple):
 
 
 class ListedTransaction(NamedTuple):
+    """`state` is one of STATES."""
+
     transactional_id: str
     producer_id: int
     state: str
 
 
 class TransactionsListed(NamedTuple):
-    """The transactions of the shards that this broker coordinates. `error` is that of the first shard that could not be asked;
+    """The transactions of the shards that this broker coordinates. `error` is that of the first shard that could not be read;
     the transactions of the others are there."""
 
     error: LogError | None
@@ -164,8 +168,8 @@ class Transactions(Protocol):
 
     Every future ends with its answer, or with a LogError if the request was not decided or may not have been written:
     NotCoordinator (another broker coordinates the transactional id), CoordinatorLoading, CoordinatorNotAvailable. A future that
-    is cancelled takes nothing back. A request that comes while the markers of the producer's last transaction are written
-    waits for them; nothing else waits but for records to be committed."""
+    is cancelled undoes nothing. A request that comes while the markers of the producer's last transaction are written
+    waits for them; other requests wait only for records to be committed."""
 
     async def coordinator(self, transactional_id: str, caller: Caller) -> int:
         """The id of the broker that coordinates the transactional id. Creates the internal topic if there is none.

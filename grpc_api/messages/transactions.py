@@ -1,4 +1,4 @@
-"""What producers and administrators ask a transaction coordinator, as messages.
+"""Requests and answers of a transaction coordinator as messages.
 
 `*_message` encode the contract's values, `*_of` decode.
 

@@ -94,7 +94,7 @@ class ProducerBatch(OpenBatch):
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-                waiter.exception()  # marks it as retrieved: asyncio logs an exception that nobody retrieves
+                waiter.exception()  # marks it as retrieved: asyncio logs an exception that is never retrieved
         self.over = True
 
     @property

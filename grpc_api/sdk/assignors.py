@@ -1,8 +1,8 @@
-"""Assigns the partitions of subscribed topics to the members of a consumer group: what the leader of a group does. Pure.
+"""Assigns the partitions of subscribed topics to the members of a consumer group, as the group's leader. Pure.
 
     range               each topic's partitions in runs, to its subscribers in the order of their ids
-    cooperative-sticky  as few moves as balance allows; a partition that moves is first taken from its owner alone, and given
-                        to the other member in the next generation, when its owner has given it up
+    cooperative-sticky  as few moves as balance allows; a partition that moves is first revoked from its owner, and assigned
+                        to the other member in the next generation
 
 Both have the names and the meaning of Kafka's assignors: any member, of this SDK or of a Kafka client, may lead.
 """
@@ -62,7 +62,7 @@ ASSIGNORS: Mapping[str, Callable[[Sequence[Subscriber], Mapping[str, int]], Assi
 
 
 def _rank(member: Subscriber) -> tuple[bool, str]:
-    """Static members first: their places outlive a restart."""
+    """Static members first: their rank survives a restart."""
     return member.instance_id is None, member.instance_id or member.member_id
 
 
@@ -76,7 +76,7 @@ def _subscribers(members: Sequence[Subscriber]) -> dict[str, list[str]]:
 
 
 def _owners(members: Sequence[Subscriber], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Who owns each partition. Of two that claim it, the one of the newer generation is right; of one generation, neither."""
+    """Owner by partition. If two members claim it, the newer generation wins; within one generation neither."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         subscription = member.subscription
@@ -92,8 +92,8 @@ def _owners(members: Sequence[Subscriber], counts: Mapping[str, int]) -> dict[To
 
 
 class _Balance:
-    """Owners keep what balance allows; the rest goes to those who have least. Balanced: nobody could take a partition of a
-    member that has two more."""
+    """Owners keep as many partitions as balance allows; the rest goes to the members with the fewest. Balanced: no member
+    could take a partition of one that has two more."""
 
     def __init__(
         self, members: Sequence[Subscriber], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]

@@ -1,8 +1,8 @@
-"""A member of a consumer group: reads the partitions that the group gives it, and commits what its program has processed.
+"""A member of a consumer group: reads its assigned partitions, and commits the records that its program has processed.
 
 Invariants: an automatic commit covers only records that the program has processed (`handover.py`), and precedes the loss of
-their partitions. Records of a partition that was lost are not handed over any more. As in Kafka's consumers, a rebalance waits
-until the program asks for records, at most `processing_s`.
+their partitions. Records of a lost partition are never delivered. As in Kafka's consumers, a rebalance waits until the program
+asks for records, at most `processing_s`.
 
 Not promised: that no record is read twice. After a crash, or a rebalance before a commit, the partition's next owner begins at
 the last commit.
@@ -100,12 +100,10 @@ class GroupConsumer:
             self._committed = {**self._committed, **offsets}
 
     def taken(self) -> tuple[MemberIdentity, Mapping[TopicPartition, int]]:
-        """As whom, and from where on, a transaction commits that all records taken so far are processed. InvalidRequest if this
-        consumer commits by itself."""
+        """Member identity and offsets for a transactional commit of all records taken so far. InvalidRequest if automatic
+        commits are on."""
         if self._options.auto_commit_s is not None:
-            raise InvalidRequest(
-                "this consumer commits by itself, whatever becomes of the transaction: set auto_commit_s=None"
-            )
+            raise InvalidRequest("automatic commits are on: set auto_commit_s=None to commit offsets in a transaction")
         identity = self._membership.identity
         self.handover.processed()
         return identity, self.position
@@ -113,7 +111,7 @@ class GroupConsumer:
     # --- asking for records -------------------------------------------------------------------------------------------
     @property
     def is_disturbed(self) -> bool:
-        """Whether the group waits for this member, or it cannot go on: then `fill` comes before the records held."""
+        """Whether the member has to join, is joining, or has failed: then `fill` comes before the records held."""
         return self._membership.must_join or self._membership.failure is not None or self._joining is not None
 
     async def fill(self) -> None:
@@ -146,13 +144,13 @@ class GroupConsumer:
         failure, self._membership.failure = self._membership.failure, None
         if failure is None and self._reading.failure is not None:
             failure = self._reading.failure
-            self._read(self.handover.position)  # for a program that goes on
+            self._read(self.handover.position)  # for a program that continues
         if failure is not None:
             raise failure
 
     # --- rebalances ---------------------------------------------------------------------------------------------------
     async def _joined(self) -> None:
-        """Joins in a task of its own, which goes on if the program stops waiting. Nothing is held or read meanwhile."""
+        """Joins in a separate task, which continues if the program stops waiting. Nothing is held or read meanwhile."""
         if self._joining is None:
             self._keep_up()
             position = self.position
@@ -170,7 +168,7 @@ class GroupConsumer:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
     async def _join(self, position: Mapping[TopicPartition, int]) -> Positions:
-        """The member's partitions in the next generation, and where each goes on."""
+        """The next offset to read of each of the member's partitions in the next generation."""
         if self._committing is not None:
             await asyncio.wait([self._committing])
         if self._options.auto_commit_s is not None and self._membership.is_member and position:
@@ -187,7 +185,7 @@ class GroupConsumer:
         return {**kept, **committed, **starts}
 
     async def _known(self, partitions: Sequence[TopicPartition]) -> None:
-        """Returns once this client's metadata show the partitions: the leader's may be newer."""
+        """Returns once this client's metadata has the partitions: the leader's may be newer."""
         patience = Patience(self._node, self._options.retry_s)
         for each in partitions:
             while each.partition >= self._core.topics.partition_counts.get(each.topic, 0):
@@ -214,7 +212,7 @@ class GroupConsumer:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def _read(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Reads on from there, and from there alone."""
+        """Reads these partitions from these positions, and no others."""
         self._reading.stop()
         self.handover.restart(dict(positions))
         by_topic: dict[str, dict[int, int]] = {}
@@ -250,7 +248,7 @@ class GroupConsumer:
             if self._joining is not None or not self._membership.is_member:
                 continue
             if not self._asking and clock.monotonic() - self._asked_at > options.processing_s:
-                await self._membership.leave()  # others go on with the partitions of a program that does not
+                await self._membership.leave()  # other members continue with the partitions
                 self._membership.must_join = True
                 continue
             await self._membership.beat()
@@ -259,7 +257,7 @@ class GroupConsumer:
             self._commit_if_due()
 
     def _commit_if_due(self) -> None:
-        """Begins an automatic commit of what is processed."""
+        """Begins an automatic commit of the processed records."""
         now = self._node.clock.monotonic()
         every = self._options.auto_commit_s
         if every is None or now - self._committed_at < every or self.is_disturbed:

@@ -23,7 +23,7 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
 class MemberSubscription(NamedTuple):
-    """What a member wants, and what it owned in `generation` (-1: unknown) when it sent this."""
+    """A member's topics, and the partitions that it owned in `generation` (-1: unknown) when it sent this."""
 
     topics: Sequence[str]
     owned: Sequence[TopicPartition] = ()
@@ -101,7 +101,7 @@ class _Fields:
         return int(_INT32.unpack(self._take(4))[0])
 
     def count(self) -> int:
-        """Of an array: each element has at least two bytes."""
+        """An array's length, checked: each element has at least two bytes."""
         count = self.int32()
         if count * 2 > len(self._data) - self._at:
             self._take(-1)

@@ -1,6 +1,6 @@
 """Records on their way from a consumer to its program, and how far the program has processed them. Pure.
 
-A record counts as processed when the program asks for the next one, or says so by committing or by leaving in peace.
+A record counts as processed when the program asks for the next one, commits, or closes the consumer without an exception.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from storage_tiers.types import TopicPartition
 
 
 class Handover:
-    """`position` is the offset of each partition below which all is processed."""
+    """`position`, by partition: all records below this offset are processed."""
 
     def __init__(self) -> None:
         self.position: dict[TopicPartition, int] = {}
@@ -26,7 +26,7 @@ class Handover:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the program has processed all that was there."""
+        """Whether the program has processed all records added so far."""
         return not self._held and not self._in_work
 
     def add(self, messages: Iterable[Message]) -> None:
@@ -49,13 +49,13 @@ class Handover:
         return taken
 
     def processed(self) -> None:
-        """What the program has taken is processed."""
+        """Marks the records that the program has taken as processed."""
         for message in self._in_work:
             self.position[TopicPartition(message.topic, message.partition)] = message.offset + 1
         self._in_work = ()
 
     def restart(self, position: dict[TopicPartition, int]) -> None:
-        """Drops the records that the program has not taken; reading goes on from `position`."""
+        """Drops the records that the program has not taken; reading continues at `position`."""
         self._held.clear()
         self._in_work = ()
         self.position = position

@@ -1,7 +1,8 @@
-"""One membership in a consumer group, with Kafka's classic protocol: joins, leads when it is asked to, beats, commits, leaves.
+"""One membership in a consumer group, with Kafka's classic protocol: joins, assigns partitions as leader, sends heartbeats,
+commits, leaves.
 
-Invariants: what the group's coordinator says is authoritative. A member that it does not know any more, or knows in a newer
-generation, has lost its partitions, and commits nothing of them. A coordinator that is away for a moment is asked again.
+Invariants: the group's coordinator is authoritative. A member that it no longer knows, or knows in a newer generation, has lost
+its partitions and commits none of their offsets. Requests to an unavailable coordinator are retried.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ from storage_tiers.types import TopicPartition
 
 
 class Next(Enum):
-    """What a member does after an error of its coordinator. Any other error is the program's."""
+    """The member's reaction to an error of its coordinator. Any other error is the program's."""
 
-    #: Ask again after a pause.
+    #: Retry after a pause.
     WAIT = auto()
     #: Join the next generation; partitions are kept until then.
     JOIN = auto()
@@ -79,7 +80,7 @@ AFTER: Mapping[type[LogError], Next] = {
 
 
 class MemberIdentity(NamedTuple):
-    """As whom a member commits."""
+    """The identity under which a member commits."""
 
     group: str
     generation: int
@@ -88,8 +89,8 @@ class MemberIdentity(NamedTuple):
 
 
 class Membership:
-    """`owned` are the member's partitions; `must_join` tells that the group waits for it, `failure` that it cannot go on.
-    `on_change` is called when either is set."""
+    """`owned` are the member's partitions; `must_join`: the member has to join the next generation; `failure`: an error that
+    the program has to handle. `on_change` is called when either is set."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class Membership:
             else:
                 break
         kept = before & set(self.owned)
-        self.must_join = kept != before  # others wait for what this member has given up
+        self.must_join = kept != before  # other members wait for the revoked partitions
         self._on_metadata()
         return kept
 
@@ -193,8 +194,8 @@ class Membership:
         return decode_assignment(synced.assignment)
 
     def _assigned(self, joined: Joined) -> Sequence[tuple[str, bytes]]:
-        """Every member's part, as the leader decides it. A coordinator that wants none, from a static leader that is back
-        (KIP-814), takes no notice."""
+        """Every member's assignment, computed as leader. A returning static leader may skip it (KIP-814): the coordinator
+        ignores the one computed here."""
         members = [
             Subscriber(each.member_id, each.group_instance_id, decode_subscription(each.metadata))
             for each in joined.members
@@ -209,14 +210,14 @@ class Membership:
         return {topic: known.get(topic, 0) for topic in topics}
 
     def _on_metadata(self) -> None:
-        """A leader whose topics have changed assigns them anew."""
+        """The leader assigns again when the group's topics have changed."""
         assigned = self._assigned_from
         if assigned is not None and self.is_member and self._counts(set(assigned)) != assigned:
             self.must_join = True
             self._on_change()
 
     def _after(self, error: LogError) -> Next:
-        """Takes note of a coordinator's error. Raises it if it is the program's."""
+        """Applies a coordinator's error to this member's state. Raises it if it is the program's."""
         step = AFTER.get(type(error))
         if step is None:
             raise error
@@ -238,7 +239,7 @@ class Membership:
             if answer.error is not None and request.generation == self._generation:
                 self._after(answer.error)
         except LogError as error:
-            if AFTER.get(type(error)) is not Next.WAIT:  # a coordinator that is away hears the next one
+            if AFTER.get(type(error)) is not Next.WAIT:  # an unavailable coordinator gets the next one
                 self.failure = error
                 self._on_change()
 

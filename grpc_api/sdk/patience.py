@@ -1,4 +1,4 @@
-"""Retries of one program's work while its node is away: pauses between attempts, and when to give up."""
+"""Retries while a node is unavailable: pauses between attempts, and the time limit."""
 
 from __future__ import annotations
 

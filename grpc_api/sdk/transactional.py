@@ -6,8 +6,8 @@
 
 Invariants: a transaction is committed only if every record of it is in the log and all of its offsets were taken; else it is
 aborted, and the block ends with the first failure. Each transaction has an epoch of its own (KIP-890), under which sequences
-begin at 0. A producer that was fenced, or does not know how its transaction ended, begins no other: a new producer of the same
-transactional id does, and its beginning ends what was left open.
+begin at 0. A producer that was fenced, or does not know the outcome of its transaction, begins no other. A new producer of the
+same transactional id can, and its start ends the open transaction.
 
 Not promised: which outcome a commit has whose answer did not come; the error says that it is unknown.
 """
@@ -53,11 +53,11 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import TopicPartition
 
-#: Seconds that a coordinator may take to be there and to decide.
+#: Seconds that a coordinator may take to become available and to decide.
 PATIENCE_S = 30.0
 _PASSING = (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator, ConcurrentTransactions)
 _CALLER = Caller("User:ANONYMOUS", "tidelog", "")
-#: What a producer is told, by partitions and by coordinators, whose transaction somebody else has ended.
+#: Errors of a fenced producer, from partitions and from coordinators.
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState)
 
 
@@ -183,7 +183,7 @@ class TransactionalProducer:
         self._open = None
 
     async def _committed(self) -> LogError | None:
-        """The reason why it must be aborted, if there is one. Raises if this producer cannot tell."""
+        """The error for which the transaction must be aborted, if there is one. Raises if its outcome is unknown."""
         try:
             await self._end(commit=True)
         except TransactionAbortable as error:
@@ -195,7 +195,7 @@ class TransactionalProducer:
         return None
 
     async def abort(self) -> None:
-        """Never raises: what cannot be aborted now the coordinator aborts after the timeout, or for the next producer."""
+        """Never raises: if the abort fails, the coordinator aborts after the timeout, or for the next producer."""
         self._open = None
         await self.records.drop(InvalidRequest("the record was not sent: its transaction is aborted"))
         if self._over is not None:
@@ -222,7 +222,7 @@ class TransactionalProducer:
         if isinstance(error, _FENCED):
             return ProducerFenced(
                 f"another producer of the transactional id {self._id} has begun, or a transaction was open for more than "
-                f"{self._timeout_s:g} s; make another producer to go on: {error}"
+                f"{self._timeout_s:g} s; create a new producer: {error}"
             )
         return type(error)(f"{error}; {outcome}")
 
@@ -284,7 +284,7 @@ class TransactionalProducer:
             raise
 
     async def _retried(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The answer; asked again while the coordinator is made or loaded, or busy with the transaction before."""
+        """The answer; retried while the coordinator is created or loaded, or busy with the previous transaction."""
         patience = Patience(self._node, PATIENCE_S)
         while True:
             try:

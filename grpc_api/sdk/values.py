@@ -111,8 +111,8 @@ class ProducerOptions:
 
 
 class OutOfRange(Enum):
-    """What a reader does at a position that the log does not have, or no longer has: raise OffsetOutOfRange, or continue at
-    the first or after the last record."""
+    """A reader's reaction to a position that the log does not have: raise OffsetOutOfRange, or continue at the first or after
+    the last record."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -151,13 +151,13 @@ ASSIGNORS = ("range", "cooperative-sticky")
 class ConsumerOptions:
     """Options of a member of a consumer group. InvalidConfig if they contradict each other.
 
-    `start` is where a partition begins of which the group has committed no offset, or one that the log no longer has.
-    `auto_commit_s` is the time in seconds between commits of what the program has processed; None: only `commit` commits.
-    `assignors` are offered in this order; with "range" among them, a member gives up all partitions at every rebalance.
-    `instance_id` makes the member static: it keeps its partitions over a restart within `session_s`. `heartbeat_s` is the
-    time in seconds between two heartbeats, `session_s` that without any after which the group goes on without the member,
-    `processing_s` that between two requests for records. `fetch_bytes`, `committed_only` and `retry_s` are as in
-    ReaderOptions."""
+    `start`: where reading begins in a partition without a committed offset, or with one that the log no longer has.
+    `auto_commit_s`: seconds between commits of processed records; None: only `commit` commits.
+    `assignors` are offered in this order; with "range" among them, all partitions are revoked at every rebalance.
+    `instance_id` makes the member static: it keeps its partitions over a restart within `session_s`.
+    `heartbeat_s`: seconds between heartbeats. `session_s`: seconds without a heartbeat after which the coordinator removes the
+    member. `processing_s`: longest time in seconds between two requests for records.
+    `fetch_bytes`, `committed_only` and `retry_s` are as in ReaderOptions."""
 
     start: Literal["earliest", "latest"] = "earliest"
     auto_commit_s: float | None = 5.0

@@ -1,6 +1,6 @@
 """Turns of the reads that decode records, and the inflated batches that they keep between messages.
 
-A batch of a few kilobytes may inflate to many megabytes and fill a thousand messages. To inflate it anew for each message
+A batch of a few kilobytes may inflate to many megabytes and fill a thousand messages. To inflate it again for each message
 would cost a thousand inflations, so a read keeps its decoder, with the inflated batch, until the batch has been sent.
 
 Invariants: one read at a time decodes, one message a turn, turns in order of arrival; a cancelled read's turn lasts until its
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from grpc_api import limits
 
-#: Inflated bytes up to which a batch is inflated anew for each message: few messages hold it.
+#: Inflated bytes up to which a batch is inflated again for each message: few messages hold it.
 SMALL_BYTES = 2 << 20
 #: How long a kept batch is safe from reads that wait for its room.
 KEPT_S = 1.0
@@ -55,8 +55,8 @@ class Decoding:
         return sum(each.size for each in self._kept)
 
     async def turn(self, work: Callable[[threading.Event], Result]) -> Result:
-        """The result of `work`, which runs in a thread. Its argument is set if the caller is cancelled: nobody waits for the
-        result then, and the next turn begins when the thread ends."""
+        """The result of `work`, which runs in a thread. Its argument is set if the caller is cancelled: the result is then
+        dropped, and the next turn begins when the thread ends."""
         await self._turn.acquire()
         stopped = threading.Event()
         try:

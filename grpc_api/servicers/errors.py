@@ -42,7 +42,7 @@ async def ending(name: str, context: Any) -> AsyncIterator[None]:
         raise
     except grpc.aio.InternalError as error:
         events.debug(log, "request.abandoned", server="grpc", api=name, error=error)
-    except Exception as error:  # noqa: BLE001 - the caller gets an answer, the node goes on
+    except Exception as error:  # noqa: BLE001 - the caller gets an answer, the node continues
         events.error(log, "request.defect", server="grpc", api=name, defect=error)
         _end(context, grpc.StatusCode.INTERNAL, "the node met a defect of its own; its log has the details")
         clear_tracebacks(error)

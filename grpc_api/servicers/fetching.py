@@ -86,7 +86,7 @@ async def _answers(log: Log, fetch: Fetch) -> list[Fetched]:
     try:
         return _sendable(fetch, await ready)
     except asyncio.CancelledError:
-        # The answer came in the same turn as the cancellation: nobody else would give the files back.
+        # The answer came in the same turn as the cancellation: only this call can release the files.
         if ready.done() and not ready.cancelled() and ready.exception() is None:
             for each in ready.result():
                 each.release_all()

@@ -1,6 +1,6 @@
 """A shared bound of memory: a call holds its share for a while, or waits until some is free.
 
-Invariants: a call that waits for its own connection's memory delays nobody else. Calls that wait for others' memory are
+Invariants: a call that waits for its own connection's memory delays no other connection. Calls that wait for others' memory are
 served in order. A connection without progress while others wait for its share is closed, which ends its calls and frees what
 they held. gRPC alone cannot do that: an aborted RPC keeps holding what its caller does not read.
 
@@ -81,7 +81,7 @@ class CallerMemory:
             await waiting.turn
         except asyncio.CancelledError:
             if waiting.turn.done() and not waiting.turn.cancelled():
-                hold.size = size  # admitted in the turn in which it was given up
+                hold.size = size  # admitted in the turn in which it was cancelled
             raise
         finally:
             if waiting in self._waiting:
@@ -130,7 +130,7 @@ class CallerMemory:
 
 
 class Hold:
-    """What one call holds. `size` in bytes."""
+    """The memory that one call holds. `size` in bytes."""
 
     __slots__ = ("_memory", "peer", "size")
 

@@ -4,8 +4,8 @@
                                               └─ waiting ──> commits, in order ──> outbox
 
 Invariants: at most MAX_UNDER_WAY requests are between their arrival and their last answer; at the bound nothing is read,
-and HTTP/2's window stops the caller. A request is appended only if its sequence is the next one. Whatever ends the stream,
-appended records stay, and their answers go out before the error.
+and HTTP/2's window stops the caller. A request is appended only if its sequence is the next one. When the stream ends for
+any reason, appended records stay, and their answers are sent before the error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """EndTxn, key 26, versions 0 to 5: commits or aborts a transaction. From v5 on every transaction has an epoch of its own
-(KIP-890), and the answer names the producer to go on with.
+(KIP-890), and the answer names the next transaction's producer.
 """
 
 from __future__ import annotations

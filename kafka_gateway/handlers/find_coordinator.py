@@ -1,7 +1,7 @@
 """FindCoordinator, key 10, versions 0 to 6: the broker that coordinates a group or a transactional id. v4 asks for many keys
 at once.
 
-The internal topic is created by the first request, which is told to ask again.
+The first request fails with a retriable error while the internal topic is created.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Find = Callable[[str, Caller], Awaitable[int]]
 
 _GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Fields = {"node_id": -1, "host": "", "port": -1}
-#: What Kafka writes as the message of no error, where there is one key.
+#: Kafka's error message for no error in the versions with one key.
 _NO_ERROR = "NONE"
 
 

@@ -1,4 +1,6 @@
-"""Heartbeat, key 12, versions 0 to 4: a member is alive, and learns whether its group rebalances. v3 has static members."""
+"""Heartbeat, key 12, versions 0 to 4: renews a member's session; the error says whether its group rebalances. v3 has static
+members.
+"""
 
 from __future__ import annotations
 

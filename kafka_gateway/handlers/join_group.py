@@ -1,6 +1,6 @@
-"""JoinGroup, key 11, versions 0 to 9: a member joins, and is answered when all have joined.
+"""JoinGroup, key 11, versions 0 to 9: a member joins, and gets its answer when all have joined.
 
-v1 has a rebalance timeout of its own, v4 makes new members join again with the id they are given (KIP-394), v5 static members
+v1 has a rebalance timeout of its own, v4 makes new members join again with the id that they get (KIP-394), v5 static members
 (KIP-345), v8 a reason (KIP-800), v9 lets a leader skip the assignment (KIP-814).
 """
 

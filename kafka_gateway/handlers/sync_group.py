@@ -1,4 +1,4 @@
-"""SyncGroup, key 14, versions 0 to 5: the leader brings the assignment, every member gets its own when it is there.
+"""SyncGroup, key 14, versions 0 to 5: the leader sends the assignment; every member gets its part once it is stored.
 
 v5 names the protocol's type and name, and fails if they are not the group's (KIP-559).
 """

@@ -227,7 +227,7 @@ TRANSACTION_ROWS = (
         _TRANSACTIONAL + "wrong_use_is_explained",
         _TRANSACTIONAL + "records_of_a_block_are_read_once_it_is_committed",
     ),
-    row("make another producer to go on", _TRANSACTIONAL + "a_producer_that_was_fenced_learns_it_and_commits_nothing"),
+    row("create a new producer", _TRANSACTIONAL + "a_producer_that_was_fenced_learns_it_and_commits_nothing"),
     row(
         "begin another with `transaction",
         _TRANSACTIONAL + "wrong_use_is_explained",

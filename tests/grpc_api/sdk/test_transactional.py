@@ -217,7 +217,7 @@ async def test_a_producer_that_was_fenced_learns_it_and_commits_nothing(
             await (await transaction.send("t", b"lost"))
             async with client.transactional_producer("x") as newer, newer.transaction() as other:
                 await other.send("t", b"kept")
-    with pytest.raises(ProducerFenced, match="make another producer to go on"):
+    with pytest.raises(ProducerFenced, match="create a new producer"):
         async with producer.transaction():
             pass
     await committed(client, b"kept")
