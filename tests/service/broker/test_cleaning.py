@@ -386,7 +386,7 @@ async def test_what_was_cleaned_is_offloaded_and_evicted(tmp_path: Path) -> None
         assert table(await node.read_all("t")) == expected
 
 
-async def test_segments_are_exchanged_between_uploads_and_never_during_one(tmp_path: Path) -> None:
+async def test_segments_are_exchanged_between_uploads(tmp_path: Path) -> None:
     bucket = store()
     async with running(tmp_path / "data", bucket, broker=EAGER) as node:
         await node.create("t", configs={**COMPACTED, "retention.ms": "-1", "local.retention.ms": "-1"})

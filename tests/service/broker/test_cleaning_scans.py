@@ -1,15 +1,21 @@
 """Readers that read a value of a key in one tier, and its tombstone later in the other: they always meet it, if they need no
-longer than `delete.retention.ms`."""
+longer than `delete.retention.ms`. The tier process reads a local segment undisturbed, too."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from service.broker.background.cleaning import _ALL, Cleaning
+from service.broker.background.extensions import Extensions
 from service.broker.partition.append_origin import AppendOrigin
+from service.broker.partition.partition import Partition
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.hot.log import HotLog
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
@@ -157,3 +163,34 @@ async def test_the_buckets_tombstones_are_weighed_against_the_local_log_again_at
         assert await clean_bucket(node)
         assert asked == [_ALL, 0]
         assert (await manifest_of(led(node))).segments == before.segments, "the exchange is given up"
+
+
+async def test_no_segment_is_exchanged_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tier process reads a segment by its name."""
+    ended, finished = Extensions.ended, Cleaning._finished
+    waits, is_uploading, exchanged_during = asyncio.Event(), True, list[bool]()
+
+    async def noted(self: Extensions, partition: Partition) -> None:
+        waits.set()
+        await ended(self, partition)
+
+    def finish(self: Cleaning, *arguments: Any) -> bool:
+        exchanged_during.append(is_uploading)
+        return finished(self, *arguments)
+
+    monkeypatch.setattr(Extensions, "ended", noted)
+    monkeypatch.setattr(Cleaning, "_finished", finish)
+    async with by_hand(tmp_path / "data", store()) as node:
+        await node.create("t", configs={**KEPT, "remote.log.copy.disable": "true"})
+        await put(node, ("a", "1"), ("a", "2"))
+        await closed(node)
+        job = cast(ExtendJob, SimpleNamespace(base=0, log_start=0))
+        with node.node.work.tiering.extensions.under_way(led(node), job):
+            cleaning_once = asyncio.create_task(clean_local(node))
+            async with asyncio.timeout(20):
+                await waits.wait()
+            assert [each.offset for each in await node.read_all("t")] == [0, 1]
+            is_uploading = False
+        assert await cleaning_once
+        assert exchanged_during == [False]
+        assert [each.offset for each in await node.read_all("t")] == [1]

@@ -34,6 +34,7 @@ KEYS = [f"k{number}" for number in range(8)]
 class Life:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.keys = KEYS
         self.node: Running
         self.written = 0
         #: What was written or committed, by offset.
@@ -52,7 +53,7 @@ class Life:
         for _ in range(self.random.randrange(1, 6)):
             self.written += 1
             value = None if self.random.random() < 0.35 else f"{self.written}" * self.random.randrange(1, 30)
-            pairs.append((self.random.choice(KEYS), value))
+            pairs.append((self.random.choice(self.keys), value))
         return pairs
 
     async def write(self) -> None:

@@ -252,3 +252,15 @@ def test_typed_look_ups() -> None:
     assert node.broker(EMPTY).tidelog_disk_watermark_refuse == 0.95
     assert node.broker(EMPTY).broker_rack is None
     assert node.broker(EMPTY).log_local_retention_ms == 3_600_000
+
+
+def test_the_active_segment_of_a_compacted_topic_is_closed_by_max_compaction_lag() -> None:
+    """A record is compacted only once its segment is closed."""
+    lag = ("max.compaction.lag.ms", SET, "1000")
+    kept, compacted = (
+        altered(EMPTY, Z, ("cleanup.policy", SET, policy), lag) for policy in ("delete", "compact,delete")
+    )
+    assert NODE.log_settings(kept, "z").segment_ms == 604_800_000
+    assert NODE.log_settings(compacted, "z").segment_ms == 1000
+    shorter = altered(compacted, Z, ("segment.ms", SET, "500"))
+    assert NODE.log_settings(shorter, "z").segment_ms == 500
