@@ -6,6 +6,7 @@ The crash is exact: a step is held back, and the files are copied as a kill woul
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -37,8 +38,13 @@ async def crashed(directory: Path, store: FaultyStore, commit: bool, reached: St
             write(node, partition, client.producer)
         assert await client.end(commit=commit) is None
         await reached(node, client)
-        shutil.copytree(directory / "data", directory / "crashed")
+        shutil.copytree(directory / "data", directory / "crashed", copy_function=_copy)
     return directory / "crashed"
+
+
+def _copy(source: str, target: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # the node has renamed its unfinished file meanwhile
+        shutil.copy2(source, target)
 
 
 async def ends(directory: Path, store: FaultyStore, commit: bool) -> list[int]:
