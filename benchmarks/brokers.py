@@ -17,12 +17,19 @@ from benchmarks.processor import processor_seconds
 from tests.support.apache_kafka import ApacheKafka, KafkaFailed
 from tests.support.node import Node
 
+#: The module that a cleaner process runs.
+CLEANER = b"storage_tiers.compaction.process"
+
 
 class Broker(Protocol):
     """`spawn` returns at once, `kill` once the process is gone. All of a broker's starts are on one directory and port."""
 
     @property
     def address(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None where it is not known."""
 
     def spawn(self) -> None: ...
 
@@ -56,6 +63,10 @@ class Tidelog:
     def address(self) -> str:
         return self._node.kafka
 
+    @property
+    def pid(self) -> int | None:
+        return self._node.pid
+
     def spawn(self) -> None:
         self._node.spawn()
 
@@ -78,9 +89,18 @@ class Tidelog:
     def partition_dir(self, topic: str) -> Path | None:
         return self._node.partition_dir(topic)
 
-    def children_megabytes(self) -> float:
-        """Resident memory of the node's processes besides the broker: the tier's and the cleaner's."""
-        return resident_megabytes(self._node.pid) - resident_megabytes(self._node.pid, children=False)
+    def cleaner_megabytes(self) -> float:
+        """Resident memory of the node's cleaner process, 0 without one."""
+        return sum(
+            resident_megabytes(child, children=False) for child in children_of(self._node.pid) if _is_cleaner(child)
+        )
+
+
+def _is_cleaner(pid: int) -> bool:
+    try:
+        return CLEANER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 #: What kafka-server-start.sh and kafka-run-class.sh give to Java, but for their log of collections.
@@ -106,6 +126,10 @@ class Kafka:
     @property
     def address(self) -> str:
         return self._node.address
+
+    @property
+    def pid(self) -> int | None:
+        return self._node.pid
 
     def spawn(self) -> None:
         self._node.spawn()
@@ -144,6 +168,10 @@ class Floor:
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
     def spawn(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.floor", str(self._port), str(self._directory)]
@@ -179,6 +207,10 @@ class Rival:
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def pid(self) -> int | None:
+        return None
 
     def spawn(self) -> None: ...
 
@@ -223,12 +255,14 @@ def resident_megabytes(pid: int, *, children: bool = True) -> float:
         own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
         if not children:
             return own
-        # Each child stands with the thread that started it.
-        found = [
-            int(child)
-            for listed in Path(f"/proc/{pid}/task").glob("*/children")
-            for child in listed.read_text().split()
-        ]
+        found = children_of(pid)
     except (FileNotFoundError, ProcessLookupError):
         return 0.0  # a process or thread that has just ended
     return own + sum(resident_megabytes(child) for child in found)
+
+
+def children_of(pid: int) -> list[int]:
+    """Each child stands with the thread that started it. FileNotFoundError, ProcessLookupError for a process that ended."""
+    return [
+        int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
+    ]

@@ -2,7 +2,8 @@
 
 What stays is known: the newest record of each key among the closed segments. Both brokers look for work every 100 ms, and have
 their defaults otherwise (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The topic is not tiered. The time
-includes the swap of the files; those that a broker keeps for a while after it has replaced them do not count.
+includes the swap of the files; those that a broker keeps for a while after it has replaced them do not count. The memory of
+tidelog's cleaner is taken while as many keys as fill its dedupe buffer are cleaned.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from kio.schema.incremental_alter_configs.v1 import request as alter_request
@@ -21,6 +22,7 @@ from benchmarks import load
 from benchmarks.brokers import Broker, Tidelog
 from benchmarks.table import JUDGED, Table
 from storage_tiers.records.builder import build_written_batch
+from storage_tiers.records.codecs import Codec
 from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter
 
 #: Records of a batch, and bytes of a key and a value.
@@ -32,62 +34,121 @@ WRITTEN_BYTES = 512 << 20
 SETTINGS: dict[str, str | int | bool] = {"log.cleaner.backoff.ms": 100}
 DEDUPE_BYTES = 128 << 20
 LIMIT_S = 120.0
-#: Of what stays by records: batches keep their headers.
-SLACK = 1.15
+#: Of what stays by records: batches keep their headers, and few records of a batch compress less well.
+SLACK, COMPRESSED_SLACK = 1.15, 1.5
+#: Each key is written twice; so many records make a map of keys that has the whole dedupe buffer.
+SHORT_KEYS, SHORT_RECORDS, SHORT_SEGMENT_BYTES = 2_700_000, 1_000, 8 << 20
 
 ROW = "compaction of 1 KiB records, a tenth stays"
+LZ4 = "compaction of 1 KiB records in lz4 batches, a tenth stays"
+FULL = "compaction with a full dedupe buffer: peak memory of the cleaner"
 
 
 def one_round(broker: Broker, tag: str, share: float, table: Table) -> Iterator[tuple[str, str, float | None]]:
     """Yields (row, unit, value) for one broker. `share` shrinks the log, for a first look."""
+    for row, codec, slack in ((ROW, Codec.NONE, SLACK), (LZ4, Codec.LZ4, COMPRESSED_SLACK)):
+        yield from _large_records(broker, f"{tag}-{codec}", share, row, codec, slack)
+    if isinstance(broker, Tidelog):
+        table.add(JUDGED, FULL, "MB", _peak_of_a_full_map(broker, tag, share))
+        table.add("dedupe buffer", FULL, "MB", DEDUPE_BYTES / 1e6)
+
+
+def _large_records(
+    broker: Broker, tag: str, share: float, row: str, codec: Codec, slack: float
+) -> Iterator[tuple[str, str, float | None]]:
     with load.topic_for(broker.address, f"compacted-{tag}") as topic:
         directory = broker.partition_dir(topic)
         if directory is None:
-            yield ROW, "MB/s", None
-            yield f"{ROW}: broker processor", "s/GB", None
+            yield row, "MB/s", None
+            yield f"{row}: broker processor", "s/GB", None
             return
         _alter(broker.address, topic, {"segment.bytes": str(SEGMENT_BYTES), "remote.storage.enable": "false"})
-        fill(broker.address, topic, int(WRITTEN_BYTES * share), int(KEYS * share))
+        written, records = fill(broker.address, topic, int(WRITTEN_BYTES * share), int(KEYS * share), codec)
         os.sync()
         dirty = sum(_closed(directory))
-        most = int(KEYS * share * (KEY_BYTES + VALUE_BYTES) * SLACK)
         used = broker.processor_seconds()
         began = time.perf_counter()
-        _alter(broker.address, topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
-        peak = 0.0
-        while not _is_clean(directory, most):
-            if time.perf_counter() > began + LIMIT_S:
-                raise load.LoadFailed(f"{directory} has {sum(_closed(directory))} closed bytes after {LIMIT_S:g} s")
-            if isinstance(broker, Tidelog):
-                peak = max(peak, broker.children_megabytes())
-            time.sleep(0.02)
-        seconds = time.perf_counter() - began
-        yield ROW, "MB/s", dirty / seconds / 1e6
+        _clean(broker, topic, directory, int(KEYS * share * (written / records) * slack), lambda: None)
+        yield row, "MB/s", dirty / (time.perf_counter() - began) / 1e6
         now = broker.processor_seconds()
-        yield f"{ROW}: broker processor", "s/GB", None if used is None or now is None else (now - used) / (dirty / 1e9)
-        if isinstance(broker, Tidelog):
-            table.add(JUDGED, f"{ROW}: peak memory of the cleaner", "MB", peak)
-            table.add("dedupe buffer", f"{ROW}: peak memory of the cleaner", "MB", DEDUPE_BYTES / 1e6)
+        yield f"{row}: broker processor", "s/GB", None if used is None or now is None else (now - used) / (dirty / 1e9)
 
 
-def fill(address: str, topic: str, wanted: int, keys: int) -> None:
-    """Writes at least so many bytes of batches, five in flight; each record has one of the keys."""
-    chance, value, c = random.Random(7), os.urandom(VALUE_BYTES), load.Connection(address)
-    written = in_flight = 0
-    while written < wanted:
-        writer = RecordWriter()
-        for _ in range(RECORDS):
-            writer.append(b"%012d" % chance.randrange(keys), value, NO_HEADERS, int(time.time() * 1000))
-        batch = build_written_batch(writer)
+def _peak_of_a_full_map(broker: Tidelog, tag: str, share: float) -> float:
+    with load.topic_for(broker.address, f"short-{tag}") as topic:
+        directory = broker.partition_dir(topic)
+        assert directory is not None
+        _alter(broker.address, topic, {"segment.bytes": str(SHORT_SEGMENT_BYTES), "remote.storage.enable": "false"})
+        fill_short(broker.address, topic, max(100_000, int(SHORT_KEYS * share)))
+        dirty = sum(_closed(directory))
+        peak = [0.0]
+        _clean(broker, topic, directory, int(dirty * 0.85), lambda: peak.append(broker.cleaner_megabytes()))
+    if not max(peak):
+        raise load.LoadFailed(f"{topic} was not seen to be cleaned")
+    return max(peak)
+
+
+def _clean(broker: Broker, topic: str, directory: Path, most: int, meanwhile: Callable[[], None]) -> None:
+    """Makes it a compacted topic, and returns once its closed segments have at most so many bytes."""
+    began = time.perf_counter()
+    _alter(broker.address, topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
+    while not _is_clean(directory, most):
+        if time.perf_counter() > began + LIMIT_S:
+            raise load.LoadFailed(f"{directory} has {sum(_closed(directory))} closed bytes after {LIMIT_S:g} s")
+        meanwhile()
+        time.sleep(0.02)
+
+
+def fill(address: str, topic: str, wanted: int, keys: int, codec: Codec = Codec.NONE) -> tuple[int, int]:
+    """Writes at least so many bytes of batches; each record has one of the keys. (Bytes, records). A codec finds half of each
+    value to compress, and nothing that two records share."""
+    chance, same = random.Random(7), os.urandom(VALUE_BYTES)
+
+    def record() -> tuple[bytes, bytes]:
+        value = same if codec is Codec.NONE else chance.randbytes(VALUE_BYTES // 2) + bytes(VALUE_BYTES // 2)
+        return b"%012d" % chance.randrange(keys), value
+
+    def batches() -> Iterator[bytes]:
+        written = 0
+        while written < wanted:
+            batch = _batch((record() for _ in range(RECORDS)), codec)
+            written += len(batch)
+            yield batch
+
+    return _write(address, topic, batches(), RECORDS)
+
+
+def fill_short(address: str, topic: str, keys: int) -> None:
+    """Writes each of the keys twice, with a value of a byte."""
+    numbers = [*range(keys), *range(keys)]
+    made = (
+        _batch(((b"%012d" % each, b"x") for each in numbers[at : at + SHORT_RECORDS]), Codec.NONE)
+        for at in range(0, len(numbers), SHORT_RECORDS)
+    )
+    _write(address, topic, made, SHORT_RECORDS)
+
+
+def _batch(records: Iterable[tuple[bytes, bytes]], codec: Codec) -> bytes:
+    writer, now_ms = RecordWriter(), int(time.time() * 1000)
+    for key, value in records:
+        writer.append(key, value, NO_HEADERS, now_ms)
+    return build_written_batch(writer, codec=codec)
+
+
+def _write(address: str, topic: str, batches: Iterable[bytes], records: int) -> tuple[int, int]:
+    """Five in flight. (Bytes, records)."""
+    c = load.Connection(address)
+    written = count = in_flight = 0
+    for batch in batches:
         c.send(load.produce_frame(topic, batch))
-        written += len(batch)
-        in_flight += 1
+        written, count, in_flight = written + len(batch), count + records, in_flight + 1
         if in_flight == 5:
             load.base_offset(c.receive())
             in_flight -= 1
     for _ in range(in_flight):
         load.base_offset(c.receive())
     c.close()
+    return written, count
 
 
 def _closed(directory: Path) -> list[int]:

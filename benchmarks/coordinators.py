@@ -1,6 +1,7 @@
 """What many groups, large groups and many committed offsets cost a broker.
 
-Offsets are committed from outside the protocol (generation -1), as tools do it. A start is timed from the spawn after a kill -9
+Offsets are committed from outside the protocol (generation -1), as tools do it, to brokers that have coordinated nothing but
+the load that warms them, once the coordinators of all partitions are loaded. A start is timed from the spawn after a kill -9
 until a group of every partition of `__consumer_offsets` has its offsets fetched. Memory is the broker's own: its processes for
 tiering and cleaning start when they have work, whatever the groups are. Members are those of `groups`.
 
@@ -10,12 +11,13 @@ python -m benchmarks.coordinators HOST:PORT GROUP MEMBERS     rebalances a group
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kio.schema.offset_commit.v7 import request as commit_request
@@ -25,10 +27,11 @@ from kio.schema.offset_fetch.v5 import response as fetch_response
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
-from benchmarks import groups, load
+from benchmarks import groups, load, stalls
 from benchmarks.brokers import Broker, Tidelog, wait_for_port
 from benchmarks.load import Connection, LoadFailed
-from benchmarks.table import Table
+from benchmarks.table import JUDGED, Table
+from service.coordination.runtime import partition_of
 
 #: Groups with so many partitions each: a million offsets.
 OFFSETS = (1_000, 1_000)
@@ -40,11 +43,19 @@ RATE, LATENCY_S = 500, 10.0
 LIMIT_S = 120.0
 #: Brokers' settings for this part. Both take so many connections of one address as they come.
 SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 50}
+#: And for the rows of `fresh`: groups wait as they do by default.
+FRESH_SETTINGS: dict[str, str | int | bool] = {"offsets.topic.num.partitions": 50}
+DELAY_S = 3.0
+#: Members and delays: one that joins while a new group waits makes it wait once more.
+DELAYED = ((1, 1), (100, 2))
+#: The topic that `stalls.Probe` writes to.
+PROBED = "small"
 
 _COMMITTED = commit_response.OffsetCommitResponse
 
 LEAVE = "group of 2,000 members of which one leaves: until the others are stable"
 P99 = "produce p99 while a group of 2,000 rebalances"
+STALL = "a group of 2,000 rebalances: most processor time in a stall"
 MILLION = "1,000,000 committed offsets"
 MANY = "2,000 groups of 10 partitions"
 
@@ -68,13 +79,37 @@ def one_round(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str
             yield P99, "ms", load.latency(address, topic, RATE, LATENCY_S)["p99"]
     if isinstance(broker, Tidelog):
         table.add("idle", P99, "ms", idle)
+        table.add(JUDGED, STALL, "ms", _stall(broker, f"stall-{tag}"))
 
 
-def offsets(broker: Broker) -> Iterator[tuple[str, str, float | None]]:
-    """Yields the rows of committed offsets for a broker that runs and has none; it is killed and started for them."""
+def _stall(broker: Tidelog, group: str) -> float:
+    """Milliseconds of the loop in the longest wait of a small request, while the group rebalances for LATENCY_S."""
+    if not isinstance(broker.pid, int):
+        raise LoadFailed("the node does not run")
+    _have_probed(broker.address)
+    with rebalancing(broker.address, group), stalls.Probe(broker.address, broker.pid) as probe:
+        time.sleep(LATENCY_S)
+        return probe.result()[1]
+
+
+def warm(address: str, tag: str) -> Iterator[tuple[str, str, float | None]]:
+    """Commits that are not measured, of one group for each round of the load. Yields nothing."""
+    load.create_topic(address, f"warm-{tag}", 10)
+    wait_for_coordinators(address)
+    commit_all(address, f"warm-{tag}", 500, f"warm-{tag}", 10)
+    yield from ()
+
+
+def fresh(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, float | None]]:
+    """Yields the rows of groups that wait for members and of committed offsets, for a broker that runs and has none but those
+    of `warm`; it is killed and started for them."""
     address = broker.address
-    groups.wait_for_coordinator(first := Connection(address), "many-0")
-    first.close()
+    wait_for_coordinators(address)
+    for count, delays in DELAYED:
+        row = f"join to stable with the default delay, {count} member{'s' if count > 1 else ''}"
+        yield row, "s", groups.join_to_stable(address, f"delayed-{tag}-{count}", count)
+        if isinstance(broker, Tidelog):
+            table.add("delay + 100 ms", row, "s", delays * DELAY_S + 0.1)
     for row, (count, partitions) in ((MANY, GROUPS), (MILLION, OFFSETS)):
         topic = f"of-{partitions}"
         load.create_topic(address, topic, partitions)
@@ -82,13 +117,54 @@ def offsets(broker: Broker) -> Iterator[tuple[str, str, float | None]]:
         commit_all(address, f"many-{partitions}", count, topic, partitions)
         after = broker.resident_megabytes(children=False)
         yield f"{row}: memory they add", "MB", None if before is None or after is None else after - before
+    _have_probed(address)
     broker.kill()
     began = time.perf_counter()
     broker.spawn()
     wait_for_port(address)
-    until_answered(address, f"many-{OFFSETS[1]}", OFFSETS[0], f"of-{OFFSETS[1]}")
-    yield f"{MILLION}: start until all groups answer", "s", time.perf_counter() - began
+    until_writable(address, PROBED)
+    with stalls.Probe(address, broker.pid or os.getpid()) as probe:
+        until_answered(address, f"many-{OFFSETS[1]}", OFFSETS[0], f"of-{OFFSETS[1]}")
+        took = time.perf_counter() - began
+        longest, _ = probe.result()
+    yield f"{MILLION}: start until all groups answer", "s", took
+    yield f"{MILLION}: longest wait of a produce while they load", "ms", longest
     yield f"{MILLION}: resident memory then", "MB", broker.resident_megabytes(children=False)
+
+
+def _have_probed(address: str) -> None:
+    with suppress(LoadFailed):  # it is there from an earlier row
+        load.create_topic(address, PROBED)
+
+
+def wait_for_coordinators(address: str) -> None:
+    """Returns once the coordinator of every partition of `__consumer_offsets` is loaded."""
+    wanted, number = set(range(int(FRESH_SETTINGS["offsets.topic.num.partitions"]))), 0
+    c = Connection(address)
+    while wanted:
+        group = f"loaded-{number}"
+        partition = partition_of(group, int(FRESH_SETTINGS["offsets.topic.num.partitions"]))
+        if partition in wanted:
+            groups.wait_for_coordinator(c, group)
+            wanted.remove(partition)
+        number += 1
+    c.close()
+
+
+def until_writable(address: str, topic: str) -> None:
+    """LoadFailed if it takes no record after LIMIT_S."""
+    deadline, c = time.monotonic() + LIMIT_S, Connection(address)
+    request = load.produce_frame(topic, load.record_batch(1, 100))
+    while True:
+        c.send(request)
+        try:
+            load.base_offset(c.receive())
+            break
+        except LoadFailed:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    c.close()
 
 
 def commit_all(address: str, prefix: str, count: int, topic: str, partitions: int) -> None:

@@ -66,7 +66,7 @@ def one_round(address: str, tag: str, seconds: float, only: str) -> Iterator[tup
     for members in MEMBERS:
         name = f"join to stable, {members} members"
         if only in name:
-            yield name, "s", _join_to_stable(address, f"join-{tag}-{members}", members)
+            yield name, "s", join_to_stable(address, f"join-{tag}-{members}", members)
 
 
 def wait_for_coordinator(c: Connection, group: str) -> None:
@@ -140,7 +140,7 @@ def _check(answer: bytes, reply: Any) -> None:
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
-def _join_to_stable(address: str, group: str, count: int) -> float:
+def join_to_stable(address: str, group: str, count: int) -> float:
     """Seconds from the first JoinGroup until all members have their assignment of one generation."""
     members = [Member(address, group) for _ in range(count)]
     wait_for_coordinator(members[0].connection, group)

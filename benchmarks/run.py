@@ -74,7 +74,7 @@ LIMITS = {
     "groups": 15,
     "transactions": 25,
     "compaction": 15,
-    "coordinators": 20,
+    "coordinators": 40,
 }
 
 
@@ -101,24 +101,26 @@ class Bench:
         self._table = table
         self._tag = str(os.getpid())
 
-    def brokers(self, *, floor: bool, settings: Settings | None = None) -> dict[str, Broker]:
-        """Fresh ones, not started, with these broker configs but for a rival's; all are stopped at the end of the part."""
+    def brokers(self, *, floor: bool, settings: Settings | None = None, under: str = "") -> dict[str, Broker]:
+        """Fresh ones, not started, with these broker configs but for a rival's; all are stopped at the end of the part. Others
+        of the same part have another directory `under` the run's."""
         made: dict[str, Broker] = {}
+        directory = self._directory / under
         if floor:
-            made["floor"] = of_brokers.Floor(self._directory / "floor")
+            made["floor"] = of_brokers.Floor(directory / "floor")
         for rival in self._arguments.rival:
             name, _, address = rival.rpartition("=")
             made[name or "rival"] = of_brokers.Rival(address)
         if self._arguments.kafka:
-            made["kafka"] = of_brokers.Kafka(self._directory / "kafka", settings)
-        made["tidelog"] = of_brokers.Tidelog(self._directory / "tidelog", settings)
+            made["kafka"] = of_brokers.Kafka(directory / "kafka", settings)
+        made["tidelog"] = of_brokers.Tidelog(directory / "tidelog", settings)
         for broker in made.values():
             self._stack.callback(broker.stop)
         return made
 
-    def ours(self, settings: Settings | None = None) -> dict[str, Broker]:
+    def ours(self, settings: Settings | None = None, under: str = "") -> dict[str, Broker]:
         """Those that this run may start and kill."""
-        made = self.brokers(floor=False, settings=settings)
+        made = self.brokers(floor=False, settings=settings, under=under)
         return {name: broker for name, broker in made.items() if not isinstance(broker, of_brokers.Rival)}
 
     def running(self, *, floor: bool, settings: Settings | None = None) -> dict[str, Broker]:
@@ -253,21 +255,22 @@ class Bench:
 
     def coordinators(self) -> None:
         made = self.ours(coordinators.SETTINGS)
+        for broker in made.values():
+            broker.spawn()
+            of_brokers.wait_for_port(broker.address)
+        self.warm(made, lambda address, tag: groups.one_round(address, tag, 0.5, ""))
+        self._rounds(made, lambda broker, tag: coordinators.one_round(broker, tag, self._table))
+        for broker in made.values():
+            broker.stop()
         for n in range(self._arguments.rounds):
-            for name, broker in _turned(made, n).items():
+            for name, broker in _turned(self.ours(coordinators.FRESH_SETTINGS, under=f"fresh-{n}"), n).items():
                 broker.spawn()
                 of_brokers.wait_for_port(broker.address)
-                for row, unit, value in coordinators.one_round(broker, f"{self._tag}-{n}", self._table):
+                self.warm({name: broker}, coordinators.warm)
+                for row, unit, value in coordinators.fresh(broker, f"{self._tag}-{n}", self._table):
                     if value is not None:
                         self._table.add(name, row, unit, value)
                 broker.stop()
-        for name, broker in made.items():
-            broker.spawn()
-            of_brokers.wait_for_port(broker.address)
-            for row, unit, value in coordinators.offsets(broker):
-                if value is not None:
-                    self._table.add(name, row, unit, value)
-            broker.stop()
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)

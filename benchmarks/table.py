@@ -56,6 +56,7 @@ _KAFKA = {
     "transactions of 10 records, one producer": 2.0,
     "consume-transform-produce loop, 100 records a transaction": 1.2,
     "compaction of 1 KiB records, a tenth stays": 1.0,
+    "compaction of 1 KiB records in lz4 batches, a tenth stays": 1.0,
 }
 _KAFKA_AT_MOST = {
     "latency at 1,000/s while 20 MiB/s roll segments, p99": 1.0,
@@ -93,9 +94,12 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
     "Java producer, 1 KiB, acks=all: idempotent": (Wanted("plain", 0.9),),
     "Java producer, 1 KiB, acks=all: in transactions of 500 ms": (Wanted("plain", 0.85),),
     "Java consumer of these, read_committed": (Wanted("read_uncommitted", 0.85),),
-    "compaction of 1 KiB records, a tenth stays: peak memory of the cleaner": (
+    "compaction with a full dedupe buffer: peak memory of the cleaner": (
         Wanted("dedupe buffer", 1.0, less_is_better=True),
     ),
+    "join to stable with the default delay, 1 member": (Wanted("delay + 100 ms", 1.0, less_is_better=True),),
+    "join to stable with the default delay, 100 members": (Wanted("delay + 100 ms", 1.0, less_is_better=True),),
+    "a group of 2,000 rebalances: most processor time in a stall": (Wanted("", 5.0, less_is_better=True),),
     "the same from the bucket, read_committed": (Wanted("read_uncommitted", 0.85),),
     "produce p99 while a group of 2,000 rebalances": (Wanted("idle", 2.0, less_is_better=True),),
     "GETs per GiB scanned": (Wanted("", 260.0, less_is_better=True),),

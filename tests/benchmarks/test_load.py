@@ -23,6 +23,10 @@ class Counted:
 
     def spawn(self) -> None: ...
 
+    @property
+    def pid(self) -> int | None:
+        return self._node.pid
+
     def kill(self) -> None: ...
 
     def stop(self) -> None: ...
