@@ -146,6 +146,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
     log.GroupMaxSizeReached: ErrorCode.GROUP_MAX_SIZE_REACHED,
     log.GroupMetadataTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
+    log.CoordinatorRecordTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
     log.GroupIdNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
     log.NonEmptyGroup: ErrorCode.NON_EMPTY_GROUP,
     log.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,

@@ -280,6 +280,12 @@ class GroupMetadataTooLarge(LogError):
     advice = Advice.FIX
 
 
+class CoordinatorRecordTooLarge(LogError):
+    """What is asked for would need a record that no batch of the coordinator's partition can hold. Nothing was changed."""
+
+    advice = Advice.FIX
+
+
 class GroupIdNotFound(LogError):
     advice = Advice.FIX
 

@@ -82,6 +82,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.InvalidSessionTimeout: Meaning("INVALID_SESSION_TIMEOUT", _Code.INVALID_ARGUMENT),
     log.GroupMaxSizeReached: Meaning("GROUP_MAX_SIZE_REACHED", _Code.FAILED_PRECONDITION),
     log.GroupMetadataTooLarge: Meaning("UNKNOWN_SERVER_ERROR", _Code.FAILED_PRECONDITION),
+    log.CoordinatorRecordTooLarge: Meaning("UNKNOWN_SERVER_ERROR", _Code.FAILED_PRECONDITION),
     log.GroupIdNotFound: Meaning("GROUP_ID_NOT_FOUND", _Code.NOT_FOUND),
     log.NonEmptyGroup: Meaning("NON_EMPTY_GROUP", _Code.FAILED_PRECONDITION),
     log.GroupSubscribedToTopic: Meaning("GROUP_SUBSCRIBED_TO_TOPIC", _Code.FAILED_PRECONDITION),

@@ -168,7 +168,6 @@ def _group_settings(configs: NodeConfigs) -> GroupSettings:
         max_session_timeout_ms=broker.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=broker.group_initial_rebalance_delay_ms,
         max_size=broker.group_max_size,
-        max_record_bytes=configs.topic(CONSUMER_OFFSETS).max_message_bytes,
     )
 
 

@@ -12,6 +12,11 @@ from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter
 _BATCH_OVERHEAD, _RECORD_OVERHEAD = 61, 32
 
 
+def record_bytes(key_bytes: int, value_bytes: int) -> int:
+    """Bytes, at most, of a batch of one record."""
+    return _BATCH_OVERHEAD + _RECORD_OVERHEAD + key_bytes + value_bytes
+
+
 def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
     """Consecutive records that fit one batch each. A record alone in its batch may be too large: the log refuses it."""
     batches: list[list[CoordinatorRecord]] = []

@@ -37,11 +37,15 @@ from storage_tiers.clock import Clock
 from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    CoordinatorRecordTooLarge,
     LeaderNotAvailable,
     LogError,
     NotCoordinator,
     NotEnoughReplicas,
+    RecordBatchTooLarge,
+    RecordTooLarge,
     RequestTimedOut,
+    UnknownTopicOrPartition,
 )
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
@@ -102,6 +106,8 @@ class ShardHost(Generic[State]):
 
     def _begin(self, shard: State) -> None:
         self._shard = shard
+        #: The bound that the shard knows.
+        self._max_batch_bytes = 0
         #: Records of this turn, and whether a flush of them is planned.
         self._records: list[CoordinatorRecord] = []
         self._is_planned = False
@@ -177,6 +183,10 @@ class ShardHost(Generic[State]):
     def _decided(self, decide: Callable[[], Outcome]) -> Outcome:
         """What the shard decides. A defect may leave half a decision behind: the shard is dropped and loaded again, so that one
         request harms neither other groups nor background work. CoordinatorNotAvailable then."""
+        most = self._log.max_batch_bytes
+        if most != self._max_batch_bytes:
+            self._max_batch_bytes = most
+            self._shard.bound(most)
         try:
             return decide()
         except LogError:
@@ -466,9 +476,11 @@ def _loading(partition: TopicPartition) -> CoordinatorLoading:
 
 
 def _as_coordinator_error(partition: TopicPartition, error: LogError) -> LogError:
-    """What clients are told when a record was not written, as Kafka maps it."""
+    """The error that clients get when a record was not written, as Kafka's CoordinatorOperationExceptionHelper maps it."""
     if isinstance(error, CoordinatorNotAvailable):
         return error
-    if isinstance(error, NotEnoughReplicas | RequestTimedOut):
+    if isinstance(error, NotEnoughReplicas | RequestTimedOut | UnknownTopicOrPartition):
         return CoordinatorNotAvailable(f"{partition}: {error}; retry")
+    if isinstance(error, RecordTooLarge | RecordBatchTooLarge):
+        return CoordinatorRecordTooLarge(f"{partition}: {error}")
     return NotCoordinator(f"{partition}: {error}; find the coordinator again")

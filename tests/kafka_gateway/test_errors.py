@@ -11,6 +11,7 @@ from storage_tiers.errors import LogError, NotLeader, UnknownTopicOrPartition
 
 #: Error codes from org.apache.kafka.common.protocol.Errors.
 NUMBERS = {
+    "CoordinatorRecordTooLarge": -1,
     "GroupMetadataTooLarge": -1,
     "LogError": -1,
     "MetadataCorrupt": -1,

@@ -34,7 +34,10 @@ from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets
 from service.coordination.groups.consumer_protocol import CONSUMER, subscribed_topics
 from service.coordination.outcome import Outcome
+from service.coordination.record_batches import record_bytes
+from service.coordination.record_fields import MAX_STRING_BYTES
 from storage_tiers.errors import (
+    CoordinatorRecordTooLarge,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
@@ -48,12 +51,22 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
+#: Bytes of a committed offset's key and value, at most, without its names and metadata.
+OFFSET_BYTES = 100
+
 
 class OffsetSettings(NamedTuple):
     """The configs of offsets: `offset.metadata.max.bytes` and `offsets.retention.minutes` (here in ms)."""
 
     metadata_max_bytes: int = 4_096
     retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    #: Bytes of a batch of `__consumer_offsets`: no record may be larger.
+    max_record_bytes: int = 1 << 20
+
+    @property
+    def holds_any_commit(self) -> bool:
+        """Whether every commit fits, however long its names: one of Kafka's configs always does."""
+        return self.max_record_bytes >= record_bytes(2 * MAX_STRING_BYTES, 4 * self.metadata_max_bytes) + OFFSET_BYTES
 
 
 class GroupOffsets:
@@ -67,11 +80,19 @@ class GroupOffsets:
         self._groups = groups
         self._offsets = offsets
 
+    @property
+    def settings(self) -> OffsetSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: OffsetSettings) -> None:
+        self._settings, self._holds_any_commit = settings, settings.holds_any_commit
+
     # --- committing ---------------------------------------------------------------------------------------------------
     def commit(self, request: OffsetCommit, order: int, now_ms: int, outcome: Outcome) -> OffsetsCommitted:
         """`order` is the one of the first record that is written."""
         group = self._groups.groups.get(request.group)
-        error = _commit_error(group, request)
+        error = _commit_error(group, request) or self._size_error(request)
         if error is not None:
             return _refused(request.topics, error)
         if group is None:
@@ -88,7 +109,7 @@ class GroupOffsets:
     ) -> OffsetsCommitted:
         """As `commit`; the records belong to the producer's transaction, and count once its marker says so."""
         group = self._groups.groups.get(request.group)
-        error = _commit_error(group, request)
+        error = _commit_error(group, request) or self._size_error(request)
         if error is not None:
             return _refused(request.topics, error)
         if group is None:
@@ -140,6 +161,22 @@ class GroupOffsets:
         return OffsetMetadataTooLarge(
             f"{topic}-{each.partition}: the commit's metadata has {given} characters; offset.metadata.max.bytes is {most}"
         )
+
+    def _size_error(self, request: OffsetCommit | TxnOffsetCommit) -> CoordinatorRecordTooLarge | None:
+        """Why one of the records could not be written; as in Kafka none of the request is then."""
+        if self._holds_any_commit:
+            return None
+        most, group = self._settings.max_record_bytes, len(request.group.encode())
+        for topic in request.topics:
+            names = group + len(topic.topic.encode()) + OFFSET_BYTES
+            for each in topic.partitions:
+                size = record_bytes(names, len((each.metadata or "").encode()))
+                if size > most and self._metadata_error(topic.topic, each) is None:
+                    return CoordinatorRecordTooLarge(
+                        f"{topic.topic}-{each.partition}: the commit makes a record of {size} bytes, and {most} fit; raise "
+                        "max.message.bytes of __consumer_offsets"
+                    )
+        return None
 
     # --- fetching -----------------------------------------------------------------------------------------------------
     def fetch(self, request: OffsetFetch) -> OffsetsFetched:

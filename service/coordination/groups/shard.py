@@ -117,6 +117,11 @@ class GroupShard:
         self._groups.rebalancing.settings = groups
         self._offsets.settings = offsets
 
+    def bound(self, max_batch_bytes: int) -> None:
+        rebalancing, offsets = self._groups.rebalancing, self._offsets
+        rebalancing.settings = rebalancing.settings._replace(max_record_bytes=max_batch_bytes)
+        offsets.settings = offsets.settings._replace(max_record_bytes=max_batch_bytes)
+
     # --- events -------------------------------------------------------------------------------------------------------
     def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         """The answer to `waiter` may belong to a later outcome."""

@@ -5,6 +5,8 @@ Pure. Checks of a producer and their order are those of Kafka 4.2.1's Transactio
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from grpc_api.contract.transactions import (
     AddPartitions,
     EndTransaction,
@@ -17,6 +19,7 @@ from grpc_api.contract.transactions import (
 from service.coordination.transactions.transaction import FENCING_EPOCH, NAMES, Transaction, TransactionEvent
 from storage_tiers.errors import (
     ConcurrentTransactions,
+    CoordinatorRecordTooLarge,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionState,
@@ -68,4 +71,18 @@ def not_ended(known: Transaction, event: EndTransaction) -> TransactionEnded:
 def not_added(transactional_id: str, partition: TopicPartition) -> TransactionAbortable:
     return TransactionAbortable(
         f"{partition} is not in the open transaction of {transactional_id!r}; abort and begin again"
+    )
+
+
+def too_large(known: Transaction, most: int, more: Collection[TopicPartition] = ()) -> CoordinatorRecordTooLarge | None:
+    """Why the record of the id, with these partitions added, cannot be written. A record that the log refuses would drop the
+    shard, with all its ids."""
+    if known.surely_fits(most, more):
+        return None
+    size = known.record_bytes(more)
+    if size <= most:
+        return None
+    return CoordinatorRecordTooLarge(
+        f"{known.transactional_id!r}: its transaction makes a record of {size} bytes, and {most} fit; use fewer partitions in "
+        "one transaction, or raise max.message.bytes of __transaction_state"
     )

@@ -52,6 +52,7 @@ from service.coordination.transactions.refusals import (
     not_added,
     not_ended,
     producer_error,
+    too_large,
 )
 from service.coordination.transactions.transaction import (
     COMPLETED,
@@ -77,6 +78,8 @@ from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP
 WAIT_MS = 5_000
 #: Requests of one transactional id that wait; a client has one under way.
 MAX_WAITING = 8
+#: When a transaction is looked at again that has timed out, and whose abort does not fit a record.
+TIME_OUT_AGAIN_MS = 10_000
 #: Transactional ids that are looked at between two looks at the clock.
 LISTED = 200
 #: Timers that one tick ends; the others follow in the next turn of the loop.
@@ -88,6 +91,8 @@ class TransactionSettings(NamedTuple):
 
     max_timeout_ms: int = 900_000
     expiration_ms: int = 7 * 24 * 60 * 60 * 1000
+    #: Bytes of a batch of `__transaction_state`: no record may be larger.
+    max_record_bytes: int = 1 << 20
 
 
 class WaitEnd(NamedTuple):
@@ -116,6 +121,9 @@ class TransactionShard:
         self._prepared: dict[str, None] = {}
         #: What readers see of ids that have a record which is not committed.
         self._views: CommittedViews[TransactionView] = CommittedViews()
+
+    def bound(self, max_batch_bytes: int) -> None:
+        self.settings = self.settings._replace(max_record_bytes=max_batch_bytes)
 
     # --- events -------------------------------------------------------------------------------------------------------
     def handle(self, event: TransactionEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
@@ -207,7 +215,10 @@ class TransactionShard:
             return ProducerInitialized(error)
         if known is None:
             known = Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
-            self._transactions[event.transactional_id] = known
+        error = too_large(known, self.settings.max_record_bytes)
+        if error is not None:
+            return ProducerInitialized(error)
+        self._transactions[event.transactional_id] = known
         if known.status is TransactionStatus.ONGOING:
             # The open transaction is of a producer that has gone: it ends first, and this one waits for that.
             outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
@@ -249,6 +260,9 @@ class TransactionShard:
         if event.verify_only:
             return PartitionsAdded(None, [(each, not_added(event.transactional_id, each)) for each in missing])
         if missing or known.status is not TransactionStatus.ONGOING:
+            too_many = too_large(known, self.settings.max_record_bytes, event.partitions)
+            if too_many is not None:
+                return PartitionsAdded(too_many)
             is_new = known.status is not TransactionStatus.ONGOING
             known.add(event.partitions, event.client_version, now_ms)
             self._write(known, outcome)
@@ -284,11 +298,16 @@ class TransactionShard:
             return TransactionEnded(None, current) if is_commit == event.commit else not_ended(known, event)
         if known.status in IDLE and event.commit:
             return not_ended(known, event)
-        known.prepare(
-            commit=event.commit, client_version=event.client_version, spare_id=event.spare_producer_id, now_ms=now_ms
-        )
-        self._decide(known, outcome)
-        return TransactionEnded(None, known.following)
+        error = self._prepare(known, event, now_ms, outcome)
+        return TransactionEnded(error) if error is not None else TransactionEnded(None, known.following)
+
+    def _prepare(self, known: Transaction, event: EndTransaction, now_ms: int, outcome: Outcome) -> LogError | None:
+        error = too_large(known, self.settings.max_record_bytes)
+        if error is None:
+            spare_id = event.spare_producer_id if event.client_version >= EPOCH_PER_TRANSACTION else NO_PRODUCER_ID
+            known.prepare(commit=event.commit, client_version=event.client_version, spare_id=spare_id, now_ms=now_ms)
+            self._decide(known, outcome)
+        return error
 
     def _end_before_version_2(
         self, known: Transaction, event: EndTransaction, now_ms: int, outcome: Outcome
@@ -297,11 +316,7 @@ class TransactionShard:
         if error is not None:
             return TransactionEnded(error)
         if known.status is TransactionStatus.ONGOING:
-            known.prepare(
-                commit=event.commit, client_version=event.client_version, spare_id=NO_PRODUCER_ID, now_ms=now_ms
-            )
-            self._decide(known, outcome)
-            return TransactionEnded(None)
+            return TransactionEnded(self._prepare(known, event, now_ms, outcome))
         is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
         if known.status is TransactionStatus.EMPTY or is_commit != event.commit:
             return not_ended(known, event)
@@ -310,6 +325,9 @@ class TransactionShard:
     # --- time ---------------------------------------------------------------------------------------------------------
     def _time_out(self, known: Transaction, now_ms: int, outcome: Outcome) -> None:
         if known.status is not TransactionStatus.ONGOING:
+            return
+        if too_large(known, self.settings.max_record_bytes) is not None:  # the topic's max.message.bytes was lowered
+            self._deadlines.set(known.timeout, now_ms + TIME_OUT_AGAIN_MS)
             return
         outcome.note(
             "transaction.timed_out",

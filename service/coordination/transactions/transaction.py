@@ -16,7 +16,7 @@ fenced in every partition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from grpc_api.contract.transactions import (
@@ -29,6 +29,7 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.coordination.deadlines import Timer
+from service.coordination.record_batches import record_bytes
 from service.coordination.transaction_records import TopicPartitions, TransactionStatus, TransactionValue
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
@@ -61,6 +62,10 @@ TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
 NAMES: Mapping[TransactionStatus, str] = {
     status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
 }
+#: Bytes in a record's value, at most: of all but its partitions, of a topic besides its name, and of a partition.
+VALUE_BYTES, TOPIC_BYTES, PARTITION_BYTES = 100, 11, 4
+#: Of a partition whose topic has a name of 249 characters, the longest.
+PARTITION_AT_MOST_BYTES = 249 + TOPIC_BYTES + PARTITION_BYTES
 
 
 class Waiting(NamedTuple):
@@ -256,6 +261,20 @@ class Transaction:
             0 if self.next_id != NO_PRODUCER_ID else NO_EPOCH,
             self.client_version,
         )
+
+    def surely_fits(self, most: int, more: Collection[TopicPartition]) -> bool:
+        """Whether the partitions are so few that `record_bytes` is at most `most` whatever their names."""
+        count = len(self.partitions or ()) + len(more)
+        return record_bytes(4 * len(self.transactional_id), VALUE_BYTES + count * PARTITION_AT_MOST_BYTES) <= most
+
+    def record_bytes(self, more: Iterable[TopicPartition] = ()) -> int:
+        """Bytes of a batch of its record, at most, with these partitions in its transaction, and whatever its later records of
+        that transaction have besides."""
+        topics: dict[str, int] = {}
+        for topic, _ in (self.partitions or set()).union(more):
+            topics[topic] = topics.get(topic, 0) + 1
+        names = sum(len(topic.encode()) + TOPIC_BYTES + PARTITION_BYTES * count for topic, count in topics.items())
+        return record_bytes(len(self.transactional_id.encode()), VALUE_BYTES + names)
 
     @classmethod
     def loaded(cls, transactional_id: str, value: TransactionValue) -> Transaction:

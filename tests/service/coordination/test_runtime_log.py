@@ -41,13 +41,16 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
+    CoordinatorRecordTooLarge,
     InvalidProducerEpoch,
     LogError,
     NotCoordinator,
     NotEnoughReplicas,
+    RecordTooLarge,
     RequestTimedOut,
     StorageError,
     UnknownMemberId,
+    UnknownTopicOrPartition,
 )
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
@@ -276,6 +279,8 @@ def test_no_batch_of_several_records_is_larger_than_the_bound(most: int) -> None
     [
         (NotEnoughReplicas("too few replicas"), CoordinatorNotAvailable),
         (RequestTimedOut("too late"), CoordinatorNotAvailable),
+        (UnknownTopicOrPartition("the topic is deleted"), CoordinatorNotAvailable),
+        (RecordTooLarge("too large"), CoordinatorRecordTooLarge),
         (StorageError("the disk refuses"), NotCoordinator),
     ],
 )

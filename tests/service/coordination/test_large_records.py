@@ -1,0 +1,112 @@
+"""A record that no batch can hold is refused before anything is changed: shards, and all else that they keep, stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpc_api.contract.groups import DescribeGroup
+from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from grpc_api.contract.transactions import AddPartitions, ProducerIdAndEpoch
+from service.coordination.outcome import CoordinatorRecord
+from service.coordination.record_batches import encode_batch
+from service.coordination.transaction_records import encode_key, encode_value
+from service.coordination.transactions.shard import TIME_OUT_AGAIN_MS
+from service.coordination.transactions.transaction import Transaction
+from storage_tiers.errors import CoordinatorRecordTooLarge, OffsetMetadataTooLarge
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import running
+from tests.service.broker.transactional import Client
+from tests.service.coordination.groups.shard_driver import Broker
+from tests.service.coordination.held import CALLER
+from tests.service.coordination.transactions.driver import A, C, Coordinator
+
+MANY = [TopicPartition("t", number) for number in range(200)]
+ONE_PARTITION = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
+
+
+async def test_a_transaction_that_no_record_holds_leaves_the_shard_as_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=ONE_PARTITION) as node:
+        await node.create("t", partitions=200)
+        one, other = await Client(node, "a").begin(), await Client(node, "b").begin()
+        config = Resource(ResourceKind.TOPIC, "__transaction_state")
+        await node.core.configs.alter_configs(config, [ConfigAlteration("max.message.bytes", AlterOp.SET, "400")])
+        host = node.node.broker.coordinators.shards.transactions.host(0)
+        before = host.look(lambda shard: shard)
+        answer = await one.transactions.add_partitions(AddPartitions("a", one.producer, MANY), CALLER)
+        assert isinstance(answer.error, CoordinatorRecordTooLarge)
+        assert "max.message.bytes" in str(answer.error)
+        assert host.look(lambda shard: shard) is before
+        for client in (one, other):
+            await client.add(MANY[0])
+            assert await client.end(commit=True) is None
+            await client.reaches("CompleteCommit")
+
+
+def test_a_transaction_that_is_open_while_the_bound_falls_ends_once_it_rises() -> None:
+    x = Coordinator()
+    producer = x.producer(timeout_ms=1_000)
+    assert x.add(producer, A, *MANY).error is None
+    x.shard.bound(300)
+    records = len(x.log)
+    for refused in (x.end(producer), x.end(producer, version=1), x.init(), x.add(producer, C)):
+        assert isinstance(refused.error, CoordinatorRecordTooLarge)
+    x.wait(1_000)
+    assert (len(x.log), x.status) == (records, "Ongoing")
+    x.shard.bound(1 << 20)
+    x.wait(TIME_OUT_AGAIN_MS)
+    assert x.status == "PrepareAbort"
+
+
+def test_an_id_that_no_record_holds_is_not_begun() -> None:
+    x = Coordinator()
+    x.shard.bound(300)
+    assert isinstance(x.init("x" * 300).error, CoordinatorRecordTooLarge)
+    assert (x.log, list(x.shard.figures())) == ([], [])
+    assert x.init("x").error is None
+
+
+def test_a_commit_that_no_record_holds_is_refused_as_a_whole() -> None:
+    broker = Broker()
+    broker.commit(4)
+    broker.shard.bound(500)
+    records = len(broker.log)
+    assert broker.commit(5, metadata="m" * 400) is CoordinatorRecordTooLarge
+    assert broker.commit(5, metadata="m" * 400, group="new") is CoordinatorRecordTooLarge
+    assert broker.commit(5, metadata="m" * 5_000) is OffsetMetadataTooLarge
+    assert (len(broker.log), broker.fetch().offset) == (records, 4)
+    assert broker.shard.describe(DescribeGroup("new")).error is not None
+    assert broker.commit(5, metadata="m" * 100) is None
+    broker.shard.bound(1 << 20)
+    assert broker.commit(6, metadata="m" * 400) is None
+
+
+names = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=249)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=50), st.dictionaries(names, st.integers(1, 200), max_size=20))
+def test_the_size_of_a_transaction_is_a_little_more_than_its_records(name: str, topics: dict[str, int]) -> None:
+    known, now = Transaction(name, 1 << 60, 60_000, 1 << 40), 1 << 40
+    partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
+    size = known.record_bytes(partitions)
+    known.previous_id = known.next_id = (1 << 62) + 5
+    known.producer = ProducerIdAndEpoch(1 << 62, 30_000)
+    known.add(partitions, 2, now)
+    known.prepare(commit=True, client_version=2, spare_id=(1 << 62) + 9, now_ms=now)
+    written = len(encode_batch([CoordinatorRecord(encode_key(name), encode_value(known.value))], now, None))
+    assert written <= size <= written + 150 + 12 * len(topics)
+    assert not known.surely_fits(written - 1, ())
+
+
+def test_few_partitions_fit_without_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(*_: Any) -> int:
+        raise AssertionError("a transaction of few partitions is not measured at each request")
+
+    monkeypatch.setattr(Transaction, "record_bytes", count)
+    x = Coordinator()
+    x.committed(x.producer(), A, *MANY)
