@@ -11,9 +11,10 @@ protocols (types 3 and up); they are `UnknownKey`, which a reader passes over.
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import NamedTuple
 
-from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, too_long
+from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, finish, too_long
 from storage_tiers.types import TopicId
 
 #: Types of keys. Both of the first two mean a committed offset; Kafka wrote type 0 before 0.9.
@@ -275,6 +276,11 @@ def _string(text: str) -> bytes:
 
 def decode_group(data: bytes) -> GroupMetadata:
     """CorruptRecord if the bytes are no group of versions 0 to 4."""
+    return finish(decode_group_in_steps(data))
+
+
+def decode_group_in_steps(data: bytes) -> Generator[None, None, GroupMetadata]:
+    """As `decode_group`; each member is a step, because a group may have thousands."""
     reader = FieldReader(data, "a group's metadata")
     version = reader.int16()
     if not 0 <= version <= _FLEXIBLE_FROM:
@@ -307,7 +313,7 @@ def decode_group(data: bytes) -> GroupMetadata:
         reader.nullable_string(),
         reader.nullable_string(),
         reader.int64() if version >= 2 else -1,
-        reader.array(member),
+        (yield from reader.array_in_steps(member)),
     )
     reader.tagged()
     reader.end()

@@ -1,24 +1,31 @@
 """Loads a shard from its log, in slices of the event loop's time.
 
-What lies at or above the high watermark may still be taken back, by a failed disk or by the next leader: the shard is told, so
-that its readers do not see it before it is committed.
+Reading a record takes a few microseconds: a group of thousands of members is decoded when all records are read, member by
+member, and only from its newest one. What lies at or above the high watermark may still be taken back, by a failed disk or by
+the next leader: the shard is told, so that its readers do not see it before it is committed.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from service.coordination.outcome import Outcome
 from service.coordination.ports import CoordinatorLog, Shard
 from service.coordination.replay import Marker, replay
 from storage_tiers.turns import Turn
 
+#: Records between two looks at the clock, each of a few microseconds.
+LOOK_EVERY = 16
+
 
 class LoadedLog(NamedTuple):
-    """What was read: how many records, how many of them and of the markers are committed, and the offset behind the last."""
+    """`records` were read, `through` is the shard's count of what the log holds, and `end` the offset behind it. The outcome is
+    what the shard decides as it begins."""
 
     records: int
-    committed: int
+    through: int
     end: int
+    outcome: Outcome
 
 
 async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> LoadedLog:
@@ -31,17 +38,21 @@ async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> Lo
                 end = step.offset + 1
                 committed += end <= watermark
                 shard.end_transaction(step.producer_id, commit=step.commit)
+                await turn.rest_if_over()
                 continue
             producer_id = step.producer_id
-            for offset, key, value, written_ms in zip(step.offsets, step.keys, step.values, step.times, strict=True):
+            rows = zip(step.offsets, step.keys, step.values, step.times, strict=True)
+            for number, (offset, key, value, written_ms) in enumerate(rows, 1):
                 is_committed = offset < watermark
                 committed += is_committed
                 shard.load(
                     key, value, now_ms, is_committed=is_committed, producer_id=producer_id, written_ms=written_ms
                 )
+                if not number % LOOK_EVERY and turn.is_over:
+                    await turn.rest()
             end = step.offsets[-1] + 1
             records += len(step.keys)
-            if turn.is_over:
-                await turn.rest()
+            await turn.rest_if_over()
     shard.committed(committed)
-    return LoadedLog(records, committed, end)
+    through = shard.written
+    return LoadedLog(records, through, end, await turn.through(shard.loaded(now_ms)))

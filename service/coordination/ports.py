@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
 from grpc_api.contract.caller import Caller
@@ -30,7 +30,7 @@ class Shard(Protocol):
     def load(
         self, key: bytes, value: bytes | None, now_ms: int, *, is_committed: bool, producer_id: int, written_ms: int
     ) -> None: ...
-    def loaded(self, now_ms: int) -> Outcome: ...
+    def loaded(self, now_ms: int) -> Generator[None, None, Outcome]: ...
 
 
 class WriteSettings(NamedTuple):

@@ -11,7 +11,7 @@ beyond them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
 from storage_tiers.errors import CorruptRecord
@@ -27,6 +27,16 @@ MAX_STRING_BYTES = (1 << 15) - 1
 
 def too_long(size: int) -> ValueError:
     return ValueError(f"a string of {size} bytes does not fit; at most {MAX_STRING_BYTES} do")
+
+
+def finish(steps: Generator[None, None, Item]) -> Item:
+    """The result of steps that are all taken at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Item = end.value
+            return result
 
 
 class FieldReader:
@@ -79,13 +89,41 @@ class FieldReader:
         return found
 
     def nullable_array(self, item: Callable[[], Item]) -> tuple[Item, ...] | None:
+        count = self._count()
+        return None if count is None else tuple([item() for _ in range(count)])
+
+    def array_in_steps(self, item: Callable[[], Item]) -> Generator[None, None, tuple[Item, ...]]:
+        """As `array`; each item is a step."""
+        found = yield from self.nullable_array_in_steps(item)
+        if found is None:
+            raise self._corrupt("an array is null")
+        return found
+
+    def nullable_array_in_steps(self, item: Callable[[], Item]) -> Generator[None, None, tuple[Item, ...] | None]:
+        """As `nullable_array`; each item is a step."""
+        count = self._count()
+        if count is None:
+            return None
+        found = []
+        for _ in range(count):
+            found.append(item())
+            yield
+        return tuple(found)
+
+    def int32_array(self) -> tuple[int, ...]:
+        count = self._count()
+        if count is None:
+            raise self._corrupt("an array is null")
+        return struct.unpack(f">{count}i", self._take(count * _INT32.size))
+
+    def _count(self) -> int | None:
         count = self._compact_length() if self.flexible else self.int32()
         if count == -1:
             return None
         # Every item has at least a byte: a wrong count must not make the loop long.
         if not 0 <= count <= len(self._data) - self._at:
             raise self._corrupt(f"an array has {count} items")
-        return tuple([item() for _ in range(count)])
+        return count
 
     def tagged(self) -> Mapping[int, bytes]:
         """The tagged fields at the end of a struct, by tag; empty in versions without."""

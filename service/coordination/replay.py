@@ -18,7 +18,7 @@ from storage_tiers.records.columns import WANTED, BytesBuffers, ColumnBatch, Col
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import NO_PRODUCER_ID
 
-#: Records between two looks at the clock; a group's takes a few microseconds.
+#: Records that are decoded at once.
 RECORDS_AT_ONCE = 128
 _COLUMNS = WANTED["offset"] | WANTED["timestamp"] | WANTED["key"] | WANTED["value"]
 

@@ -343,14 +343,12 @@ class ShardHost(Generic[State]):
             found = await load(self._shard, self._log, turn, began_ms)
         finally:
             turn.leave()
-        now_ms, through = self._clock.steady_ms(), self._shard.written
-        outcome = self._shard.loaded(now_ms)
         rest = self._log.until_committed(found.end)
         self._apply(ShardEvent.LOADED, _loading(self.partition))
-        self.load_ms = now_ms - began_ms
+        self.load_ms = self._clock.steady_ms() - began_ms
         events.info(log, "coordinator.loaded", partition=self.partition, records=found.records, ms=self.load_ms)
-        self._appended(rest, through)
-        self._take(outcome)
+        self._appended(rest, found.through)
+        self._take(found.outcome)
         if self._after is not None:
             self._after(self)
 

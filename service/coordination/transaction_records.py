@@ -9,10 +9,11 @@ Written is version 1, as Kafka does where `transaction.version` is 1 or 2; versi
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from enum import IntEnum
 from typing import NamedTuple
 
-from service.coordination.record_fields import FieldReader, FieldWriter
+from service.coordination.record_fields import FieldReader, FieldWriter, finish
 from storage_tiers.types import NO_PRODUCER_ID
 
 _KEY = 0
@@ -110,6 +111,11 @@ def encode_value(value: TransactionValue) -> bytes:
 
 def decode_value(data: bytes) -> TransactionValue:
     """CorruptRecord if the bytes are no transaction of version 0 or 1, or its state is none of Kafka's."""
+    return finish(decode_value_in_steps(data))
+
+
+def decode_value_in_steps(data: bytes) -> Generator[None, None, TransactionValue]:
+    """As `decode_value`; each topic is a step, because a transaction may have thousands."""
     reader = FieldReader(data, "a transaction's state")
     version = reader.int16()
     if not 0 <= version <= _VERSION:
@@ -121,11 +127,11 @@ def decode_value(data: bytes) -> TransactionValue:
         raise reader.unknown("status", status)
 
     def topic() -> TopicPartitions:
-        found = TopicPartitions(reader.string(), reader.array(reader.int32))
+        found = TopicPartitions(reader.string(), reader.int32_array())
         reader.tagged()
         return found
 
-    partitions = reader.nullable_array(topic)
+    partitions = yield from reader.nullable_array_in_steps(topic)
     update_timestamp, start_timestamp = reader.int64(), reader.int64()
     tagged = reader.tagged()
     reader.end()

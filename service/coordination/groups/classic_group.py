@@ -13,7 +13,7 @@ protocol of a generation is one that all its members support. A static member's 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
@@ -437,8 +437,8 @@ class ClassicGroup:
         )
 
     @classmethod
-    def loaded(cls, group_id: str, value: GroupMetadata, now_ms: int) -> ClassicGroup:
-        """The group of a record: stable with its members and their assignments, or empty."""
+    def loaded(cls, group_id: str, value: GroupMetadata, now_ms: int) -> Generator[None, None, ClassicGroup]:
+        """The group of a record: stable with its members and their assignments, or empty. Each member is a step."""
         group = cls(group_id, now_ms)
         for each in value.members:
             protocols = () if value.protocol is None else (MemberProtocol(value.protocol, each.subscription),)
@@ -453,6 +453,7 @@ class ClassicGroup:
             )
             member.assignment = each.assignment
             group.add(member, value.protocol_type, None)
+            yield
         group.state = group.previous_state = GroupState.STABLE if value.members else GroupState.EMPTY
         if value.state_timestamp >= 0:
             group.state_timestamp = value.state_timestamp

@@ -10,7 +10,7 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -396,11 +396,13 @@ class ClassicGroups:
         """The group has no members and no offsets, or its record was removed."""
         self._groups.pop(group_id, None)
 
-    def loaded(self, now_ms: int, outcome: Outcome) -> None:
-        """All records are read: every member's session begins now."""
+    def loaded(self, now_ms: int, outcome: Outcome) -> Generator[None, None, None]:
+        """All records are read: every member's session begins now. Each group and each member is a step."""
         for group in self:
             for member in group.members.values():
                 self.rebalancing.heard(group, member, now_ms)
+                yield
+            yield
             if len(group.members) > self.rebalancing.settings.max_size:
                 self.rebalancing.begin(group, "the group is larger than group.max.size", now_ms, outcome)
 

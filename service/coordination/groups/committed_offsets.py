@@ -18,6 +18,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from service.coordination.group_records import CommittedOffset, decode_offset
@@ -211,6 +212,10 @@ class CommittedOffsets:
         for partition, producers in self._open.get(group, {}).items():
             entries += [self._transactional[each][group, partition] for each in producers]
         return min(map(_order, entries), default=0)
+
+    def names(self) -> Iterator[str]:
+        """As `groups`, perhaps some twice, without a copy: nothing may be written meanwhile."""
+        return chain(self._committed, self._overlay, self._open)
 
     def groups(self) -> set[str]:
         """The groups that have an offset, as written."""

@@ -10,7 +10,7 @@ loaded again. `written` counts the records that it has handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,7 +39,7 @@ from service.coordination.group_records import (
     GroupKey,
     OffsetKey,
     UnknownKey,
-    decode_group,
+    decode_group_in_steps,
     decode_key,
     decode_offset,
     encode_key,
@@ -112,6 +112,9 @@ class GroupShard:
         self._loaded = 0
         #: What readers see of groups that have a record which is not committed.
         self._views: CommittedViews[GroupView] = CommittedViews()
+        #: While it is loaded, the newest committed record of each group with its time, and the later records in order.
+        self._records: dict[str, tuple[bytes, int]] = {}
+        self._later: list[tuple[int, str, bytes | None, int]] = []
 
     def configure(self, groups: GroupSettings, offsets: OffsetSettings) -> None:
         self._groups.rebalancing.settings = groups
@@ -262,7 +265,8 @@ class GroupShard:
         producer_id: int = NO_PRODUCER_ID,
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """One record of the log, in order; `producer_id` is set inside a transaction. CorruptRecord if it is not readable.
+        """One record of the log, in order; `producer_id` is set inside a transaction. CorruptRecord if it is not readable. A
+        group's is read by `loaded`, if no later one of the group is committed.
 
         `written_ms` is the record's own time, by the wall clock. A process that began with a wrong clock has put times into
         its values that are as wrong, although its wall clock was set right: the later of the two counts, so that no offset
@@ -272,18 +276,12 @@ class GroupShard:
         if isinstance(parsed, UnknownKey):
             return
         if isinstance(parsed, GroupKey):
-            self._memory.add(-self._kept_bytes(parsed.group))
             if not is_committed:
-                known = self._groups.groups.get(parsed.group)
-                self._views.keep(parsed.group, None if known is None else known.view(), order)
-            if value is None:
-                self._groups.remove(parsed.group)
+                self._later.append((order, parsed.group, value, written_ms))
+            elif value is None:
+                self._records.pop(parsed.group, None)
             else:
-                group = ClassicGroup.loaded(parsed.group, decode_group(value), now_ms)
-                group.state_timestamp = max(group.state_timestamp, written_ms)
-                group.recorded_bytes = len(value)
-                self._groups.put(group)
-                self._memory.add(group.kept_bytes)
+                self._records[parsed.group] = value, written_ms
         else:
             if value is not None and (found := decode_offset(value)).commit_timestamp < written_ms:
                 value = encode_offset(found.not_before(written_ms))
@@ -300,16 +298,40 @@ class GroupShard:
         else:
             self._committed.write(key.group, partition, value, order)
 
-    def loaded(self, now_ms: int) -> Outcome:
-        """All records are read, and `committed` says which of them are."""
+    def loaded(self, now_ms: int) -> Generator[None, None, Outcome]:
+        """All records are read, and `committed` says which of them are. Nothing else may be asked before the last step."""
         outcome = Outcome()
-        for group_id in self._committed.groups() - set(self._groups.groups):
+        for group_id, (value, written_ms) in self._records.items():
+            yield from self._restore(group_id, value, written_ms, now_ms)
+        for order, group_id, newer, written_ms in self._later:
+            known = self._groups.groups.get(group_id)
+            self._views.keep(group_id, None if known is None else known.view(), order)
+            yield from self._restore(group_id, newer, written_ms, now_ms)
+        self._records, self._later = {}, []
+        for group_id in self._committed.names():
+            yield
+            if group_id in self._groups.groups:
+                continue
             self._groups.put(ClassicGroup(group_id, now_ms))
             if self._settled < self.written and self._committed.first_order(group_id) >= self._settled:
                 self._views.keep(group_id, None, self.written - 1)
-        self._groups.loaded(now_ms, outcome)
+        yield from self._groups.loaded(now_ms, outcome)
         self._loaded = self.written
         return self._counted(outcome)
+
+    def _restore(self, group_id: str, value: bytes | None, written_ms: int, now_ms: int) -> Generator[None, None, None]:
+        """The group as this record has it; none if that is a tombstone."""
+        self._memory.add(-self._kept_bytes(group_id))
+        self._groups.remove(group_id)
+        if value is None:
+            return
+        recorded = yield from decode_group_in_steps(value)
+        group = yield from ClassicGroup.loaded(group_id, recorded, now_ms)
+        group.state_timestamp = max(group.state_timestamp, written_ms)
+        group.recorded_bytes = len(value)
+        self._groups.put(group)
+        self._memory.add(group.kept_bytes)
+        yield
 
     # --- readers ------------------------------------------------------------------------------------------------------
     def fetch_offsets(self, request: OffsetFetch) -> OffsetsFetched:

@@ -13,7 +13,7 @@ Invariants: a request of a producer that was fenced changes nothing. A transacti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from service.coordination.outcome import Outcome
 from service.coordination.transaction_records import (
     TransactionStatus,
     decode_key,
-    decode_value,
+    decode_value_in_steps,
     encode_key,
     encode_value,
 )
@@ -121,6 +121,9 @@ class TransactionShard:
         self._prepared: dict[str, None] = {}
         #: What readers see of ids that have a record which is not committed.
         self._views: CommittedViews[TransactionView] = CommittedViews()
+        #: While it is loaded, the newest committed record of each id with its time, and the later records in order.
+        self._records: dict[str, tuple[bytes, int]] = {}
+        self._later: list[tuple[int, str, bytes | None, int]] = []
 
     def bound(self, max_batch_bytes: int) -> None:
         self.settings = self.settings._replace(max_record_bytes=max_batch_bytes)
@@ -395,31 +398,36 @@ class TransactionShard:
         producer_id: int = NO_PRODUCER_ID,
         written_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """One record of the log, in order. CorruptRecord if it is not readable. An id is idle since the later of its own time
-        and the record's, because one of them may be of a clock that was wrong."""
+        """One record of the log, in order. CorruptRecord if its key is not readable; its value is read by `loaded`. An id is
+        idle since the later of its own time and the record's, because one of them may be of a clock that was wrong."""
         name = decode_key(key)
         if name is None:
             self.written += 1
             return
-        self._deciding.pop(name, None)
         if not is_committed:
-            before = self._transactions.get(name)
-            self._views.keep(name, None if before is None else before.view, self.written)
-        if value is None:
-            self._transactions.pop(name, None)
+            self._later.append((self.written, name, value, written_ms))
+        elif value is None:
+            self._records.pop(name, None)
         else:
-            known = self._transactions[name] = Transaction.loaded(name, decode_value(value))
-            known.update_ms = max(known.update_ms, written_ms)
-            if known.status in PREPARED and not is_committed:
-                self._deciding[name] = self.written
+            self._records[name] = value, written_ms
         self.written += 1
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """No transaction writes to this partition."""
         self.written += 1
 
-    def loaded(self, now_ms: int) -> Outcome:
+    def loaded(self, now_ms: int) -> Generator[None, None, Outcome]:
         """All records are read: what was decided is completed, open transactions run on, and idle ids may expire."""
+        for name, (value, written_ms) in self._records.items():
+            yield from self._restore(name, value, written_ms)
+        for order, name, newer, written_ms in self._later:
+            before = self._transactions.pop(name, None)
+            self._views.keep(name, None if before is None else before.recorded, order)
+            self._deciding.pop(name, None)
+            yield from self._restore(name, newer, written_ms)
+            if name in self._transactions and self._transactions[name].status in PREPARED:
+                self._deciding[name] = order
+        self._records, self._later = {}, []
         for name, known in self._transactions.items():
             if known.status in PREPARED:
                 if name not in self._deciding:
@@ -428,7 +436,17 @@ class TransactionShard:
                 self._deadlines.set(known.timeout, max(now_ms, known.start_ms + known.timeout_ms))
             else:
                 self._deadlines.set(known.expiry, max(now_ms, known.update_ms + self.settings.expiration_ms))
+            yield
         return Outcome()
+
+    def _restore(self, name: str, value: bytes | None, written_ms: int) -> Generator[None, None, None]:
+        """The id as this record has it; none if that is a tombstone."""
+        if value is None:
+            return
+        recorded = yield from decode_value_in_steps(value)
+        known = self._transactions[name] = yield from Transaction.loaded(name, recorded)
+        known.update_ms = max(known.update_ms, written_ms)
+        yield
 
     # --- readers ------------------------------------------------------------------------------------------------------
     def describe(self, transactional_id: str) -> DescribedTransaction:

@@ -16,7 +16,7 @@ fenced in every partition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Generator, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from grpc_api.contract.transactions import (
@@ -277,15 +277,18 @@ class Transaction:
         return record_bytes(len(self.transactional_id.encode()), VALUE_BYTES + names)
 
     @classmethod
-    def loaded(cls, transactional_id: str, value: TransactionValue) -> Transaction:
+    def loaded(cls, transactional_id: str, value: TransactionValue) -> Generator[None, None, Transaction]:
+        """The id of a record. Each partition is a step."""
         found = cls(transactional_id, value.producer_id, value.timeout_ms, value.update_timestamp)
         found.producer = ProducerIdAndEpoch(value.producer_id, value.producer_epoch)
         found.previous_id, found.next_id = value.previous_producer_id, value.next_producer_id
         found.status = value.status
         if value.partitions is not None:
-            found.partitions = {
-                TopicPartition(topic.topic, partition) for topic in value.partitions for partition in topic.partitions
-            }
+            found.partitions = set()
+            for topic in value.partitions:
+                for partition in topic.partitions:
+                    found.partitions.add(TopicPartition(topic.topic, partition))
+                    yield
         found.start_ms = value.start_timestamp
         found.client_version = value.client_version
         found.recorded = found.view

@@ -24,6 +24,7 @@ from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.record_fields import finish
 from storage_tiers.errors import LogError
 from tests.service.coordination.groups.driver import CALLER
 from tests.support.clock import SeededRng
@@ -76,7 +77,7 @@ class Broker:
             else:
                 self.shard.load(entry[0].key, entry[0].value, self.now, producer_id=entry[1])
         self.shard.committed(self.shard.written)
-        self.keep(self.shard.loaded(self.now))
+        self.keep(finish(self.shard.loaded(self.now)))
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def commit(

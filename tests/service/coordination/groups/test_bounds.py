@@ -18,6 +18,8 @@ from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import TIMERS_A_TICK, GroupShard
+from service.coordination.outcome import CoordinatorRecord
+from service.coordination.record_fields import finish
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
     GroupMaxSizeReached,
@@ -136,10 +138,14 @@ def test_what_members_keep_is_given_back_when_their_sessions_end_and_is_counted_
     assert not memory.used_bytes and not one._groups.groups["a"].members
     driver = Driver()
     driver.stable("a", protocols=of_size(500))
-    for record in driver.records:
-        one.load(record.key, record.value, now)
-    assert memory.used_bytes > 500
-    one.load(driver.records[-1].key, None, now)
+    tombstone = CoordinatorRecord(driver.records[-1].key, None)
+    for records, is_kept in ((driver.records, True), ([*driver.records, tombstone], False)):
+        loaded = shard(memory)
+        for record in records:
+            loaded.load(record.key, record.value, now)
+        finish(loaded.loaded(now))
+        assert (memory.used_bytes > 500) is is_kept
+        del loaded
     assert memory.used_bytes == 0
 
 

@@ -14,6 +14,7 @@ from service.coordination.groups.classic_group import (
 )
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
 from service.coordination.outcome import Outcome
+from service.coordination.record_fields import finish
 from storage_tiers.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -383,8 +384,8 @@ def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
     before = Driver()
     ids = before.stable("a", "b", instance=True)
     after = Driver()
-    after.groups.put(ClassicGroup.loaded("g", before.recorded, after.now))
-    after.groups.loaded(after.now, Outcome())
+    after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)))
+    finish(after.groups.loaded(after.now, Outcome()))
     group = after.group
     assert (group.state, group.generation, group.leader, group.protocol) == (GroupState.STABLE, 1, ids[0], "range")
     assert after.heartbeat(ids[1], 1, "b") is None
@@ -399,9 +400,9 @@ def test_a_loaded_group_above_its_bound_rebalances_down_to_it() -> None:
     before = Driver()
     ids = before.stable("a", "b")
     after = Driver(max_size=1)
-    after.groups.put(ClassicGroup.loaded("g", before.recorded, after.now))
+    after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)))
     outcome = Outcome()
-    after.groups.loaded(after.now, outcome)
+    finish(after.groups.loaded(after.now, outcome))
     after.join("first", ids[1])
     after.join("second", ids[0])
     assert after.error("second") is GroupMaxSizeReached

@@ -13,6 +13,7 @@ from grpc_api.contract.groups import LeavingMember, MemberProtocol
 from service.coordination.group_records import GroupKey, decode_group, decode_key
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
+from service.coordination.record_fields import finish
 from tests.service.coordination.groups.driver import Driver
 
 PROTOCOLS = (
@@ -136,7 +137,7 @@ def test_the_last_record_is_the_group_that_a_restart_finds(life_steps: list[tupl
         group, record = groups[0], life.driver.records[-1]
         assert decode_key(record.key) == GroupKey("g")
         assert record.value is not None
-        found = ClassicGroup.loaded("g", decode_group(record.value), life.driver.now)
+        found = finish(ClassicGroup.loaded("g", decode_group(record.value), life.driver.now))
         check(found)
         assert (found.state, found.generation, found.leader) == (group.state, group.generation, group.leader)
         assert [(each.member_id, each.group_instance_id, each.assignment) for each in found.members.values()] == [

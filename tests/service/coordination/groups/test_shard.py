@@ -22,6 +22,7 @@ from grpc_api.contract.groups import (
     TopicCommit,
     TopicPartitionIndexes,
 )
+from service.coordination.record_fields import finish
 from storage_tiers.errors import (
     CorruptRecord,
     GroupIdNotFound,
@@ -319,7 +320,7 @@ def test_values_of_a_process_whose_clock_was_behind_are_as_old_as_their_records(
         assert record is not None
         broker.shard.load(record.key, record.value, written, written_ms=written)
     broker.shard.committed(broker.shard.written)
-    broker.keep(broker.shard.loaded(written))
+    broker.keep(finish(broker.shard.loaded(written)))
     broker.now = written + MINUTE - 1
     expire(broker)
     assert (broker.fetch().offset, broker.fetch(group="own").offset) == (5, 6)
@@ -429,7 +430,10 @@ def test_records_of_newer_protocols_are_passed_over_and_damaged_ones_named() -> 
     shard.load(bytes.fromhex("0003 0001 67"), b"whatever", 0)
     assert not any(shard.list(ListGroups()))
     with pytest.raises(CorruptRecord):
-        shard.load(bytes.fromhex("0002 0001 67"), b"\0\3", 0)
+        shard.load(bytes.fromhex("0002 0005 67"), b"\0\3", 0)
+    shard.load(bytes.fromhex("0002 0001 67"), b"\0\3", 0)
+    with pytest.raises(CorruptRecord):
+        finish(shard.loaded(0))
 
 
 def test_an_offset_whose_retention_has_no_end_is_taken_and_loads() -> None:
@@ -439,5 +443,5 @@ def test_an_offset_whose_retention_has_no_end_is_taken_and_loads() -> None:
     assert record is not None
     broker.shard = broker.new_shard()
     broker.shard.load(record.key, record.value, broker.now, written_ms=broker.now + MINUTE)
-    broker.keep(broker.shard.loaded(broker.now))
+    broker.keep(finish(broker.shard.loaded(broker.now)))
     assert broker.fetch().offset == 5

@@ -14,6 +14,7 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.record_fields import finish
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import TransactionEvent
 from storage_tiers.types import TopicPartition
@@ -67,7 +68,7 @@ class Coordinator:
         self.shard = self.new_shard()
         for record in self.log:
             self.shard.load(record.key, record.value, self.now)
-        self.keep(self.shard.loaded(self.now))
+        self.keep(finish(self.shard.loaded(self.now)))
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def init(self, name: str = "x", expected: ProducerIdAndEpoch = NO_PRODUCER, timeout_ms: int = 60_000) -> Any:

@@ -8,6 +8,7 @@ from grpc_api.contract.transactions import (
     ListTransactions,
     ProducerIdAndEpoch,
 )
+from service.coordination.record_fields import finish
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from storage_tiers.errors import TransactionalIdNotFound
 from tests.service.coordination.transactions.driver import DAY, A, Coordinator
@@ -22,7 +23,7 @@ def test_markers_of_a_decision_that_was_loaded_wait_until_it_is_committed() -> N
     for number, record in enumerate(x.log):
         x.shard.load(record.key, record.value, x.now, is_committed=number < 2)
     x.shard.committed(2)
-    assert (len(x.log), x.shard.loaded(x.now).records, x.shard.prepared()) == (3, [], [])
+    assert (len(x.log), finish(x.shard.loaded(x.now)).records, x.shard.prepared()) == (3, [], [])
     x.shard.committed(3)
     assert [each.producer for each in x.shard.prepared()] == [ProducerIdAndEpoch(101, 1)]
 

@@ -14,6 +14,7 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
 )
 from service.coordination.outcome import CoordinatorRecord
+from service.coordination.record_fields import finish
 from service.coordination.transaction_records import decode_value
 from service.coordination.transactions.shard import WAIT_MS, TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH
@@ -398,7 +399,7 @@ def test_an_id_of_a_process_whose_clock_was_behind_is_idle_since_its_record() ->
     x.shard = TransactionShard(TransactionSettings())
     for record in x.log:
         x.shard.load(record.key, record.value, x.now, written_ms=x.now)
-    x.keep(x.shard.loaded(x.now))
+    x.keep(finish(x.shard.loaded(x.now)))
     x.wait(7 * DAY - 1)
     assert x.shard.describe("x").error is None
     x.wait(1)
