@@ -7,6 +7,7 @@ from tests.advice.rows import row
 _BOUNDS = "tests/service/coordination/groups/test_bounds.py::test_"
 _ADVICE = "tests/service/coordination/test_advice.py::test_"
 _HANDLERS = "tests/kafka_gateway/handlers/"
+_LARGE = "tests/service/coordination/test_large_records.py::test_"
 _RUNTIME = "tests/service/coordination/test_runtime.py::test_"
 
 COORDINATION_ROWS = (
@@ -35,6 +36,15 @@ COORDINATION_ROWS = (
     row(
         "start fewer members, or raise max.message.bytes",
         _ADVICE + "a_group_whose_record_did_not_fit_is_recorded_with_a_larger_bound_or_fewer_members",
+    ),
+    row(
+        "the commit makes a record of … bytes, and … fit; raise max.message.bytes",
+        _LARGE + "a_commit_that_no_record_holds_is_refused_as_a_whole",
+    ),
+    row(
+        "use fewer partitions in one transaction, or raise max.message.bytes",
+        _LARGE + "a_transaction_that_no_record_holds_leaves_the_shard_as_it_is",
+        _LARGE + "a_transaction_that_is_open_while_the_bound_falls_ends_once_it_rises",
     ),
     row("has … members; stop them first", _ADVICE + "a_group_whose_members_have_stopped_is_deleted"),
     row(
