@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -18,6 +19,8 @@ from tests.faults.clients import QUICK_RETRIES
 GROUP = TRANSACTIONAL_ID = "copier"
 AT_A_TIME = 25
 SECONDS = 30.0
+#: The longest pause before a transaction ends, for no condition: deaths are to find transactions that are open.
+A_PAUSE_S = 0.03
 #: Of its transactions, one in this many is aborted, and its records are read again.
 ABORTED = 6
 
@@ -51,6 +54,7 @@ def librdkafka(bootstrap: str, source: str, target: str, rng: random.Random) -> 
         places = [TopicPartition(source, partition, offset) for partition, offset in ends.items()]
         try:
             producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), SECONDS)
+            time.sleep(rng.uniform(0, A_PAUSE_S))
             if rng.randrange(ABORTED):
                 producer.commit_transaction(SECONDS)
                 continue
