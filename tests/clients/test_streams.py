@@ -28,7 +28,7 @@ TOPICS = (
     "tagg", "wcnt",
 )  # fmt: skip
 PARTITIONS = 5
-SECONDS = 400
+SECONDS = 900
 SMOKE_TEST = "org.apache.kafka.streams.tests.StreamsSmokeTest"
 WORD_COUNT = Path(__file__).parent / "java" / "WordCount.java"
 WORD_COUNT_SECONDS = 120.0
@@ -67,7 +67,7 @@ class Counts:
 
 
 @pytest.mark.differential
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 def test_words_are_counted_once_through_a_death_of_the_node(tmp_path: Path) -> None:
     """A count that is seen never falls and is never repeated: each is the result of one commit."""
     source = lines(random.Random(1))
@@ -101,7 +101,7 @@ def test_words_are_counted_once_through_a_death_of_the_node(tmp_path: Path) -> N
 
 
 @pytest.mark.differential
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 def test_kafkas_own_smoke_test_of_streams_succeeds(tmp_path: Path) -> None:
     jars = kafka_jars.streams()
     with Node(tmp_path, settings=SOON) as node:
