@@ -25,8 +25,8 @@ GroupName = Annotated[
         "--group",
         "-g",
         metavar="GROUP",
-        help="Read as a member of this group: it assigns the partitions, and its offsets say where to go on; what is printed "
-        "is committed. --from beginning or end is for partitions without an offset.",
+        help="Read as a member of this group. The group assigns the partitions, reading resumes at its committed offsets, and "
+        "printed records are committed. --from beginning or end is for partitions without an offset.",
         autocompletion=complete_group,
         show_default=False,
     ),

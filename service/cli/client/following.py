@@ -125,7 +125,7 @@ class Follower:
             self._left -= 1
 
     def _printed(self, messages: Sequence[Message]) -> None:
-        """All of these are with whoever reads the output."""
+        """Called once these messages are flushed to the output."""
 
     def _out_of_range(self, place: Place) -> CommandError:
         from confluent_kafka import KafkaException, TopicPartition
@@ -161,7 +161,7 @@ class ConsumedRange:
 
 
 class Ranges(NamedTuple):
-    """What the command line names. `partitions` None: all; `bound` None: no end."""
+    """The ranges of the command line. `partitions` None: all; `bound` None: no end."""
 
     topics: Sequence[str]
     partitions: Sequence[int] | None
@@ -234,7 +234,7 @@ class GroupSubscription(NamedTuple):
 
 
 class GroupFollower(Follower):
-    """A member of a group. It commits what it has printed: every 5 s, before it gives up partitions, and when it ends."""
+    """A member of a group. It commits printed records every 5 s, before partitions are revoked, and when it ends."""
 
     def __init__(
         self, bootstrap: str, show: Format, max_messages: int | None, exit_at_end: bool, *, member: GroupSubscription

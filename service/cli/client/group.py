@@ -124,7 +124,9 @@ def delete_offsets(
     name: Name,
     topic: Annotated[
         list[str],
-        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="Whose offsets; repeatable."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="Topic or partitions of the offsets; repeatable."
+        ),
     ],
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -1,4 +1,4 @@
-"""The offsets of a consumer group: lag, and where they may be moved to.
+"""The offsets of a consumer group: lag, and positions to which they can be moved.
 
 As Kafka's own tool does, a new offset is kept within the partition: below its log start it is the log start, above its end the
 end.
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
-#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR pass: how often it is asked again, and the pause
-#: in seconds before.
+#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR are transient: number of attempts, and the pause
+#: between them in seconds.
 _COORDINATOR_MOVES = (14, 15, 16)
 _ATTEMPTS, _PAUSE_S = 100, 0.1
 _COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
@@ -57,9 +57,9 @@ class Move(NamedTuple):
 
 
 def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[Place, int]:
-    """All that the group has committed, in order. The coordinator is asked directly: `list_consumer_group_offsets` of
-    confluent-kafka 2.16 ends the process with a segmentation fault where the answer is an error for the whole group, as while a
-    coordinator loads."""
+    """All committed offsets of the group, in order. The request goes to the coordinator directly:
+    `list_consumer_group_offsets` of confluent-kafka 2.16 ends the process with a segmentation fault if the answer is an error
+    for the whole group, as while a coordinator loads."""
     from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
     from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
     from kio.schema.types import GroupId
@@ -83,7 +83,7 @@ def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[Place, int
 
 
 def lags(bootstrap: str, admin: AdminClient, group: str, assigned: Iterable[Place] = ()) -> list[Lag]:
-    """Of all partitions that the group has committed an offset of or that are assigned to a member, in order."""
+    """The lag of all partitions with a committed offset or an assigned member, in order."""
     offsets = committed(bootstrap, admin, group)
     places = sorted({*offsets, *assigned})
     if not places:
@@ -117,7 +117,7 @@ def _lag(place: Place, offset: int | None, end: int | None, tiered_end: int | No
 
 # --- moving -----------------------------------------------------------------------------------------------------------
 def scope(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str] | None) -> list[Place]:
-    """The partitions that `--topic` names, or all that the group has committed."""
+    """The partitions that `--topic` names, or all with a committed offset."""
     if not topics:
         places = list(committed(bootstrap, admin, group))
         if not places:
@@ -217,7 +217,7 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
 
 
 def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[Place]:
-    """librdkafka's Python client lacks OffsetDelete; the group's coordinator is asked directly."""
+    """librdkafka's Python client lacks OffsetDelete; the request goes to the coordinator directly."""
     from kio.schema.offset_delete.v0.request import (
         OffsetDeleteRequest,
         OffsetDeleteRequestPartition,
@@ -253,7 +253,7 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
 
 
 def described(bootstrap: str, admin: AdminClient, group: str) -> Any:
-    """What an admin client says of the group. A coordinator that is made or loaded just now is asked again."""
+    """The admin client's answer about the group. Retried while the coordinator is created or loaded."""
     from confluent_kafka import KafkaException
 
     for _ in range(_ATTEMPTS):
@@ -271,7 +271,7 @@ def _coordinator(bootstrap: str, admin: AdminClient, group: str) -> str:
 
 
 class _Lookup:
-    """A client that looks up offsets and belongs to no group that anybody else uses."""
+    """A client that looks up offsets, with a group id of its own."""
 
     def __init__(self, bootstrap: str) -> None:
         from confluent_kafka import Consumer

@@ -32,11 +32,11 @@ PayloadFile = Annotated[
     ),
 ]
 Throughput = Annotated[float | None, typer.Option(help="At most this many records per second. (default: no limit)")]
-WarmUp = Annotated[int, typer.Option(min=0, help="Print figures without the first so many records, too.")]
+WarmUp = Annotated[int, typer.Option(min=0, help="Exclude the first N records from a second summary.")]
 TransactionDuration = Annotated[
     str | None,
     typer.Option(
-        metavar="100ms", help="Send in transactions, and commit one that is open for so long. (default with an id: 3s)"
+        metavar="100ms", help="Send in transactions, and commit each after this time. (default with an id: 3s)"
     ),
 ]
 TransactionalId = Annotated[
@@ -48,7 +48,7 @@ GroupName = Annotated[
         "--group",
         "-g",
         metavar="GROUP",
-        help="Read as a member of this group, from its offsets on, and commit. (default: a group for this run)",
+        help="Read as a member of this group, resuming at its offsets, and commit. (default: a group for this run)",
         autocompletion=complete_group,
     ),
 ]
@@ -59,7 +59,7 @@ Settings = Annotated[
     ),
 ]
 Interval = Annotated[float, typer.Option("--interval", "-i", min=0.01, help="Seconds between two lines of progress.")]
-#: Of an id alone, as in Kafka's tool.
+#: The default with an id and no duration, as in Kafka's tool.
 TRANSACTION_DURATION = "3s"
 
 
@@ -109,10 +109,10 @@ def consume(
     topic: Topic,
     records: Records,
     begin: Annotated[
-        Begin, typer.Option("--from", "-o", help="Where to begin in partitions of which the group has no offset.")
+        Begin, typer.Option("--from", "-o", help="Where to begin in partitions without a committed offset.")
     ] = Begin.beginning,
     group: GroupName = None,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Give up after so many seconds without a record.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Stop after this many seconds without a record.")] = 10.0,
     detailed: Annotated[
         bool, typer.Option("--detailed", help="Print a line per interval instead of one in all.")
     ] = False,

@@ -37,7 +37,7 @@ class Begin(StrEnum):
 
 @dataclass(frozen=True)
 class ConsumePlan:
-    """What to read. `interval_s` None: no line of progress."""
+    """The records to read. `interval_s` None: no line of progress."""
 
     topic: str
     records: int
@@ -97,7 +97,7 @@ class _ConsumeRun:
         self._began_unix_ms = clock.unix_ms()
         self._began_s = self._window_s = self._join_s = clock.monotonic()
         self._rebalance_ms = 0.0
-        #: What was counted when the window began: records, bytes, ms of rebalances.
+        #: The totals when the window began: records, bytes, ms of rebalances.
         self._window = 0, 0, 0.0
 
     def run(self) -> None:

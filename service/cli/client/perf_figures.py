@@ -85,7 +85,7 @@ class Latencies:
         self._every = max(1, -(-expected // MOST_SAMPLES))
         self._samples: list[float] = []
         self._started_ms = started_ms
-        #: What was counted when the window began: time, records, bytes, sum of latencies.
+        #: The totals when the window began: time, records, bytes, sum of latencies.
         self._window = started_ms, 0, 0, 0.0
 
     def note(self, latency_ms: float, size: int) -> None:
@@ -98,7 +98,7 @@ class Latencies:
             self._samples.append(latency_ms)
 
     def window(self, now_ms: float) -> Acknowledged:
-        """What came since the last window; begins the next."""
+        """The figures since the last window; begins the next."""
         began_ms, records, size, sum_ms = self._window
         records, size, sum_ms = self.records - records, self._bytes - size, self._sum_ms - sum_ms
         highest = self._window_max_ms
@@ -128,7 +128,7 @@ PROGRESS_COLUMNS = ", ".join(("time", "threadId", *_RATES, *_FETCH_RATES))
 
 
 class Consumed(NamedTuple):
-    """Records that were read in a window or in all. Of the elapsed time `rebalance_ms` was spent waiting for the group."""
+    """Records that were read in a window or in all. `rebalance_ms` is the part of the elapsed time spent on rebalances."""
 
     began_unix_ms: int
     elapsed_ms: float

@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
     from storage_tiers.clock import Clock, Rng
 
-#: Records between two polls for delivery reports: what a report waits longer than librdkafka made it.
+#: Records between two polls for delivery reports; each report waits for the next poll.
 POLL_EVERY = 16
 #: The longest poll, which Ctrl-C waits for.
 POLL_S = 0.1
-#: A record is sent so much before its time, as by Kafka's tool: polls count in ms, and shorter waits would take a core.
+#: Seconds by which a record may be early, as in Kafka's tool: polls count in ms, and shorter waits would use a whole core.
 LEAST_WAIT_S = 0.002
 #: How long a transaction may stay open beyond its duration: its records are still to be acknowledged.
 TRANSACTION_SPARE_MS = 60_000
 #: Bytes of random letters that records are cut from, and payload lines chosen ahead.
 _LETTERS = 4 << 20
 _CHOSEN = 1 << 16
-#: What becomes of records that wait behind a refused one.
+#: Error of the records that are purged after a refusal.
 _DROPPED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _TO_LETTERS = bytes(65 + value % 26 for value in range(256))
 
 
 @dataclass(frozen=True)
 class ProducePlan:
-    """What to send. `throughput` is in records per second, None without a limit. There are transactions if there is an id."""
+    """The records to send. `throughput` is in records per second, None without a limit. An id makes the run transactional."""
 
     topic: str
     records: int
@@ -154,11 +154,11 @@ class _ProduceRun:
         self._transaction_ms: float | None = None
         self._heard = 0
         self.all = Latencies(plan.records, self._now_ms())
-        #: Of the records after the warm-up.
+        #: Figures of the records after the warm-up.
         self.steady: Latencies | None = None
 
     def run(self) -> None:
-        """Returns when all that was sent is acknowledged, or one was refused. KafkaException if a transaction fails."""
+        """Returns when all records are acknowledged, or one was refused. KafkaException if a transaction fails."""
         from confluent_kafka import KafkaException
 
         if self.plan.transactional_id is not None:
@@ -180,7 +180,7 @@ class _ProduceRun:
         return self.all.total(now_ms), None if self.steady is None else self.steady.total(now_ms)
 
     def _begin(self) -> None:
-        """The time counts from here on: not what the coordinator took."""
+        """Starts the clock of the run: the coordinator's time before is not counted."""
         self._began_s = self._reported_s = self._clock.monotonic()
         self.all = Latencies(self.plan.records, self._now_ms())
         if self.plan.warmup:

@@ -17,7 +17,7 @@ class Silence:
         self._heard_at = self._now()
 
     def begin(self) -> None:
-        """Starts the measurement anew: the pause before was not the node's. A reported silence is not reported again."""
+        """Restarts the measurement: the pause before was not the node's. A reported silence is not reported again."""
         self._heard_at = max(self._heard_at, self._now())
 
     def due(self) -> bool:

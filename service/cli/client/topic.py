@@ -304,7 +304,7 @@ class PartitionView:
 
 
 def _held_back_line(view: PartitionView) -> str | None:
-    """What an open transaction holds back, by its producer; None without one."""
+    """A line about the partition's open transaction and the offsets that it holds back; None without one."""
     if view.open_transaction is None or view.end is None:
         return None
     producer_id, offset = view.open_transaction

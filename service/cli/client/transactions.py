@@ -1,10 +1,10 @@
 """Requests about transactions, which librdkafka's admin client lacks, and which transactions hang.
 
-A transaction hangs in a partition if it is open there and no coordinator knows of it: nothing will ever end it there, and
-nobody reads past it with `read_committed`. As in Kafka's own tool, only those are suspected whose producer has been silent for
-long: partitions and coordinators are asked one after the other, and transactions end meanwhile.
+A transaction hangs in a partition if it is open there and no coordinator knows of it: it never ends by itself, and readers
+with `read_committed` stop there. As in Kafka's own tool, only transactions with a producer that has been silent for long are
+checked: partitions and coordinators are queried one after the other, and other transactions may end meanwhile.
 
-Every broker is asked at its advertised address. A coordinator that is made or loaded just now is asked again.
+Requests go to the brokers' advertised addresses. They are retried while a coordinator is created or loaded.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from service.cli.client.positions import Place
 from service.cli.client.requests import ask, ask_for_numbers
 from service.cli.errors import CommandError
 
-#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR and CONCURRENT_TRANSACTIONS pass: how often it is
-#: asked again, and the pause in seconds before.
+#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR and CONCURRENT_TRANSACTIONS are transient: number of
+#: attempts, and the pause between them in seconds.
 _PASSING = (14, 15, 16, 51)
 _ATTEMPTS, _PAUSE_S = 100, 0.1
 _UNKNOWN_TOPIC_OR_PARTITION = 3

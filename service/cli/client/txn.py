@@ -25,23 +25,24 @@ txn = typer.Typer(no_args_is_help=True, help="List, inspect and abort transactio
 LONGEST_TRANSACTION = "15m"
 
 Topic = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Of this topic.")
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Filter by topic.")
 ]
 Partition = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Of this partition of --topic.")
+    int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Filter by partition of --topic.")
 ]
 
 
 @txn.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state; repeatable.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Filter by state; repeatable.")
     ] = None,
     producer_id: Annotated[
-        list[int] | None, typer.Option("--producer-id", min=0, max=HIGHEST_OFFSET, help="Only of this one; repeatable.")
+        list[int] | None,
+        typer.Option("--producer-id", min=0, max=HIGHEST_OFFSET, help="Filter by producer id; repeatable."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", metavar="90s", help="Only those that are open for longer.")
+        str | None, typer.Option("--duration", metavar="90s", help="Only transactions that are open for longer.")
     ] = None,
     pattern: Annotated[
         str | None,

@@ -124,7 +124,7 @@ def _read(bucket: Bucket, ids: Ids, with_segments: bool) -> tuple[Manifest, tupl
             raise TierObjectMissing(f"the manifest of {ids} was deleted while it was read")
         try:
             return manifest, tuple(live_segments(manifest, bucket.pages(ids))) if with_segments else ()
-        except TierObjectMissing:  # the page was written anew since the manifest was read
+        except TierObjectMissing:  # the page was rewritten since the manifest was read
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -209,7 +209,7 @@ class _Change:
 
 
 def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
-    """Of cumulative (upper bound, count) pairs in order; within a bucket linear, beyond the last bound that bound."""
+    """From cumulative (upper bound, count) pairs in order; within a bucket linear, beyond the last bound that bound."""
     total = buckets[-1][1] if buckets else 0.0
     if not total:
         return None

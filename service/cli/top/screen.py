@@ -280,7 +280,7 @@ def _and_more(table: Table, more: int) -> None:
 
 
 def _store_state(now: NodeNumbers) -> str:
-    if now.store_behind:  # also where it answers: nothing is offloaded or evicted there before somebody has looked
+    if now.store_behind:  # also if it answers: nothing is offloaded or evicted there until an operator has looked
         return "[red]behind[/]"
     return {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable]
 
@@ -339,7 +339,7 @@ def _warn(text: str, wrong: bool) -> str:
 
 
 def as_json(seen: NodeView) -> Mapping[str, object]:
-    """What `--json` prints of a node: the fields of `NodeNumbers`, or why there are none."""
+    """The `--json` output for a node: the fields of `NodeNumbers`, or why there are none."""
     from dataclasses import asdict
 
     numbers = None if seen.trouble or seen.numbers is None else asdict(seen.numbers)
