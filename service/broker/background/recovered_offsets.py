@@ -2,14 +2,17 @@
 back what the bucket holds, which may be nothing. A group that had read further would skip the records that are written next.
 
 Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due,
-over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. Not promised: that
-no member is told its old offset in the first second.
+over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. An offset in a
+transaction that is open is lowered once the transaction is committed. Not promised: that no member is told its old offset in
+the first second, or in the second after such a transaction; that such an offset is lowered if the coordinator is loaded anew
+before.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
 from service.broker.partition.recovered_end import forget_recovered_end
@@ -20,13 +23,30 @@ from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 
 
+class _PendingVisit(NamedTuple):
+    """A group of which a transaction was open when it was visited. Another shard knows no more what was loaded then."""
+
+    host: ShardHost[GroupShard]
+    shard: GroupShard
+    group_id: str
+    ends: Mapping[TopicPartition, int]
+
+
 class RecoveredOffsets:
     def __init__(self, runtime: CoordinatorRuntime[GroupShard], partitions: Iterable[Partition], lane: Lane) -> None:
         self._runtime = runtime
         self._partitions = partitions
         self._lane = lane
+        self._pending: dict[tuple[ShardHost[GroupShard], str], _PendingVisit] = {}
 
     async def tick(self) -> None:
+        again, self._pending = self._pending, {}
+        for key, each in again.items():
+            if _shard(each.host) is each.shard and not self._lower(*each):
+                self._pending[key] = each
+        await self._visit_all()
+
+    async def _visit_all(self) -> None:
         # One that recovers may find more in the bucket.
         due = [each for each in self._partitions if each.recovered_end is not None and not each.is_recovering]
         if not due:
@@ -37,8 +57,10 @@ class RecoveredOffsets:
         turn, is_whole = self._lane.turn(), True
         try:
             for host, shard in zip(hosts, visited, strict=True):
-                for group_id in shard.group_ids() if shard is not None else ():
-                    is_whole &= _lower(host, group_id, ends)
+                if shard is None:
+                    continue
+                for group_id in shard.group_ids():
+                    is_whole &= self._lower(host, shard, group_id, ends)
                     if turn.is_over:
                         await turn.rest()
         finally:
@@ -49,6 +71,20 @@ class RecoveredOffsets:
                     forget_recovered_end(each)
                     each.recovered_end = None
                     await asyncio.sleep(0)  # there may be thousands
+
+    def _lower(
+        self, host: ShardHost[GroupShard], shard: GroupShard, group_id: str, ends: Mapping[TopicPartition, int]
+    ) -> bool:
+        """False if the shard was lost meanwhile, or the disk has no room for its records: a later round visits it again."""
+        try:
+            host.change(lambda found, _: found.lower_offsets(group_id, ends))
+        except LogError:
+            return False
+        if shard.has_pending_above(group_id, ends):
+            before = self._pending.get((host, group_id))
+            known = {} if before is None else before.ends
+            self._pending[host, group_id] = _PendingVisit(host, shard, group_id, {**known, **ends})
+        return True
 
 
 def _shard(host: ShardHost[GroupShard]) -> GroupShard | None:
@@ -65,12 +101,3 @@ async def _is_settled(host: ShardHost[GroupShard], visited: GroupShard | None) -
     except LogError:
         return False
     return visited is not None and _shard(host) is visited
-
-
-def _lower(host: ShardHost[GroupShard], group_id: str, ends: Mapping[TopicPartition, int]) -> bool:
-    """False if the shard was lost meanwhile, or the disk has no room for its records: a later round visits it again."""
-    try:
-        host.change(lambda shard, _: shard.lower_offsets(group_id, ends))
-    except LogError:
-        return False
-    return True

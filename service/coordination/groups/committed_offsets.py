@@ -162,6 +162,13 @@ class CommittedOffsets:
             if value is not None:
                 yield partition, value.offset
 
+    def pending(self, group: str) -> Iterator[tuple[TopicPartition, CommittedOffset, int]]:
+        """The offsets of a group in open transactions, each with the order of its record."""
+        for partition, producers in self._open.get(group, {}).items():
+            for producer_id in producers:
+                entry = self._transactional[producer_id][group, partition]
+                yield partition, _value(entry), _order(entry)
+
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
         """Whether a transaction has an offset for it that is open, or whose marker is not committed yet."""
         return self.is_open(group, partition) or (group, partition) in self._ending
@@ -208,10 +215,8 @@ class CommittedOffsets:
 
     def first_order(self, group: str) -> int:
         """The order of the oldest record that an offset of the group is left from, in an open transaction, too."""
-        entries = [*self._committed.get(group, _NOTHING).values(), *self._overlay.get(group, _NOTHING).values()]
-        for partition, producers in self._open.get(group, {}).items():
-            entries += [self._transactional[each][group, partition] for each in producers]
-        return min(map(_order, entries), default=0)
+        entries = chain(self._committed.get(group, _NOTHING).values(), self._overlay.get(group, _NOTHING).values())
+        return min(chain(map(_order, entries), (order for *_, order in self.pending(group))), default=0)
 
     def names(self) -> Iterator[str]:
         """As `groups`, perhaps some twice, without a copy: nothing may be written meanwhile."""

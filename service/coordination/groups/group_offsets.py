@@ -269,6 +269,13 @@ class GroupOffsets:
             )
             order += 1
 
+    def has_pending_above(self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int) -> bool:
+        """Whether `lower` may have more to do once the group's open transactions have ended."""
+        return any(
+            order < loaded and value.offset > ends.get(partition, value.offset)
+            for partition, value, order in self._offsets.pending(group)
+        )
+
     def expire(self, group: ClassicGroup, order: int, now_ms: int, outcome: Outcome) -> bool:
         """Adds tombstones of the offsets whose retention is over (KIP-211), counted from the commit where the group never had
         members or is not subscribed to the topic. Of an empty group it is counted from the time when it became empty, or from

@@ -209,6 +209,10 @@ class GroupShard:
         self.written += len(outcome.records)
         return outcome
 
+    def has_pending_above(self, group_id: str, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether `lower_offsets` may have more to do once the group's open transactions have ended."""
+        return self._offsets.has_pending_above(group_id, ends, loaded=self._loaded)
+
     def has_offset_of(self, group_id: str, partitions: Set[TopicPartition]) -> bool:
         """Whether a group has an offset of any of these, in an open transaction, too."""
         return bool(partitions) and not self._committed.has_none_of(group_id, partitions)

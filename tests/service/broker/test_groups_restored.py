@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grpc_api.contract.groups import OffsetFetch
+from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
 from service.broker.background.recovered_offsets import RecoveredOffsets
 from service.broker.partition.partition import Partition
 from service.broker.partition.recovered_end import noted_recovered_end
@@ -19,9 +20,10 @@ from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import CoordinatorLoading
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import running, until
+from tests.service.broker.support import once_loaded, running, until
 from tests.service.broker.test_clocks import YEAR_MS, SetClock
 from tests.service.broker.test_groups import CALLER, SETTINGS, commit, coordinated, groups_of, has_offsets, offsets
+from tests.service.broker.transactional import Client
 from tests.support.faulty_store import FaultyStore
 
 OFFSETS = f"__consumer_offsets-{partition_of('g', 2)}"
@@ -184,6 +186,40 @@ async def test_where_a_disk_has_lost_flushed_records_no_group_skips_what_is_writ
         groups = await coordinated(node, "g")
         assert await node.end("t") == 2
         await has_offsets(groups, {"t": [2]})
+
+
+@pytest.mark.parametrize(("commits", "offset"), [(True, 2), (False, 1)])
+async def test_an_offset_in_a_transaction_that_was_open_is_lowered_once_it_is_committed(
+    tmp_path: Path, commits: bool, offset: int
+) -> None:
+    data = tmp_path / "data"
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.create("t")
+        await node.append("t", b"0", b"1")
+        await commit(await coordinated(node, "g"), 1)
+    kept = (data / "t-0" / "00000000000000000000.log").read_bytes()
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.append("t", b"lost", b"lost")
+        groups, client = await coordinated(node, "g"), await Client(node).begin()
+        asked = AddOffsets("x", client.producer, "g")
+        assert (await once_loaded(lambda: client.transactions.add_offsets(asked, CALLER))).error is None
+        rows = [TopicCommit("t", [PartitionCommit(0, 4)])]
+        request = TxnOffsetCommit("g", ProducerTransaction("x"), *client.producer, -1, "", None, rows)
+        answer = await once_loaded(lambda: groups.commit_offsets_in_transaction(request, CALLER))
+        assert answer.topics[0].partitions[0].error is None
+    (data / "t-0" / "00000000000000000000.log").write_bytes(kept)
+    (data / CLEAN_SHUTDOWN).unlink()
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        groups = await coordinated(node, "g")
+        await has_lowered(node.node.broker.partitions.get(TopicPartition("t", 0)))
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1]}
+        after = Client(node)
+        after.producer = client.producer
+        assert await once_loaded(lambda: after.end(commit=commits)) is None
+        await after.reaches("CompleteCommit" if commits else "CompleteAbort")
+        await has_offsets(groups, {"t": [offset]})
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await has_offsets(await coordinated(node, "g"), {"t": [offset]})
 
 
 @pytest.mark.parametrize("written", [0, 1, 4])
