@@ -1,4 +1,4 @@
-"""What the shards of a node have done since it started: plain counters, which outlive each shard, for metrics.
+"""Counters of a node's shards since its start: plain numbers, which outlive each shard, for metrics.
 
 Pure. A shard adds to them when it decides; what a shard that is dropped had decided, and could not write, is counted too.
 """

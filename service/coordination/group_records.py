@@ -30,9 +30,9 @@ _LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), stru
 _SHORT = 0x7E
 _NO_TAGS = b"\x00"
 _LATEST_MS = (1 << 63) - 1
-#: Of a group's member: timeouts and the size of its subscription, the size of its assignment, an instance id that is null.
+#: Structs of one member: timeouts and the size of its subscription, the size of its assignment, an instance id that is null.
 _MEMBER, _SIZE, _NULL = struct.Struct(">iii"), struct.Struct(">i"), b"\xff\xff"
-#: Of such a value: where its metadata's length is, where its timestamp begins, from its end, and its bytes without metadata.
+#: Positions in such a value: its metadata's length; its timestamp, from the end; and its size without metadata.
 _METADATA_AT = _OFFSET_VALUE.size
 _TIMESTAMP_AT = -_TIMESTAMP.size - len(_NO_TAGS)
 _SHORTEST = _METADATA_AT + 1 - _TIMESTAMP_AT
@@ -173,7 +173,7 @@ def encode_offset(value: CommittedOffset) -> bytes:
     """Version 4, or 1 where the commit has an expiry of its own, as in Kafka. ValueError if the metadata does not fit."""
     if value.expire_timestamp == -1 and value.topic_id == NO_TOPIC_ID and len(value.metadata) <= _SHORT:
         metadata = value.metadata.encode()
-        if len(metadata) <= _SHORT:  # as most; no `FieldWriter` is made for them
+        if len(metadata) <= _SHORT:  # the common case, without a `FieldWriter`
             return b"".join(
                 (
                     _OFFSET_VALUE.pack(_OFFSET_VERSION, value.offset, value.leader_epoch),
@@ -219,7 +219,7 @@ def decode_offset(data: bytes) -> CommittedOffset:
 
 
 def _short_offset(data: bytes) -> CommittedOffset | None:
-    """A committed offset of version 4 with short metadata and no topic id, as most are; None if it is none."""
+    """A committed offset of version 4 with short metadata and no topic id, the common case; None for other values."""
     size = len(data)
     if size < _SHORTEST or data[_METADATA_AT] != size - _SHORTEST + 1 or data[_METADATA_AT] > _SHORT + 1 or data[-1]:
         return None

@@ -2,7 +2,7 @@
 
 Reading a record takes a few microseconds: a group of thousands of members is decoded when all records are read, member by
 member, and only from its newest one. What lies at or above the high watermark may still be taken back, by a failed disk or by
-the next leader: the shard is told, so that its readers do not see it before it is committed.
+the next leader: the shard hides it from its readers until it is committed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a shard decides: records to write, and answers to release once they are committed.
+"""The result of one event: records to write, and answers to send once they are committed.
 
 A waiter is whatever the shell hands in with a request and gets back with its answer; a shard only keeps it. An answer that is
 given later, as JoinGroup's, belongs to the outcome of the event that ends the wait.

@@ -42,8 +42,8 @@ class Replayed(NamedTuple):
 
 
 def replay(piece: bytes) -> Iterator[Marker | Replayed]:
-    """What the whole batches of `piece` say. CorruptRecord, UnsupportedMessageFormat, UnsupportedCompression, also where a
-    record has no key."""
+    """Yields the records and markers of the whole batches of `piece`. CorruptRecord, UnsupportedMessageFormat,
+    UnsupportedCompression, also where a record has no key."""
     view = memoryview(piece)
     start, end, producer_id = 0, 0, NO_PRODUCER_ID
     for position, header in headers(view):

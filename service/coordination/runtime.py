@@ -79,7 +79,7 @@ class ShardHost(Generic[State]):
         """`after` is called whenever the shard is loaded or some of its records are committed; it may not ask at once."""
         self.partition = partition
         self._enter(ShardState.LOADING, _loading(partition))
-        #: Of the last load, None before the first has ended.
+        #: Duration of the last completed load; None before it.
         self.load_ms: int | None = None
         self._log = log
         self._new = new
@@ -147,12 +147,12 @@ class ShardHost(Generic[State]):
         return waiter
 
     def look(self, read: Callable[[State], Result]) -> Result:
-        """What `read` finds in the shard now. Raises as `ask`."""
+        """Calls `read` with the shard. Raises as `ask`."""
         self._check()
         return read(self._shard)
 
     def change(self, decide: Callable[[State, int], Outcome]) -> None:
-        """A decision that nobody asked for, such as removing what has expired. Raises as `ask`."""
+        """Applies a change without a client request, such as expiry. Raises as `ask`."""
         self._check()
         if self._log.no_room is not None:
             raise self._log.no_room

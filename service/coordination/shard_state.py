@@ -33,7 +33,7 @@ class ShardEvent(Enum):
     LOADED = "is loaded"
     #: Its log cannot be read, or not understood.
     LOAD_FAILED = "cannot be loaded"
-    #: What it decided is not in its log, or it has decided half.
+    #: Its state may differ from its log: a write failed, or a decision raised halfway.
     DROPPED = "is dropped"
     #: The node leads the partition no more, or stops.
     CLOSED = "is closed"

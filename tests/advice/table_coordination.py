@@ -72,7 +72,7 @@ COORDINATION_ROWS = (
         "transaction.timeout.ms is …; set it to",
         _ADVICE + "a_timeout_within_the_bound_or_a_larger_bound_lets_a_producer_begin",
     ),
-    row("begin the producer again", _ADVICE + "a_producer_whose_id_expired_begins_again"),
+    row("call InitProducerId again", _ADVICE + "a_producer_whose_id_expired_begins_again"),
     row(
         "because a newer producer uses the id; stop this one",
         _ADVICE + "once_the_older_producer_has_stopped_the_newer_one_goes_on",

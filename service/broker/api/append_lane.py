@@ -1,7 +1,7 @@
-"""Where a producer's batches wait until the coordinator has said that their partition is in its open transaction (KIP-890).
+"""Holds transactional batches until the coordinator has confirmed that the partition belongs to the transaction (KIP-890).
 
-A batch needs that only if it begins the transaction in its partition; the later ones find it open. The batches of one request
-are asked for together.
+Only the batch that begins the transaction in its partition needs this; the later ones find it open. The batches of one request
+are verified together.
 
 Invariants: the batches of one producer are appended to a partition in the order of their arrival, and none while an earlier one
 is here; batches of other producers, markers and coordinators pass. Waiting batches hold copies of their bytes (large ones the
@@ -45,7 +45,7 @@ from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, T
 #: Bytes of batches that wait for a coordinator's answer.
 VERIFYING_BYTES = 64 << 20
 _PRODUCER = struct.Struct(">qhi")
-#: What older clients retry wrongly they get as an error that they do retry (Kafka: ReplicaManager.handleProduceAppend).
+#: Errors that older clients do not retry; they get a retriable one instead (Kafka: ReplicaManager.handleProduceAppend).
 _RETRIABLE = (ConcurrentTransactions, CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator)
 
 
@@ -100,7 +100,7 @@ class _Waiting:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has begun in the partition: nobody has to be asked."""
+        """Whether the transaction has begun in the partition: no verification is needed."""
         return self.partition.is_in_transaction(self.producer.id, self.producer.epoch)
 
 
@@ -127,7 +127,7 @@ class AppendLane:
         self.held_bytes = 0
 
     def must_wait(self, partition: Partition, producer: BatchProducer) -> bool:
-        """Whether a batch of this producer is for the lane."""
+        """Whether a batch of this producer has to be verified or queued."""
         return (partition, producer.id) in self._waiting or not partition.is_in_transaction(producer.id, producer.epoch)
 
     def add(
@@ -216,7 +216,7 @@ class AppendLane:
         job.done(result, batch)
 
     def _end(self, job: _Waiting) -> None:
-        """It was the first of its producer, and the next one is now."""
+        """Removes the producer's first batch and starts its next one."""
         key = job.partition, job.producer.id
         queue = self._waiting[key]
         queue.jobs.popleft()
@@ -239,7 +239,7 @@ class AppendLane:
             job.partition.verifications.release(job.verification)
 
     def _resigned(self, key: tuple[Partition, int], error: LogError) -> None:
-        """The node leads the partition no more, or with another log: whatever waits here ends."""
+        """The node no longer leads the partition, or leads it with another log: all waiting batches end."""
         queue = self._waiting[key]
         queue.forget = None
         kept = 1 if queue.jobs[0].is_handed_on else 0  # it is being appended, and is answered there
@@ -253,7 +253,7 @@ class AppendLane:
             job.refused(error, job.batch)
 
     def _go_on(self, job: _Waiting) -> None:
-        """It is the first of its producer now."""
+        """Starts the producer's next batch."""
         if job.has_ended:
             return
         if job.is_open:
@@ -263,7 +263,7 @@ class AppendLane:
 
 
 def _retriable(error: LogError, transaction: ProducerTransaction) -> LogError:
-    """A passing refusal of the coordinator in a code that every producer retries."""
+    """Maps a transient coordinator error to a code that every producer retries."""
     if isinstance(error, ConcurrentTransactions) and transaction.version >= EPOCH_PER_TRANSACTION:
         return error
     if isinstance(error, _RETRIABLE):

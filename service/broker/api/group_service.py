@@ -161,7 +161,7 @@ class GroupService:
         return _then(answer, lambda done: self._with_ids(topics, done))
 
     def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]:
-        """Partitions that the cluster does not have are refused; the group is asked all the same."""
+        """Partitions that the cluster does not have are refused; the request still goes to the group."""
         refusals: dict[tuple[int, int], LogError] = {}
         known = []
         for at, topic in enumerate(request.topics):
@@ -292,7 +292,7 @@ def _merged(
     done: Sequence[TopicOutcome],
     refusals: Mapping[tuple[int, int], LogError],
 ) -> list[TopicOutcome]:
-    """Outcomes of what was asked, in its order: refusals by position, all others from `done`, which has the same order."""
+    """Merges refusals (by position) with the coordinator's outcomes `done`, in the request's order."""
     found = (outcome for topic in done for outcome in topic.partitions)
     return [
         TopicOutcome(
@@ -342,7 +342,7 @@ def _then(
                 following.set_result(refused(error))
             else:
                 following.set_exception(error)
-        except Exception as defect:  # noqa: BLE001 - whoever waits must get an answer
+        except Exception as defect:  # noqa: BLE001 - every request must get an answer
             following.set_exception(defect)
 
     def give_up(done: asyncio.Future[Found]) -> None:

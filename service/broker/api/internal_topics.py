@@ -1,6 +1,6 @@
 """Creates a coordinator's topic when a client first looks for a coordinator, and finds the partition that keeps a name.
 
-Invariant: one creation at a time. As in Kafka the first client is told to ask again while the topic is made.
+Invariant: one creation at a time. As in Kafka, the first request fails with a retriable error while the topic is created.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ CoordinatedTopics = Mapping[str, Callable[[], NewTopic]]
 
 
 def coordinated_topics(broker: BrokerConfigs) -> CoordinatedTopics:
-    """Whoever creates these topics first, a client that looks for a coordinator or one that asks for their metadata, gets the
-    same: a `__consumer_offsets` made from the broker's defaults would lose offsets to retention."""
+    """These topics have the same configs whether FindCoordinator or Metadata creates them: a `__consumer_offsets` with the
+    broker's defaults would lose offsets to retention."""
     return {CONSUMER_OFFSETS: partial(_offsets_topic, broker), TRANSACTION_STATE: partial(_transactions_topic, broker)}
 
 

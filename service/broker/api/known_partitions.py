@@ -1,4 +1,4 @@
-"""What the cluster has, as the coordinators ask: whether a partition exists, and a topic's name and id."""
+"""Topic lookups in the newest metadata, for coordinators: whether a partition exists, and a topic's name and id."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class WritesMarkers(Protocol):
 
 
 class TransactionService:
-    """`next_id` reserves a producer id that was never given out."""
+    """`next_id` reserves a producer id that was never issued."""
 
     def __init__(
         self,

@@ -44,8 +44,8 @@ def asking(
     producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
 ) -> asyncio.Future[PartitionsAdded]:
-    """Adds the partitions in version 2 of transactions, where clients do not; asks if they are there before. Raises nothing:
-    whoever waits for the answer must get one."""
+    """Adds the partitions in version 2 of transactions, where clients do not; verifies them before. Raises nothing:
+    every waiting batch must get an answer."""
     request = AddPartitions(
         transaction.id,
         producer,
@@ -64,7 +64,7 @@ def asking(
 def refusals(
     answer: asyncio.Future[PartitionsAdded], partitions: Sequence[TopicPartition], transaction: ProducerTransaction
 ) -> dict[TopicPartition, LogError]:
-    """The partitions that are not in the transaction, by the answer of the coordinator, and what the producer is told."""
+    """The partitions that the coordinator refused, with the errors for the producer."""
     if answer.cancelled():
         error: LogError | None = NotCoordinator("the coordinator was stopped")
     elif (failure := answer.exception()) is not None:
@@ -80,7 +80,7 @@ def refusals(
 
 
 def _told(error: LogError, transaction: ProducerTransaction) -> LogError:
-    """In the words of the APIs of partitions (Kafka: AddPartitionsToTxnManager)."""
+    """Maps coordinator errors to produce errors (Kafka: AddPartitionsToTxnManager)."""
     if isinstance(error, ProducerFenced):
         return InvalidProducerEpoch(str(error))
     if isinstance(error, TransactionAbortable) and not transaction.knows_abortable:

@@ -1,4 +1,4 @@
-"""Compacts logs: has the dirtiest one that is due cleaned by the cleaner process, exchanges its segments, looks for the next.
+"""Compacts logs: cleans the dirtiest due log in the cleaner process, swaps its segments, and repeats.
 
 A partition's local segments and those that the bucket holds are cleaned apart from each other, each from its own clean point
 (`cold_cleaning.py` has the bucket's). A reader takes the bucket's segments up to where the local ones begin, which moves while
@@ -77,7 +77,7 @@ class TopicCleaning(NamedTuple):
 
 
 class CleaningPolicy(NamedTuple):
-    """What the configs say now. `now` is the time by which records expire."""
+    """The current configs. `now` is the time by which records expire."""
 
     settings: Callable[[], CleanerSettings]
     topic: Callable[[str], TopicCleaning]
@@ -85,7 +85,7 @@ class CleaningPolicy(NamedTuple):
 
 
 class CleaningParts(NamedTuple):
-    """What cleans: `cold` is None on a node without a store."""
+    """The cleaners of both tiers. `cold` is None on a node without a store."""
 
     process: CleanerProcess
     flusher: Flusher
@@ -101,7 +101,7 @@ class _Dirty(NamedTuple):
 
 
 class _Abandoned(Exception):
-    """The log was changed otherwise while it was cleaned."""
+    """The log changed during the cleaning."""
 
 
 class Cleaning:
@@ -123,7 +123,7 @@ class Cleaning:
         self._files = files
         self._clock = clock
         self._rng = rng
-        #: By log: how far it was cleaned. A log that is opened anew is another one.
+        #: Clean points by log. A reopened log is another key.
         self._points: dict[HotLog, CleanPoint | None] = {}
         #: By log, and whether it is the bucket's part, whose cleaning failed: the steady time in ms of the next attempt.
         self._retries: dict[tuple[HotLog, bool], int] = {}
@@ -170,7 +170,7 @@ class Cleaning:
         return found
 
     def _may_clean(self, partition: Partition) -> bool:
-        """Not while the log may be given up for the bucket's, nor while the bucket shows less than was seen."""
+        """Whether the log may be cleaned: not while it may be discarded for the bucket's, nor while the bucket is behind."""
         return (
             partition.leads
             and partition.log.hot.settings.cleanup_compact
@@ -201,7 +201,7 @@ class Cleaning:
         return self._looked(partition, plan, is_remote=True)
 
     def _looked(self, partition: Partition, plan: CleaningPlan | None, *, is_remote: bool) -> _Dirty | None:
-        """A failure is over once the log can be looked at and needs no cleaning."""
+        """Clears the failure once the log is readable and needs no cleaning."""
         if plan is None or not plan.is_due:
             self._retries.pop((partition.log.hot, is_remote), None)
         return None if plan is None else _Dirty(partition, plan, is_remote=is_remote)

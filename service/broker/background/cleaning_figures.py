@@ -44,7 +44,7 @@ class CleaningFigures:
     overdue_ms: int = 0
 
     def look(self, now_ms: int) -> None:
-        """All logs are looked at anew; `found` follows for each that has something to clean."""
+        """Starts a new scan of all logs; `found` is called for each dirty one."""
         self.looked_ms = now_ms
         self.dirtiest_ratio, self.overdue_ms = 0.0, 0
 

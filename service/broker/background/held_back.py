@@ -32,7 +32,7 @@ def held_back(partition: Partition) -> HeldBackOffload | None:
 
 
 class HeldBack:
-    """Looks at every partition of a walk, then `walked`. Tells each producer once; keeps what the last walk found, no more."""
+    """`look` is called for each partition of a walk, `walked` at its end. Logs each producer once."""
 
     def __init__(self) -> None:
         self._told: dict[Partition, int] = {}

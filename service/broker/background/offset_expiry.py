@@ -1,4 +1,4 @@
-"""Removes what the group coordinators need no more: offsets whose retention is over, offsets of deleted topics, bare groups.
+"""Removes expired offsets, offsets of deleted topics, and empty groups without offsets from the group coordinators.
 
 A deleted topic's offsets go at once from the shards that are loaded, in slices of the event loop's time. The periodic pass
 finds what a shard that was loading has missed or could not write.
@@ -120,7 +120,7 @@ class OffsetExpiry:
         return found
 
     def _still_gone(self, partitions: set[TopicPartition]) -> set[TopicPartition]:
-        """A topic may have been created anew under its name."""
+        """Without the partitions that exist again: a topic of the same name may have been created."""
         return {each for each in partitions if not self._existing.has(each.topic, each.partition)}
 
     def _changed(self, image: MetadataImage, changes: Changes) -> None:
@@ -154,7 +154,7 @@ def _forget(
     group_id: str,
 ) -> None:
     if not host.look(lambda shard: shard.has_offset_of(group_id, gone)):
-        return  # as most, in a fraction of the time
+        return  # the common case, in a fraction of the time
     now = host.look(lambda shard: shard)
     before = {partition: then.written for partition, then in deletions.get(host, {}).items() if then.shard is now}
     host.change(lambda shard, now_ms: shard.forget_partitions(group_id, before))

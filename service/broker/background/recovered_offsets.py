@@ -1,5 +1,5 @@
-"""Lowers committed offsets to where a partition ends whose newest records were lost, by a disk or with it: a take-over brings
-back what the bucket holds, which may be nothing. A group that had read further would skip the records that are written next.
+"""Lowers committed offsets to the end of a partition that lost its newest records, by a disk failure or a take-over (which
+restores only the bucket's records). A group that had read further would skip the records that are written next.
 
 Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due,
 over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. An offset in a

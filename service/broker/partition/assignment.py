@@ -81,7 +81,7 @@ class Assignment:
         self._on_lead = on_lead
         self._on_close = on_close
         self._listeners: list[LeadershipListener] = []
-        #: The leader epochs that listeners were told, of the partitions that this node leads.
+        #: The leader epochs that listeners have received, by partition that this node leads.
         self._led: dict[Partition, int] = {}
         self._seen = MetadataImage()
         self._wanted: dict[tuple[TopicId, int], TopicPartition] = {}  # in the order assigned
@@ -95,7 +95,7 @@ class Assignment:
         self._recovering: dict[tuple[TopicId, int], bool] = {}
         self._troubles = events.Troubles()
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
-        #: Partitions whose configs may have changed, and the task that goes on with them.
+        #: Partitions whose configs may have changed, and the task that applies them.
         self._unconfigured: dict[Partition, None] = {}
         self._configuring: asyncio.Task[None] | None = None
         self._lane = Lane()
@@ -105,8 +105,8 @@ class Assignment:
         self._listeners.append(listener)
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool, may_be_older: bool = False) -> None:
-        """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking. Of an image that
-        `may_be_older` than the directory nothing is set aside: who takes the cluster over looks for it under its name.
+        """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking. If the image
+        `may_be_older` than the directory, nothing is set aside, because a take-over looks for it by name.
 
         A partition that cannot be opened is held back alone: whoever asks for it is told why, its files and what the
         checkpoints say of it stay, and it is tried again as after this start."""

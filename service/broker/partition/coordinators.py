@@ -1,7 +1,7 @@
 """Loads and unloads coordinators with the leadership of the partitions that keep them.
 
-A partition that goes on leading with another log, as after it was reconciled with the bucket, has its coordinator loaded anew.
-A later leader epoch of a partition that is led already changes nothing: the log goes on.
+When the log of a led partition is replaced, as after it was reconciled with the bucket, its coordinator is loaded again.
+A later leader epoch of a partition that is led already changes nothing: the log is the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps where a log ended when its newest records were lost, beside its segments, until committed offsets were lowered to it.
 
-A node that is killed before that knows nothing else of the loss: its log is whole again, and may have new records.
+After a crash the note is the only trace of the loss: the log is whole again, and may have new records.
 
 Invariant: the note is durable before the partition takes a record, and before a log is discarded for the bucket's. Not
 promised: that offsets which were committed between the loss and a kill are kept; their groups read those records again.

@@ -1,6 +1,6 @@
-"""Which producers may begin a transaction in a partition: those whose coordinator has said that the partition is in it.
+"""Tracks which producers' transactions the coordinator has verified for a partition: only these may begin one there.
 
-Without it, a batch that was delayed until its transaction had ended would begin a transaction that nobody ends, and readers of
+Without it, a batch that was delayed until its transaction had ended would begin a transaction without an end, and readers of
 committed records would stop there for ever (KIP-890; Kafka: VerificationGuard).
 
 Pure. Invariants: an answer of the coordinator counts for the transaction that was open when it was asked. A marker of the
@@ -42,7 +42,7 @@ class Verification:
 
 
 class Verifications:
-    """Of one partition, by producer id."""
+    """The verifications of one partition, by producer id."""
 
     __slots__ = ("_of",)
 
@@ -89,7 +89,7 @@ class Verifications:
         self._of.clear()
 
     def verified(self, verification: Verification) -> None:
-        """The coordinator has said yes. Without effect if the verification is void."""
+        """Records a positive answer. Without effect if the verification is void."""
         verification.is_verified = True
 
     def ended(self, producer_id: int) -> None:

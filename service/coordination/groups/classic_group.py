@@ -108,7 +108,7 @@ class Member:
 
     @property
     def record_bytes(self) -> int:
-        """What it adds to its group's record at least: its names and its smallest subscription."""
+        """Lower bound of its share of the group's record, in bytes: its names and its smallest subscription."""
         names = len(self.member_id) + len(self.client_id) + len(self.client_host)
         return names + min((len(each.metadata) for each in self.protocols), default=0)
 
@@ -133,7 +133,7 @@ MEMBER_BYTES, PROTOCOL_BYTES = 1_000, 200
 
 
 def kept_bytes(protocols: Sequence[MemberProtocol]) -> int:
-    """What a member with these protocols keeps."""
+    """Memory of a member with these protocols, in bytes."""
     return MEMBER_BYTES + sum(PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
 
 
@@ -240,7 +240,7 @@ class ClassicGroup:
         self.supported: Counter[str] = Counter()
         #: When waiting for members ends, and when waiting for SyncGroup does.
         self.join, self.sync = Timer(JoinWait(self)), Timer(SyncWait(self))
-        #: Of a first rebalance: whether a member came since it was last extended, and the time left to extend it.
+        #: First rebalance only: whether a member came since it was last extended, and the time left to extend it.
         self.new_member_added = False
         self.initial_remaining_ms = 0
 
@@ -389,7 +389,7 @@ class ClassicGroup:
 
     # --- its answers and its record -----------------------------------------------------------------------------------
     def joined(self, member_id: str, *, leader: str | None = None, skip_assignment: bool = False) -> Joined:
-        """The answer to a member of this generation; `leader` if the member is told another one."""
+        """The answer to a member of this generation; `leader` overrides the leader shown to the member."""
         protocol = self.protocol
         members: Sequence[JoinedMember] = ()
         if leader is None and member_id == self.leader and protocol is not None:

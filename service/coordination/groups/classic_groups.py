@@ -280,7 +280,7 @@ class ClassicGroups:
                 is_leader = group.leader == new_id
                 outcome.answer(waiter, group.joined(new_id, skip_assignment=is_leader))
             else:
-                # A leader that is told another leader asks for its assignment only and computes none.
+                # Shown another leader, it only fetches its assignment and computes none.
                 outcome.answer(waiter, group.joined(new_id, leader=old_leader))
         elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             # The leader may be assigning to the old id right now.
@@ -337,7 +337,7 @@ class ClassicGroups:
         if not request.group:
             return Left(InvalidGroupId("the group id is empty; set group.id"))
         if group is None:
-            gone = UnknownMemberId(f"there is no group {request.group!r}; its members have left")
+            gone = UnknownMemberId(f"there is no group {request.group!r}; nothing to leave")
             return Left(None, [LeftMember(each.member_id, each.group_instance_id, gone) for each in request.members])
         left = [self._leave(group, each, outcome) for each in request.members]
         count = sum(1 for each in left if each.error is None)
@@ -380,7 +380,7 @@ class ClassicGroups:
         if member is None:
             return
         if not member.is_new and (member.join_waiter is not None or member.sync_waiter is not None):
-            return  # the broker makes it wait; its session begins anew with the answer
+            return  # it waits on the broker: its session restarts with the answer
         outcome.note(
             "group.member_expired", group=group.group_id, member=member_id, timeout_ms=member.session_timeout_ms
         )

@@ -13,7 +13,7 @@ MEMBERS_BYTES = 256 << 20
 
 
 class ShardMembers:
-    """What the members of one shard keep."""
+    """The memory of one shard's members."""
 
     def __init__(self, memory: MemberMemory) -> None:
         self._memory = memory

@@ -24,7 +24,7 @@ from storage_tiers.errors import GroupMetadataTooLarge, LogError, RebalanceInPro
 
 #: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-#: Ids of one group that are given out and not used yet. Of more, the oldest is forgotten: its client joins anew.
+#: Most unused member ids of a group; beyond it the oldest is forgotten and its client rejoins.
 PENDING_IDS = 10_000
 #: Bytes at most of a batch of one record besides its key and value.
 BATCH_BYTES = 100
@@ -118,7 +118,7 @@ class Rebalancing:
             self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
 
     def go_on(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Ends a rebalance that waits for nobody any more. A first one waits for its delay even then."""
+        """Completes the rebalance if every awaited member has joined. A first one still waits for its delay."""
         if group.previous_state is not GroupState.EMPTY:
             self._end_if_all_joined(group, now_ms, outcome)
 
@@ -135,7 +135,7 @@ class Rebalancing:
             self.complete(group, now_ms, outcome)
 
     def _withdraw_assignment(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Members that wait for their assignment are told to join again."""
+        """Fails pending SyncGroups with RebalanceInProgress."""
         error = RebalanceInProgress(f"group {group.group_id} rebalances; join again")
         for member in group.members.values():
             member.assignment = b""
@@ -227,7 +227,7 @@ class Rebalancing:
     def _refuse_assignment(
         self, group: ClassicGroup, error: GroupMetadataTooLarge, now_ms: int, outcome: Outcome
     ) -> None:
-        """As in Kafka the members are told, and rebalance; the node's log says why."""
+        """As in Kafka the members get an error, and rebalance; the node's log says why."""
         outcome.note("group.too_large", group=group.group_id, error=error)
         for member in group.members.values():
             if member.sync_waiter is not None:

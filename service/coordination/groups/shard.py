@@ -110,7 +110,7 @@ class GroupShard:
         self._settled = 0
         #: The order of the first record that was not loaded.
         self._loaded = 0
-        #: What readers see of groups that have a record which is not committed.
+        #: The committed state, for readers, of groups with an uncommitted record.
         self._views: CommittedViews[GroupView] = CommittedViews()
         #: While it is loaded, the newest committed record of each group with its time, and the later records in order.
         self._records: dict[str, tuple[bytes, int]] = {}
@@ -170,7 +170,7 @@ class GroupShard:
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> Outcome:
-        """What is due: sessions that have ended, members that were waited for long enough."""
+        """Handles due timers: expired sessions and rebalance timeouts."""
         outcome = Outcome()
         for timer in islice(self._deadlines.due(now_ms), TIMERS_A_TICK):
             owner = timer.owner

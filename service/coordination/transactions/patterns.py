@@ -50,7 +50,7 @@ def compiled(text: str) -> re.Pattern[str]:
 
 
 def _counted(items: Any) -> Iterator[tuple[str, int]]:
-    """What makes more ways than one, at any depth."""
+    """Yields the choices of a pattern with their numbers, nested ones included."""
     for item in items:
         name, value = str(item[0]), item[1]
         if name in _FIXED:

@@ -1,4 +1,4 @@
-"""What a transaction shard refuses a request with, in words for whoever runs the producer.
+"""The errors with which a transaction shard refuses requests, in words for the producer's operator.
 
 Pure. Checks of a producer and their order are those of Kafka 4.2.1's TransactionCoordinator.
 """
@@ -47,7 +47,7 @@ def producer_error(known: Transaction | None, transactional_id: str, producer: P
 
 def no_mapping(transactional_id: str, producer: ProducerIdAndEpoch) -> InvalidProducerIdMapping:
     return InvalidProducerIdMapping(
-        f"{transactional_id!r} has no producer {producer.id}: the id expired or was given out anew; begin the producer again"
+        f"{transactional_id!r} has no producer {producer.id}: the id expired or was reassigned; call InitProducerId again"
     )
 
 

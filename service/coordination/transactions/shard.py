@@ -119,7 +119,7 @@ class TransactionShard:
         #: Decided transactions whose record is not committed yet, with its order; then those whose markers are wanted.
         self._deciding: dict[str, int] = {}
         self._prepared: dict[str, None] = {}
-        #: What readers see of ids that have a record which is not committed.
+        #: The committed state, for readers, of ids with an uncommitted record.
         self._views: CommittedViews[TransactionView] = CommittedViews()
         #: While it is loaded, the newest committed record of each id with its time, and the later records in order.
         self._records: dict[str, tuple[bytes, int]] = {}
@@ -163,7 +163,7 @@ class TransactionShard:
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> Outcome:
-        """What is due: transactions that are too old, ids that have expired, requests that waited long enough."""
+        """Handles due timers: transactions that are too old, ids that have expired, requests that waited long enough."""
         outcome = Outcome()
         for timer in islice(self._deadlines.due(now_ms), TIMERS_A_TICK):
             owner = timer.owner

@@ -3,7 +3,7 @@
                  ┌────────────── abort without partitions (version 2) ──────────────┐
     empty ──▶ ongoing ──▶ prepare_commit ──▶ complete_commit ──▶ ongoing …          │
       ▲          └──────▶ prepare_abort ───▶ complete_abort  ──▶ ongoing …  ◀───────┘
-      └── a producer begins anew (InitProducerId), from either complete state
+      └── a producer begins again (InitProducerId), from either complete state
 
 Pure. A transition returns nothing and changes this object; `value` is its record. Rules as in Kafka 4.2.1's
 TransactionMetadata; where its source and its log disagree with the KIPs, its log decides.
@@ -64,7 +64,7 @@ NAMES: Mapping[TransactionStatus, str] = {
 }
 #: Bytes in a record's value, at most: of all but its partitions, of a topic besides its name, and of a partition.
 VALUE_BYTES, TOPIC_BYTES, PARTITION_BYTES = 100, 11, 4
-#: Of a partition whose topic has a name of 249 characters, the longest.
+#: Size of a partition whose topic has a name of 249 characters, the longest.
 PARTITION_AT_MOST_BYTES = 249 + TOPIC_BYTES + PARTITION_BYTES
 
 
@@ -179,7 +179,7 @@ class Transaction:
         """Opens the transaction, unless it is open, with these partitions in it."""
         if self.status is not TransactionStatus.ONGOING:
             self.start_ms = now_ms
-        # As in Kafka: once the new id is in use, nobody repeats the end of the last transaction of the one before.
+        # As in Kafka: once the new id is in use, no client repeats the end of the previous id's last transaction.
         self.previous_id = NO_PRODUCER_ID
         self.partitions = (self.partitions or set()).union(partitions)
         self.client_version = client_version
