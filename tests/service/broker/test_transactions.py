@@ -278,5 +278,6 @@ async def test_markers_of_many_partitions_leave_the_loop_to_others(
         await client.reaches("CompleteCommit")
         assert (sum(in_turns), max(in_turns)) == (50, MARKERS_A_TURN)
         markers = Markers("", client.producer, False, many * 100, 0)
+        in_turns[:] = [0]  # the last turn of the first markers may be the first of these
         assert await client.transactions.write_markers(markers, 1, CALLER) == []
-        assert (sum(in_turns), max(in_turns)) == (100, MARKERS_A_TURN)
+        assert (sum(in_turns), max(in_turns)) == (50, MARKERS_A_TURN)

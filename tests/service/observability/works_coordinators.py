@@ -326,7 +326,7 @@ async def a_transaction_is_long_and_not_late(world: World) -> AsyncIterator[None
         'tidelog_cleaner_written_bytes_total{tier="local"}': ROSE,
         "kafka_utils_throttler_cleaner_io_total": ROSE,
         CLEANER + "cleaner_recopy_percent": Within(0.1, 50),
-        CLEANER + "max_buffer_utilization_percent": Is(100 * 7 * 24 / (1 << 20)),
+        CLEANER + "max_buffer_utilization_percent": Is(100 * 7 * 24 / (2 << 20)),
         CLEANER + "max_clean_time_secs": Within(0, 60),
         CLEANER + "max_compaction_delay_secs": Is(0),
         CLEANERS + "max_dirty_percent": Is(0),
@@ -335,7 +335,7 @@ async def a_transaction_is_long_and_not_late(world: World) -> AsyncIterator[None
         CLEANERS + "uncleanable_bytes": Is(0),
     },
     log_cleaner_backoff_ms="1",
-    log_cleaner_dedupe_buffer_size=str(1 << 20),
+    log_cleaner_dedupe_buffer_size=str(2 << 20),
 )
 async def a_log_is_cleaned(world: World) -> AsyncIterator[None]:
     await world.create("t", configs=LOCAL)
