@@ -67,7 +67,7 @@ def run(settings: NodeSettings) -> int:
 
 @dataclass(slots=True)
 class _Telemetry:
-    """What the HTTP server shows: nothing before the node serves."""
+    """The HTTP server's sources: nothing before the node serves."""
 
     scraper: Scraper | None = None
 

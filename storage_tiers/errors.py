@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 
 class Advice(Enum):
-    """What the receiver of an error should do."""
+    """The reaction that an error asks of its receiver."""
 
     RETRY = "same request, later"
     REDIRECT = "refresh metadata, ask again"
@@ -231,7 +231,7 @@ class InvalidGroupId(LogError):
 
 
 class UnknownMemberId(LogError):
-    """The member has left or was removed; it joins anew without a member id."""
+    """The member has left or was removed; it rejoins without a member id."""
 
     advice = Advice.STOP
 
@@ -281,7 +281,7 @@ class GroupMetadataTooLarge(LogError):
 
 
 class CoordinatorRecordTooLarge(LogError):
-    """What is asked for would need a record that no batch of the coordinator's partition can hold. Nothing was changed."""
+    """The request would need a record that no batch of the coordinator's partition can hold. Nothing was changed."""
 
     advice = Advice.FIX
 

@@ -118,7 +118,7 @@ class Turn:
 
     def resume(self) -> None:
         """The request continues after a wait, or for the first time as a task: others used the loop meanwhile. Unless it has
-        used up its first slice, it gets that anew, and does not wait for long requests."""
+        used up its first slice, it gets that again, and does not wait for long requests."""
         if not self._has_entered:
             self._until = self._lane.seconds() + FREE_S
 

@@ -1,4 +1,4 @@
-"""What programs embed: clients of a node, and readers of the bucket without one.
+"""The packages that programs embed: clients of a node, and readers of the bucket without one.
 
     from tidelog import BlockingClient, Client, ColdBucket, tables
 

@@ -189,7 +189,7 @@ class Producer:
             self._accumulator.flushing -= 1
 
     def begin(self, identity: tuple[int, int]) -> None:
-        """What is sent from now on bears this identity. Nothing may be held: of a transactional producer, between two
+        """Records sent from now on have this identity. Nothing may be held: of a transactional producer, between two
         transactions."""
         self._identity = identity
         self._begin_sequences()

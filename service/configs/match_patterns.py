@@ -1,4 +1,4 @@
-"""Which regular expressions may be matched with clients' attributes on the event loop.
+"""Decides whether a regular expression may be matched with clients' attributes on the event loop.
 
 Python's matcher tries every way to divide a text among a pattern's repeats and alternatives: `(a+)+b` and thirty `a`
 would stop the node for minutes. So the ways are counted first, for the longest text that is matched. The count is an upper

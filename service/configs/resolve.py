@@ -484,7 +484,7 @@ def _segment_ms(topic: TopicConfigs) -> int:
 
 
 def _smaller_bound(local: int, whole: int) -> int:
-    """Of a local bound, -2 is "as the whole"; a negative bound is none. -1 if both are none."""
+    """A local bound of -2 is "as the whole"; a negative bound is none. -1 if both are none."""
     if whole < 0:
         return max(-1, local)
     return whole if local < 0 else min(local, whole)

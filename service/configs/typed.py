@@ -61,7 +61,7 @@ class Typed(Generic[T]):
 
 
 def attribute(name: str) -> str:
-    """Of a key: `log.dirs` is `log_dirs`."""
+    """The attribute name of a key: `log.dirs` is `log_dirs`."""
     return name.replace(".", "_").replace("-", "_")
 
 
@@ -70,7 +70,7 @@ def render(broker: Iterable[ConfigKey], topic: Iterable[ConfigKey]) -> str:
 
 
 def _class(name: str, of: str, keys: Iterable[ConfigKey]) -> Iterator[str]:
-    yield f'\nclass {name}(Values):\n    """Of a {of}."""\n\n    __slots__ = ()\n'
+    yield f'\nclass {name}(Values):\n    """The configs of a {of}."""\n\n    __slots__ = ()\n'
     for key in keys:
         if key.effect is ConfigEffect.HONOURED and not key.given_by:
             kind = _TYPES.get(key.kind, "str") + (" | None" if key.default is None else "")

@@ -6,7 +6,7 @@ from service.configs.typed import Typed, Values
 
 
 class BrokerConfigs(Values):
-    """Of a broker."""
+    """The configs of a broker."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ class BrokerConfigs(Values):
 
 
 class TopicConfigs(Values):
-    """Of a topic."""
+    """The configs of a topic."""
 
     __slots__ = ()
 

@@ -21,8 +21,8 @@ class GroupCounts:
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """Transactions that ended either way. Of the aborted ones `timed_out` took too long, and `fenced` were left open by the
-    producer before."""
+    """Transactions that ended either way. Two subsets of `aborted`: `timed_out` took too long, and `fenced` were left open by
+    the producer before."""
 
     committed: int = 0
     aborted: int = 0

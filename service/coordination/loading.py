@@ -1,7 +1,7 @@
 """Loads a shard from its log, in slices of the event loop's time.
 
 Reading a record takes a few microseconds: a group of thousands of members is decoded when all records are read, member by
-member, and only from its newest one. What lies at or above the high watermark may still be taken back, by a failed disk or by
+member, and only from its newest one. Records at or above the high watermark may still be lost, by a failed disk or by
 the next leader: the shard hides it from its readers until it is committed.
 """
 

@@ -19,7 +19,7 @@ class Shard(Protocol):
     written: int
 
     def bound(self, max_batch_bytes: int) -> None:
-        """What is decided from now on makes no record that a batch of so many bytes cannot hold."""
+        """Decisions from now on make no record that a batch of so many bytes cannot hold."""
 
     def handle(self, event: Any, caller: Caller, waiter: object, now_ms: int) -> Outcome: ...
     def may_write(self, event: Any) -> bool: ...

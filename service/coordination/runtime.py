@@ -181,7 +181,7 @@ class ShardHost(Generic[State]):
         return appended
 
     def _decided(self, decide: Callable[[], Outcome]) -> Outcome:
-        """What the shard decides. A defect may leave half a decision behind: the shard is dropped and loaded again, so that one
+        """Runs `decide`. A defect may leave half a decision behind: the shard is dropped and loaded again, so that one
         request harms neither other groups nor background work. CoordinatorNotAvailable then."""
         most = self._log.max_batch_bytes
         if most != self._max_batch_bytes:

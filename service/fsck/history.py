@@ -116,7 +116,7 @@ class History:
         self._judge()
 
     def _forget(self, base: int) -> None:
-        """Of the producers and transactions before offset `base` something is unknown."""
+        """Marks producers and transactions before offset `base` as not fully known."""
         self._judge()
         self._base = base
         self._state = ProducerStateManager(_ALL_PRODUCERS)

@@ -154,7 +154,7 @@ def _compare(
     may_lack: bool,
 ) -> None:
     """Compares the batches of a local segment with those of a remote segment, by offset. Reports the first difference that
-    compaction of either does not explain; `may_lack`: it may have taken whole batches from the remote one. Which ones is not
+    compaction of either does not explain; `may_lack`: it may have taken whole batches from the remote one. Their number is not
     checked: a tombstone that superseded them may be gone as well."""
     try:
         remote = store.get(segment.key, segment.position, segment.length).data

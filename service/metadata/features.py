@@ -54,7 +54,7 @@ def newest() -> tuple[pb.MetadataRecord, ...]:
 
 
 def supported_records() -> list[pb.SupportedFeatureRecord]:
-    """What a broker of this software registers."""
+    """The features that a broker of this software registers."""
     return [
         pb.SupportedFeatureRecord(name=name, lowest=levels.lowest, highest=levels.highest)
         for name, levels in SUPPORTED.items()
@@ -104,7 +104,7 @@ def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str |
 
 
 def _unsupported(image: MetadataImage, name: str, level: int) -> str | None:
-    """Which broker does not support the level. One that has registered no features supports none."""
+    """Names a broker that does not support the level; None if all do. One that has registered no features supports none."""
     for broker in image.brokers.values():
         found = [LevelRange(each.lowest, each.highest) for each in broker.features if each.name == name]
         levels = found[0] if found else _OFF

@@ -96,7 +96,7 @@ class StartImage:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a batch of records touched: ids of topics (created, changed, being deleted or gone), and resources whose configs
+    """The changes of a batch of records: ids of topics (created, changed, being deleted or gone), and resources whose configs
     were set. Each once, in the order touched. Publishers of the metadata apply only these."""
 
     topics: tuple[TopicId, ...] = ()

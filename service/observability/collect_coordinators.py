@@ -71,7 +71,7 @@ async def collect_coordinators(node: Node, into: Exposition) -> None:
 async def _shares(
     runtime: CoordinatorRuntime[State], figures: Callable[[State], Iterator[Sequence[Figures]]]
 ) -> AsyncIterator[Sequence[Figures]]:
-    """Of all shards that are loaded, with a turn of the event loop after each share."""
+    """Samples of all loaded shards, with a turn of the event loop after each share."""
     for host in tuple(runtime.hosts.values()):
         for share in _figures_of(host, figures):
             yield share

@@ -1,4 +1,5 @@
-"""What a metric is, and how Kafka's MBeans are named as metrics: as the Prometheus JMX exporter's rules for Kafka name them."""
+"""The definition of a metric, and how Kafka's MBeans are named as metrics: as the Prometheus JMX exporter's rules for Kafka
+name them."""
 
 from __future__ import annotations
 

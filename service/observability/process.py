@@ -21,7 +21,7 @@ def resident_bytes_of(process_id: int) -> int:
 
 
 def collect_process(into: Exposition) -> None:
-    """Of this process."""
+    """Puts the figures of this process."""
     into.put("process_cpu_seconds_total", time.process_time())
     into.put("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     fields = _stat(os.getpid())

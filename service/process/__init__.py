@@ -1,1 +1,1 @@
-"""What a node requests from the operating system for its process: a short time slice, returned memory, open files."""
+"""Requests to the operating system for a node's process: a short time slice, returned memory, open files."""

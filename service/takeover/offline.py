@@ -59,7 +59,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
 
 
 async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoint]:
-    """What is read of the store lies in the cache's folder for a moment; the folders made for it go again."""
+    """Objects read from the store lie in the cache's folder for a moment; the folders made for it go again."""
     made = _make(cache_directory_of(settings))
     try:
         return await taking.preview()

@@ -1,4 +1,4 @@
-"""What a cluster's metadata are, from what its bucket holds. Pure.
+"""Derives a cluster's metadata from the contents of its bucket. Pure.
 
     snapshot + topic files + ids ──inventory──> which topics live, which are on their way out
     inventory + claimed manifests ──records──> one metadata batch
@@ -112,7 +112,7 @@ def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId
 
 
 def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:
-    """What the name means now."""
+    """The topic that has the name now."""
     state, known = topic.state, snapshot.topic(topic.name)
 
     def ended(topic_id: TopicId) -> bool:
@@ -133,7 +133,7 @@ def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:
 
 
 def _ids(snapshot: MetadataImage, topic: SeenTopic) -> Iterator[TopicId]:
-    """Of all topics of that name that may have left something."""
+    """All topics of that name that may have left objects."""
     yield from topic.manifests
     if topic.state is not None:
         yield topic.state.topic_id
@@ -165,7 +165,7 @@ def records(
     *,
     node_id: int,
 ) -> Iterator[pb.MetadataRecord]:
-    """Of a directory that has none of them yet. The last one says that the take-over is done."""
+    """The records for a directory that has none of them yet. The last one says that the take-over is done."""
     before = snapshot or MetadataImage()
     for name, level in before.features.items():
         yield pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name=name, level=level))

@@ -7,7 +7,7 @@ Every step may be made again, and a start that finds `begin` without `done` make
 the old node's extensions, so nothing about offsets is believed before it. Nobody is served before `done`.
 
 Errors: FencedWriter if another start has taken the cluster over since this one began; StoreRefused and TierCorrupt as they
-are. What may pass (TierUnavailable) is waited for, and said in `/readyz`.
+are. A transient failure (TierUnavailable) is waited for, and said in `/readyz`.
 
 Not promised: what the old node acknowledged and had not offloaded. Each partition's recovery point says how far it comes.
 """
@@ -75,7 +75,7 @@ class RecoveryPoint:
 
 @dataclass(frozen=True, slots=True)
 class BucketContents:
-    """What the bucket said before anything was changed."""
+    """The bucket's state before any change."""
 
     snapshot: MetadataImage | None
     inventory: Inventory
@@ -119,7 +119,7 @@ class TakeOver:
         began = self._clock.monotonic()
         events.info(log, "takeover.started", cluster_id=self._cluster_id)
         await self._patiently(lambda: self._client.ask(Probe(f"{self._cluster_id}/")))
-        # What refuses the take-over does so before the bucket is changed; the second look is of what no other can add to.
+        # Refusals come before the bucket is changed; the second look is of what no other can add to.
         await self._claim(await self.look(), ManifestWriter(self._node_id, 0), dry=True)
         writer = await self._raise_incarnation(directory_id)
         bucket = await self.look()
@@ -225,7 +225,7 @@ class TakeOver:
     async def _raise_incarnation(self, directory_id: str) -> ManifestWriter:
         number, start_id = await self._settled(), self._rng.token(16)
         begun = self._log.image.take_over
-        # What this directory has claimed already is above the gap.
+        # Ids that this directory has claimed already are above the gap.
         raised_by = TAKE_OVER_GAP if begun is not None and number == begun.incarnation else 1
         await self._log.propose(planner.claim_incarnation(self._node_id, number + raised_by, start_id))
         holder = Holder(self._node_id, directory_id, uuid_text(start_id))
@@ -345,7 +345,7 @@ def recovery_points(found: Inventory, claimed: dict[tuple[TopicId, int], Claimed
 
 
 def first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Of a group of tasks, of which one failure has ended the others."""
+    """The failure that ended a group of tasks."""
     first: BaseException = failures
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]

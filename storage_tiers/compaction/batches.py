@@ -29,7 +29,7 @@ from storage_tiers.records.varint import decode_varint, decode_varlong, encode
 
 
 class LastRecord(NamedTuple):
-    """What a producer wrote last, as the producer state knows it: -1 for a producer of which only a marker is left."""
+    """The last record of a producer, as the producer state knows it: -1 for a producer of which only a marker is left."""
 
     data_offset: int
     epoch: int
@@ -37,7 +37,7 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """What holds for one cleaning. Times in ms since 1970. The map reaches to offset `latest`. The other tier shows no record
+    """The rules of one cleaning. Times in ms since 1970. The map reaches to offset `latest`. The other tier shows no record
     below offset `drops_below` that a newer one supersedes."""
 
     now_ms: int

@@ -24,7 +24,7 @@ from storage_tiers.files import Files, replace_file
 from storage_tiers.policy.segments import SegmentView
 
 FILE_NAME = "cleaner-checkpoint"
-#: Of the segments that the bucket holds.
+#: The file name of the bucket's clean point.
 BUCKET_FILE_NAME = "bucket-cleaner-checkpoint"
 _VERSION = 0
 #: Version 0 named the bucket's segments.

@@ -1,4 +1,4 @@
-"""What a broker and its cleaner process say to each other: a JSON object per line.
+"""Protocol between a broker and its cleaner process: one JSON object per line.
 
 The broker sends an order. The cleaner answers with the offset that it reached, then with each group of segments that it has
 written; it waits after each of these until the broker says that it may go on, which the broker does before it exchanges the

@@ -24,7 +24,7 @@ def is_reduction(reduced: bytes, full: bytes) -> bool:
 
 
 def _identity(header: BatchHeader) -> tuple[object, ...]:
-    """What no cleaning changes."""
+    """The header fields that no cleaning changes."""
     return (
         header.base_offset,
         header.last_offset,

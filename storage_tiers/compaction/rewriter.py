@@ -1,12 +1,12 @@
-"""Cleans closed segments of one partition: reads the dirty ones into a map of keys, and writes each group of segments anew
+"""Cleans closed segments of one partition: reads the dirty ones into a map of keys, and writes each group of segments again
 beside the old ones, under names that end in `.cleaned`.
 
-Nothing that exists is changed: whoever owns the log exchanges the files (`storage_tiers.hot.swap`). Runs in any process that
+No existing file is changed: the owner of the log exchanges the files (`storage_tiers.hot.swap`). Runs in any process that
 sees the directory.
 
-Invariants: every batch that is read has the right CRC-32C, so that damage is never written anew under a new checksum; a
-rewritten group begins and ends at the offsets where its segments do; its files are synced when they are told of. Memory is the
-map's, one chunk of reading and one of writing.
+Invariants: every batch that is read has the right CRC-32C, so that damage is never written again under a new checksum; a
+rewritten group begins and ends at the offsets where its segments do; its files are synced before they are reported. Memory is
+the map's, one chunk of reading and one of writing.
 
 Not promised: that the log can take the files; it may have been truncated meanwhile.
 """
@@ -57,10 +57,10 @@ class SourceSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """What to clean. `segments` are all from the oldest on, without a hole; those from offset `dirty_start` on are read for
-    keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the segments.
-    `is_remote`: the segments are the bucket's, brought one by one when they are read, and their files are removed afterwards;
-    `directory` takes the rewritten ones."""
+    """The segments of one cleaning. `segments` are all from the oldest on, without a hole; those from offset `dirty_start` on
+    are read for keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the
+    segments. `is_remote`: the segments are the bucket's, brought one by one when they are read, and their files are removed
+    afterwards; `directory` takes the rewritten ones."""
 
     directory: str
     segments: Sequence[SourceSegment]

@@ -1,4 +1,4 @@
-"""What a cleaner needs to know of an open log, as plain values that another process can take."""
+"""An open log's facts for a cleaner, as plain values that another process can take."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cleaning_of(log: HotLog, *, dirty_start: int, end: int, fences: Sequence[int
 
 
 def last_records(producers: Iterable[tuple[int, ProducerEntry]], end: int) -> dict[int, LastRecord]:
-    """What each producer wrote last, of those that wrote nothing at or above offset `end`."""
+    """The last record of each producer that wrote nothing at or above offset `end`."""
     found = {}
     for producer_id, entry in producers:
         data_offset = entry.batches[-1].last_offset if entry.batches else -1

@@ -1,4 +1,5 @@
-"""Which transactional batches and markers a cleaning may drop: the state of one pass over a log, from its oldest batch on.
+"""Decides the transactional batches and markers that a cleaning may drop: the state of one pass over a log, from its oldest
+batch on.
 
 Data of an aborted transaction go at once. A marker may go once no batch of its transaction is left; until then the abort
 markers' entries make the transaction index of the rewritten segment.

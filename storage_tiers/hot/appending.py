@@ -27,7 +27,7 @@ from storage_tiers.records import batch_walk
 from storage_tiers.records.batch import CONTROL_MASK, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, BatchHeader
 from storage_tiers.types import NO_PRODUCER_ID, AbortedTransaction
 
-# What a leader assigns: base offset, batch length (as it was), leader epoch.
+# The fields that a leader assigns: base offset, batch length (as it was), leader epoch.
 _assigned = struct.Struct(">qii").pack
 
 

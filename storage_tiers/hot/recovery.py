@@ -264,7 +264,7 @@ class _Recovery:
         return True
 
     def _begin_epoch(self, epoch: int, base: int, before: int) -> None:
-        """Of a compacted log the first batches of an epoch, or all, may be gone: those stored stand that begin in a hole."""
+        """Compaction may have removed an epoch's first batches: stored epochs that begin inside a gap are kept."""
         for entry in self._stored:
             if entry.epoch <= epoch and before <= entry.start_offset <= base:
                 self._loaded.epochs.assign(*entry)

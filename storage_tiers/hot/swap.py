@@ -12,7 +12,7 @@ remove segments that began later at the same offsets: its removal is durable bef
 that needs a sync of the same directory. One beside which no log has the new one's size belongs to other segments, as in a
 directory that was copied in the middle of an exchange: it is removed, and nothing else.
 
-Not promised: a choice between old and new after step 1 fails. Whoever asks ends the swap, which goes back before step 2 and
+Not promised: a choice between old and new after step 1 fails. The caller ends the swap, which goes back before step 2 and
 forward after it.
 """
 

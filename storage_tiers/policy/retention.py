@@ -46,7 +46,7 @@ class Moment(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """What has expired so far: all offsets below `end`. `excess` is the number of bytes that the log still has above
+    """The expired part so far: all offsets below `end`. `excess` is the number of bytes that the log still has above
     `retention.bytes`. `stopped`: the next segment stays, and so do all that follow."""
 
     end: int

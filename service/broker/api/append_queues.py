@@ -8,7 +8,7 @@ receives, checks and answers.
 Invariants: the batches of one producer are appended to a partition in the order of their arrival, including small ones while
 others wait, and so are all batches without a producer id, since a connection is not known here. Batches of other producers,
 markers and coordinators pass those that are being validated. Each partition writes one batch at a time, and the batch joins the
-log only when the loop commits it there. Whatever happens to a batch, the next one has its turn. Waiting batches hold copies of
+log only when the loop commits it there. If a batch fails, the next one still has its turn. Waiting batches hold copies of
 their bytes (large ones the sender's) within MAX_HELD_BYTES for the whole node; beyond it producers get a retriable error.
 Batches that need no validation wait within WRITING_BYTES; beyond it the loop itself writes them, unless they wait behind one of
 their producer that is being validated, or behind a large one. The loop spends at most SLICE_S a turn on one queue.

@@ -1,7 +1,7 @@
 """Answers fetches: at once if enough data is there, else when a partition moves, a chunk arrives, or the wait time ends.
 
 A waiting fetch holds no task: it is a future, a timer, and a callback in the partitions it watches. Each attempt reads all
-partitions anew, so an answer is one consistent pass. Uncached cold data is fetched in the background and never delays the hot
+partitions again, so an answer is one consistent pass. Uncached cold data is fetched in the background and never delays the hot
 partitions of the same request; the background fetch outlives its request. If it fails, the partitions that waited for it
 answer with the error.
 """

@@ -277,7 +277,7 @@ def _with_refusals(
 
 
 def _all_refused(topics: Sequence[TopicCommit], error: LogError) -> OffsetsCommitted:
-    """What a coordinator's refusal of a whole request means for the partitions that it was asked for."""
+    """Expands a coordinator's refusal of a whole request to the request's partitions."""
     value = as_value(error)
     return OffsetsCommitted(
         [

@@ -1,7 +1,7 @@
 """The contract's `Transactions`: sends each request to the shard of its transactional id, if this broker coordinates it.
 
 Partitions are looked up here, before a shard sees them, and producer ids are reserved here: a shard neither knows the cluster
-nor waits. What the shards decide `transaction_markers.py` carries out.
+nor waits. `transaction_markers.py` writes the markers of decided transactions.
 """
 
 from __future__ import annotations

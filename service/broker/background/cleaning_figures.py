@@ -1,4 +1,4 @@
-"""What the log cleaner has done and left to do: plain numbers for metrics, in Kafka's terms.
+"""The log cleaner's finished and remaining work: plain numbers for metrics, in Kafka's terms.
 
 Counters begin with the node. `last` is the last pass over one log; `dirtiest_ratio` and `overdue_ms` are of the last look at
 all logs, also of those that were not due.

@@ -1,4 +1,4 @@
-"""Compacts the segments that the bucket holds: has them fetched one by one, rewritten by the cleaner process, offloaded anew
+"""Compacts the segments that the bucket holds: has them fetched one by one, rewritten by the cleaner process, offloaded again
 and exchanged in the manifest, neighbours that fit one segment together.
 
 It is a log of its own to the cleaner: its dirty part begins where its last cleaning ended, and its newest segment is never
@@ -75,8 +75,8 @@ _Opened = dict[tuple[str, int | None], _Views]
 
 
 class _BucketLog(NamedTuple):
-    """What the manifest of `commit` says; `cleaned_to` is 0 if it is not known. `opened` are the segments in pages that a plan
-    had to look into: the last MAX_OPENED."""
+    """The log in the manifest of `commit`; `cleaned_to` is 0 if it is not known. `opened` are the segments in pages that a
+    plan had to look into: the last MAX_OPENED."""
 
     line: str
     commit: int
@@ -158,7 +158,7 @@ class ColdCleaning:
             del self._known[hot]
 
     async def _look(self, partition: Partition) -> _BucketLog | None:
-        """What the current manifest says; None while it must not be changed."""
+        """The log in the current manifest; None while it must not be changed."""
         hot, tier = partition.log.hot, partition.log.tier
         may_write = (
             self._access.is_open
@@ -224,7 +224,7 @@ class ColdCleaning:
                 if any(section.name == sidecar.ABORTED and section.length for section in segment.sections):
                     found = (await self._part(segment, (sidecar.ABORTED,))).aborted
                     # A sidecar lists all that overlap its segment. One that lies between a transaction's data and its marker
-                    # is not written anew when these go, so the marker's own segment tells whether the transaction is there.
+                    # is not written again when these go, so the marker's own segment tells whether the transaction is there.
                     aborted.update(e for e in found if e.last_offset < segment.end or e.last_offset >= end)
         job = CleaningJob(
             hot.directory,

@@ -1,4 +1,4 @@
-"""The time by which a node's records expire: checks the wall clock each second, and logs when somebody has set it.
+"""The time by which a node's records expire: checks the wall clock each second, and logs when it was set.
 
 The node compares its clock with the store's if the store runs on another machine. Once the store is open, this reveals a wall
 clock that was wrong before the process began. While the wall clock differs from the expected time, it reveals a step that was

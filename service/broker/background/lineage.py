@@ -110,8 +110,8 @@ class StoreLineage:
         )
 
     def check_follows(self, partition: Partition, manifest: Manifest) -> None:
-        """Raises StoreBehind if `manifest` has a newer number but does not follow the one seen. What the digest cannot show was
-        checked where the manifest was read."""
+        """Raises StoreBehind if `manifest` has a newer number but does not follow the one seen. Reading the manifest has
+        checked the rest."""
         seen = self.seen(partition)
         if seen is None or (manifest.line != seen.line and manifest.line == self._repaired.get(partition)):
             return

@@ -73,7 +73,7 @@ class MetadataSnapshots:
             self._failing = True
             return
         finally:
-            with contextlib.suppress(OSError):  # it is written anew the next time
+            with contextlib.suppress(OSError):  # it is written again the next time
                 os.unlink(self._path)
         self._failing = False
         self._written = image

@@ -3,8 +3,8 @@ restores only the bucket's records). A group that had read further would skip th
 
 Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due,
 over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. An offset in a
-transaction that is open is lowered once the transaction is committed. Not promised: that no member is told its old offset in
-the first second, or in the second after such a transaction; that such an offset is lowered if the coordinator is loaded anew
+transaction that is open is lowered once the transaction is committed. Not promised: that no member reads its old offset in
+the first second, or in the second after such a transaction; that such an offset is lowered if the coordinator is loaded again
 before.
 """
 

@@ -4,7 +4,7 @@ Log starts rise first, which frees this node's disk even while the store is unav
 below. A partition without expired segments costs the event loop a constant time: only its oldest segment is checked. The tier
 process plans expiry within manifest pages, one request per partition.
 
-Not promised: that everything expired goes at once. If the store or the disk refuses, the next round plans it anew.
+Not promised: that everything expired goes at once. If the store or the disk refuses, the next round plans it again.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Retention:
 
     # --- trouble ----------------------------------------------------------------------------------------------------
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """The next round plans failed work anew. Raises an error that ends this node."""
+        """The next round plans failed work again. Raises an error that ends this node."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if self._troubles.begins(partition.partition, error):

@@ -53,7 +53,8 @@ CLAIM_PATIENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """Who claims the store. `may_be_copy()` says whether the directory may be an older copy; it is compared before a claim."""
+    """The claimant of the store. `may_be_copy()` says whether the directory may be an older copy; it is compared before a
+    claim."""
 
     node_id: int
     directory_id: str

@@ -210,7 +210,7 @@ class Sweeping:
         return not young
 
     def _postponed(self, partition: Partition, error: LogError) -> None:
-        """The next round plans failed work anew. Raises an error that ends this node."""
+        """The next round plans failed work again. Raises an error that ends this node."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
         if not isinstance(error, StoreBehind) and self._troubles.begins(partition.partition, error):

@@ -1,7 +1,7 @@
 """Offloads the partitions' closed segments to the bucket, and evicts the local copies afterwards.
 
 Order for each segment: fsync; upload, verify and commit (in the tier process); save the manifest locally and sync it; only then
-evict. A failed step is planned anew from the newest manifest; a fenced writer ends the node. Each partition has two kinds of
+evict. A failed step is planned again from the newest manifest; a fenced writer ends the node. Each partition has two kinds of
 work, each at most once at a time. Offloads are bounded across the node. Local retention flushes closed segments and deletes
 those below log start; it does not need the store.
 
@@ -472,7 +472,7 @@ class Tiering:
         partition.tier_due_ms = 0
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
-        """Another node may commit its manifest: this node stops, and compares anew before its next commit."""
+        """Another node may commit its manifest: this node stops, and compares again before its next commit."""
         self._compared.discard(partition)
         self._offloading.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)

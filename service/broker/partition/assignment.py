@@ -13,7 +13,7 @@ Changed configs reach a few partitions at once, and those of thousands in slices
 the newest configs in any case.
 
 A disk failure of one partition delays no other: it is logged, and `retry` opens the partition later, since a full disk may have
-space again. What a partition holds of which this node is no longer a replica is set aside, never removed.
+space again. The files of a partition that this node no longer replicates are set aside, never removed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Assignment:
         """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking. If the image
         `may_be_older` than the directory, nothing is set aside, because a take-over looks for it by name.
 
-        A partition that cannot be opened is held back alone: whoever asks for it is told why, its files and what the
+        A partition that cannot be opened is held back alone: its callers get the error, its files and what the
         checkpoints say of it stay, and it is tried again as after this start."""
         for directory in data.partitions():
             topic = image.topic(directory.partition.topic)

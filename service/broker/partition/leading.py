@@ -1,6 +1,6 @@
 """Becoming leader: where the local log contradicts the tier, the tier wins (I9). Missing knowledge is no contradiction.
 
-A local log that ends below the manifest's end, or whose batches there have another epoch, is discarded and begun anew at
+A local log that ends below the manifest's end, or whose batches there have another epoch, is discarded and begun again at
 the manifest's end, with the epochs and producers that the newest sidecar holds for exactly that offset. A log whose epoch
 history is missing or cut is kept: the history is rebuilt from the newest sidecar and the log's own batches before the
 partition leads, because every later sidecar repeats it.

@@ -147,7 +147,7 @@ class Partition:
 
     def lead(self, leader_epoch: int, followers: Collection[int] = ()) -> None:
         """This node leads from this epoch on, with these followers (node ids) in sync: what was written before ends at the log
-        end. After it has followed, it serves nobody until `reconciled`. ValueError for an earlier epoch."""
+        end. After it has followed, it serves no clients until `reconciled`. ValueError for an earlier epoch."""
         self.state.check_epoch(leader_epoch)
         if self.leads:
             self._apply(PartitionEvent.BEGIN_EPOCH)
@@ -174,14 +174,14 @@ class Partition:
     def on_resigned(self, end: EndWith) -> Callable[[], None]:
         """Calls `end` once, with the error: NotLeader when this node resigns, UnknownTopicOrPartition when the topic is
         deleted, LeaderNotAvailable when it goes on leading with the bucket's log in place of this one, which is to be read
-        anew. At once if it does not lead. Returns a function that forgets it."""
+        again. At once if it does not lead. Returns a function that forgets it."""
         if not self.leads and self.read_error is not None:
             end(self.read_error)
             return _nothing
         return self._resignations.add(end)
 
     def begin_at(self, offset: int) -> None:
-        """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
+        """The local log was discarded and begins again at `offset`, below which the bucket holds everything."""
         why = LeaderNotAvailable(f"{self.partition}: the local log was replaced by the bucket's; send again")
         self._apply(PartitionEvent.DISCARD, why)
         self.state.begin_at(offset)

@@ -59,7 +59,8 @@ class ColdSource:
 
 @dataclass(frozen=True, slots=True)
 class LogStorage:
-    """What every log is opened and written with. `freeing_files` write what must be on disk before anything can be removed."""
+    """The settings with which every log is opened and written. `freeing_files` write what must be on disk before anything can
+    be removed."""
 
     data: DataDirectory
     files: Files
@@ -107,7 +108,7 @@ class Partitions:
         self._lane = Lane()
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
-        #: Log starts that are written anew.
+        #: Log starts that are written again.
         self._corrections: set[asyncio.Future[None]] = set()
         #: Partitions of live topics without a replica here.
         self._elsewhere: set[TopicPartition] = set()
@@ -185,8 +186,8 @@ class Partitions:
     async def creator(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings
     ) -> Callable[[], HotLog]:
-        """A blocking function that makes the log of a new partition; it may run in a thread while nobody else makes or removes
-        this partition. Raises StorageError if the disk refuses to forget an earlier one of its name."""
+        """A blocking function that makes the log of a new partition; it may run in a thread while no other call makes or
+        removes this partition. Raises StorageError if the disk refuses to forget an earlier one of its name."""
         await self._forget_earlier(partition)
         return self.opener(partition, topic_id, settings, clean=True)
 

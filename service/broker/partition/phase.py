@@ -12,7 +12,7 @@ row is a leader's: when the node resigns, it ends in following, or in failed_fol
 leads again begins at opening: another node may have written to the bucket meanwhile, so what it knew of it is worth nothing.
 
 Resigning takes no time and leaves nothing to wait for, so it is an event and no phase: a partition of which it is not known who
-leads follows nobody, and refuses the same callers.
+leads follows none, and refuses the same callers.
 
 Pure: events in, the next life out. A row of `ANSWERS` defines which uses a phase refuses, and for which cause, so that no code
 infers a partition's state from the type of an error.
@@ -60,7 +60,7 @@ class PartitionEvent(Enum):
     COMPARE = "compare"
     #: The local log is found not to be what the bucket holds, or that is still so for another reason.
     RECOVER = "recover"
-    #: The local log was thrown away for the bucket's and begins anew.
+    #: The local log was thrown away for the bucket's and begins again.
     DISCARD = "discard"
     #: The local log is known to be what the bucket holds, or there is nothing to ask.
     RECONCILE = "reconcile"

@@ -1,4 +1,5 @@
-"""What ends with a partition's leadership, or with the log that it has read: functions that are called once, with the error."""
+"""Callbacks for the end of a partition's leadership, or of the log that it has read: functions that are called once, with the
+error."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Resignations:
         return forget
 
     def end_all(self, error: LogError) -> None:
-        """What they add meanwhile is for the next time. One that fails keeps no other from ending."""
+        """Functions that they add meanwhile are called the next time. One that fails keeps no other from ending."""
         ended, self._ends = self._ends, {}
         for end in ended.values():
             try:

@@ -144,7 +144,7 @@ class PartitionState:
         self.epoch_start = min(self.epoch_start, log_end)
 
     def begin_at(self, offset: int) -> None:
-        """The log was discarded and begins anew at `offset`, below which the bucket holds everything (the tier wins)."""
+        """The log was discarded and begins again at `offset`, below which the bucket holds everything (the tier wins)."""
         self.log_end = self.high_watermark = self.epoch_start = offset
         self._holds.clear()
 

@@ -1,7 +1,7 @@
 """Validates a client's batch against its topic's configs, and rewrites it where they demand other bytes.
 
-Pure but for its time: it may run in a thread, because packing a batch anew may take long, and so may inflating one, or naming
-the records that are at fault. What would take the event loop too long raises TakesLong there instead.
+Pure but for its time: it may run in a thread, because packing a batch again may take long, and so may inflating one, or naming
+the records that are at fault. Work that is too long for the event loop raises TakesLong there instead.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ class GroupOffsets:
 
     def expire(self, group: ClassicGroup, order: int, now_ms: int, outcome: Outcome) -> bool:
         """Adds tombstones of the offsets whose retention is over (KIP-211), counted from the commit where the group never had
-        members or is not subscribed to the topic. Of an empty group it is counted from the time when it became empty, or from
+        members or is not subscribed to the topic. For an empty group it is counted from the time when it became empty, or from
         a later commit: Kafka forgets an offset that an administrator set on a group that has long been empty. Returns whether
         the group has no offset left, in an open transaction neither."""
         retention = self.settings.retention_ms

@@ -1,4 +1,4 @@
-"""Which clusters a store holds: a node checks this before it starts on an empty directory.
+"""Lists the clusters in a store: a node checks this before it starts on an empty directory.
 
 A folder is a cluster's if it has a `cluster.json`, or topics without one (what is left of a copy or a mistake is no free
 place). Reads only. Not promised: detection of a cluster that starts at the same moment.

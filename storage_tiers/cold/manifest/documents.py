@@ -15,7 +15,7 @@ from typing import Any
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 
-#: What this version writes, and the newest it reads.
+#: The format that this version writes, and the newest that it reads.
 FORMAT = 2
 #: The oldest reader that understands what this version writes.
 LEAST_READER = 2
@@ -144,7 +144,7 @@ class Fields:
 
 
 def check_version(fields: Fields) -> int:
-    """The format of a document that this reader understands and that nobody has changed since it was written."""
+    """The format of a document that this reader understands and that is unchanged since it was written."""
     version, least = fields.number("format"), fields.number("least_reader")
     if version < 1 or not 1 <= least <= version:
         raise fields.bad(f"format {version} for readers from {least} on does not exist")

@@ -250,7 +250,7 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> ManifestPage:
 
 
 def _misfit(page: ManifestPage, ref: PageRef) -> str | None:
-    """What of a page is not as the record of it says."""
+    """The first difference between a page and its record; None if there is none."""
     if page.kind is not ref.kind or page.count != ref.count:
         return f"it holds {page.count} {page.kind.value} segments, its manifest says {ref.count}"
     if bool(page.pages) != bool(ref.level) or (page.pages and (page.segments or page.removed)):

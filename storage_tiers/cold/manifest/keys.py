@@ -116,7 +116,7 @@ class CursorKey:
 
 @dataclass(frozen=True, slots=True)
 class VerdictKey:
-    """What a reader found of the segment at `base` that `commit` added."""
+    """A reader's finding about the segment at `base` that `commit` added."""
 
     cluster: str
     reader: str
@@ -239,7 +239,7 @@ def is_key(text: str) -> bool:
 
 
 def parse(text: str) -> Key:
-    """What a key names. ValueError if it is not in the grammar above."""
+    """The object that a key names. ValueError if it is not in the grammar above."""
     match text.split("/"):
         case [cluster, "cluster.json"]:
             return ClusterFile(_checked(cluster))

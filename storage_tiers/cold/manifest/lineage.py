@@ -32,7 +32,7 @@ LoadPage = Callable[[PageRef], ManifestPage]
 MAX_COMMITS = 16
 #: Sidecars of unreferenced segments that are looked into, to tell an offload under way from lost history.
 MAX_LOOKED_INTO = 1000
-#: What never falls from one commit to the next.
+#: The values that never fall from one commit to the next.
 _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
 
 

@@ -175,7 +175,8 @@ class RemoteSegment:
 
 
 class Oldest(NamedTuple):
-    """What retention needs of the first of some live segments: its end offset, the time that counts (ms), its bytes."""
+    """The figures that retention needs of the first of some live segments: its end offset, the time that counts (ms), its
+    bytes."""
 
     end: int
     newest_ms: int

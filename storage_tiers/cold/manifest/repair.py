@@ -15,7 +15,7 @@ seen, the commit number is above every one seen, log start is the largest seen a
 are kept, so that no reader's cursor skips or repeats a commit. `end` falls only to what the local log continues. A range is
 given up only where exactly its offsets were named; its offsets are never given to other records.
 
-Not promised: a manifest for a partition of which nobody has seen one. `deleted` is the last state of a partition here, too.
+Not promised: a manifest for a partition whose manifest was never seen. `deleted` is the last state of a partition here, too.
 """
 
 from __future__ import annotations
@@ -55,11 +55,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is there of a basis. `missing` are keys that it, or its pages, name as live, and that the store lacks or holds other
-    bytes of; `lost` are the segments of those that are no pages, in offset order.
-    `unnamed` are the first offsets of segments that are there and that it does not name. `last_paged` is the last
-    segment of its last live page (None: it has none). `local` is what the local log holds, `epochs` its leader epochs,
-    `log_start` the partition's own."""
+    """The surviving objects of a basis. `missing` are keys that it, or its pages, name as live, and that the store lacks or
+    holds other bytes of; `lost` are the segments of those that are no pages, in offset order. `unnamed` are the first offsets
+    of segments that are there and that it does not name. `last_paged` is the last segment of its last live page (None: it has
+    none). `local` is what the local log holds, `epochs` its leader epochs, `log_start` the partition's own."""
 
     missing: Collection[str]
     unnamed: Collection[int]
@@ -144,7 +143,7 @@ def basis(
                 f"offset {saved.end} on that are not among them, and would be discarded. Consume them from here and keep "
                 "them before anything else; nothing was changed"
             )
-        return shown  # somebody else's repair, of which nothing is missing
+        return shown  # another node's repair, of which nothing is missing
     stray = _stray(shown, saved)
     if stray is not None:
         return Refused(
@@ -239,7 +238,7 @@ def with_fillers(manifest: Manifest, fillers: Mapping[str, RemoteSegment], by: A
 
 
 class _Swap:
-    """Replaces lost segments, also inside pages, which are written anew."""
+    """Replaces lost segments, also inside pages, which are written again."""
 
     def __init__(self, manifest: Manifest, fillers: Mapping[str, RemoteSegment], stamp: Stamp, by: Author) -> None:
         self._ids = manifest.ids
@@ -315,7 +314,7 @@ def _and_more(count: int) -> str:
 
 
 def _stray(shown: Manifest, saved: Manifest) -> RemoteSegment | None:
-    """A live segment of the manifest shown that the saved one neither has nor removed: somebody went on from an older
+    """A live segment of the manifest shown that the saved one neither has nor removed: another node continued from an older
     manifest."""
     if shown.recent and shown.recent[-1] in saved.recent:
         return None
@@ -338,7 +337,7 @@ def _cut(manifest: Manifest, at: int, log_start: int, evidence: Evidence) -> Rep
 
 
 def _pins(known: list[Manifest], end: int) -> tuple[Pin, ...]:
-    """Of both manifests by name, those of the basis first."""
+    """The pins of both manifests by name, those of the basis first."""
     pins: dict[str, Pin] = {}
     for manifest in known:
         for pin in manifest.pins:

@@ -147,7 +147,7 @@ class Bucket:
 
     # --- manifests ----------------------------------------------------------------------------------------------------
     def manifests(self, cluster: str, topic: str) -> Iterator[keys.ManifestKey]:
-        """Of every id that the topic's name had, in the order of their keys."""
+        """The keys of the manifests of every id that the topic's name had, in order."""
         prefix = keys.topic_prefix(cluster, topic)
         for folder in self.store.list_folders(prefix):
             yield from self._manifests(f"{prefix}{folder}/manifests/")

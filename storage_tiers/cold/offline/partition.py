@@ -28,7 +28,7 @@ from storage_tiers.records.decoder import Record, decode_batch
 from storage_tiers.types import AbortedTransaction
 
 FETCH_BYTES = 4 << 20
-#: What must be known of a segment before its bytes are found and believed.
+#: The facts about a segment that are needed to find and verify its bytes.
 _FRONT = (INDEX, CHECKS, ABORTED)
 #: A batch of `scan_batches`: position, size, base offset, next offset, leader epoch, largest timestamp.
 _Batch = tuple[int, int, int, int, int, int]
@@ -72,7 +72,7 @@ def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifes
 
 
 def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, timestamp: int) -> int | None:
-    """Of the first record, from log start on, at or after `timestamp` (ms); None if the bucket has none.
+    """The offset of the first record, from log start on, at or after `timestamp` (ms); None if the bucket has none.
 
     As Kafka's ListOffsets means it: the first in offset order, timestamps need not rise, markers do not count. Bytes are
     fetched a MiB at a time from the interval that the index names, and only batches that can hold it are decoded.

@@ -1,7 +1,7 @@
 """The protocol between broker and tier process over their socket: frames, questions, answers, errors.
 
 A frame is its length (4 bytes, big-endian) and a JSON object of at most MAX_FRAME_BYTES. The broker sends `Configure` once,
-then questions with rising numbers, and `Forget` for a question whose answer nobody awaits any more. Each answer carries its
+then questions with rising numbers, and `Forget` for a question whose answer is no longer awaited. Each answer carries its
 question's number; answers come in any order. The process sends `Idle` after a time without a question and keeps running; the
 broker closes the socket if it has no question open. So no question is lost to a process that is about to end. A closed socket
 ends both sides' work.

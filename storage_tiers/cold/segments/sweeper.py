@@ -45,8 +45,8 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one sweep did, in objects. `waiting` counts those too young or pinned, and among them `young` the unreferenced ones
-    that are too young to judge. `done`: a deleted partition has no object left but its manifest. `cut_short`: MAX_COMMITS
+    """The result of one sweep, in objects. `waiting` counts those too young or pinned, and among them `young` the unreferenced
+    ones that are too young to judge. `done`: a deleted partition has no object left but its manifest. `cut_short`: MAX_COMMITS
     commits did not suffice; sweep again."""
 
     removed: int = 0
