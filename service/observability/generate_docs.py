@@ -48,7 +48,8 @@ running one. No metric costs work per record. Idle shares cover the last 30 s.
 `tidelog_ready == 0`; `tidelog_store_reachable == 0`; `tidelog_store_cluster_behind > 0` and
 `tidelog_partitions_store_behind > 0` (the bucket went backwards); `tidelog_tier_offload_lag_seconds_max` above a few times
 `tidelog.tier.max.lag.ms`; `tidelog_disk_used_ratio` near `tidelog.disk.watermark.slow`;
-`kafka_controller_kafkacontroller_offlinepartitionscount > 0`; a rise of
+`kafka_controller_kafkacontroller_offlinepartitionscount > 0`; `tidelog_coordinators_unreadable > 0`;
+`kafka_log_logcleanermanager_uncleanable_partitions_count > 0`; `tidelog_tier_offload_held_back_partitions > 0`; a rise of
 `kafka_server_brokertopicmetrics_remotecopyerrors_total`, of `tidelog_gateway_failures_total` or of
 `tidelog_tier_process_lost_total`.
 """
