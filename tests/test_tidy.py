@@ -7,8 +7,10 @@ shown to find what it forbids in a sample that has it.
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -51,6 +53,11 @@ ALLOWED = {"storage_tiers.hot.leader_epochs": {"open"}}  # `read_checkpoint`, as
 
 #: A header that claims it: not "Pure but for", which is none, and not Cython's "pure-Python".
 CLAIM = re.compile(r"\bPure\b(?!-Python| but)|: pure\b")
+
+#: A sentence begins with its subject; failures and answers are named instead of people who are told.
+UNPLAIN = re.compile(
+    r"(?:^|(?<=[.;!?] ))(?:Of|What|Who|Which|Whoever|Whatever) |\b(?:(?:is|are|was) told|nobody|somebody|anew)\b"
+)
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------------
@@ -139,6 +146,30 @@ def named_twice(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
+def comments_of(source: str) -> list[str]:
+    """Comments, those on adjacent lines as one."""
+    found: list[str] = []
+    last = -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            text, row = token.string.lstrip("#: "), token.start[0]
+            if row == last + 1:
+                found[-1] += f" {text}"
+            else:
+                found.append(text)
+            last = row
+    return found
+
+
+def unplain_prose(source: str) -> list[str]:
+    """Sentences of docstrings and comments without a subject in front, and words that read as if translated."""
+    texts = comments_of(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            texts += [" ".join(each.split()) for each in (ast.get_docstring(node) or "").split("\n\n")]
+    return [match.group() for text in texts for match in UNPLAIN.finditer(text)]
+
+
 # --- the tree -------------------------------------------------------------------------------------------------------------
 @cache
 def sources() -> dict[str, str]:
@@ -197,6 +228,11 @@ def test_no_class_name_of_the_product_means_two_things() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [path for path, tree in trees().items() if tree.body and not says_what_it_is_for(tree, Path(path).stem)]
     assert silent == []
+
+
+def test_sentences_of_the_product_begin_with_a_subject() -> None:
+    found = {path: unplain_prose(text) for path, text in sources().items() if path.startswith(PRODUCT)}
+    assert {path: words for path, words in found.items() if words} == {}
 
 
 def test_every_module_that_claims_to_be_pure_is_held_to_it() -> None:
@@ -306,3 +342,17 @@ def test_a_claim_is_found(header: str, claims: bool) -> None:
 )
 def test_impure_modules_are_found(source: str, names: list[str]) -> None:
     assert impurities(ast.parse(source)) == names
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('"""Of two readers one waits."""', ["Of "]),
+        ("x = 1  # The log ends. What follows is lost", ["What "]),
+        ("# The client\n# is told, and nobody waits", ["is told", "nobody"]),
+        ('def f():\n    """First.\n\n    Which one\n    wins."""', ["Which "]),
+        ('print("Of two")\n"""The log of what is written."""', []),
+    ],
+)
+def test_unplain_prose_is_found(source: str, words: list[str]) -> None:
+    assert unplain_prose(source) == words
