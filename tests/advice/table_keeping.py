@@ -121,7 +121,7 @@ DIRECTORY_ROWS = (
         "more keys than the cleaner's map.*raise log.cleaner.dedupe.buffer.size",
         CLEANING + "test_a_batch_of_more_keys_than_the_map_holds_names_the_config",
     ),
-    row("no sound record batch .*put it back from a copy", CLEANING + "test_damage_is_not_written_anew"),
+    row("no sound record batch .*put it back from a copy", CLEANING + "test_damage_is_not_rewritten"),
     row(
         "^… is damaged .*; put it back from a copy$",
         CLEANING + "test_a_damaged_decision_is_named_and_put_back_from_a_copy",

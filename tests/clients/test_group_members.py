@@ -72,7 +72,7 @@ def test_a_pattern_subscribes_to_its_topics_and_to_those_created_later(node: Nod
         until(lambda: one.poll(0.1), lambda: topics() == {"pattern-a", "pattern-b", "pattern-c"})
 
 
-def test_a_commit_that_nobody_waits_for_is_reported_and_kept(node: Node, topic: str) -> None:
+def test_an_asynchronous_commit_is_reported_and_kept(node: Node, topic: str) -> None:
     done: list[tuple[object, list[TopicPartition]]] = []
     with consumer(node, topic, "async", on_commit=lambda error, places: done.append((error, places))) as one:
         read(one, COUNT)

@@ -150,7 +150,7 @@ async def test_the_leader_assigns_and_each_member_gets_its_part(groups: Groups) 
     assert (await groups.heartbeat(Heartbeat("g", 2, two.member_id, "static"), CALLER)).error is None
 
 
-async def test_what_a_member_must_not_do_has_kafkas_errors(groups: Groups) -> None:
+async def test_forbidden_requests_of_members_get_kafkas_errors(groups: Groups) -> None:
     one = await stable(groups)
     stale = await groups.heartbeat(Heartbeat("g", 7, one.member_id, None), CALLER)
     assert isinstance(stale.error, IllegalGeneration)

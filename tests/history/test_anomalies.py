@@ -75,11 +75,11 @@ def test_a_sound_history_has_no_anomaly() -> None:
     assert anomalies(Operations(sound())) == {}
 
 
-def test_a_transaction_without_an_answer_that_nobody_saw_is_no_anomaly() -> None:
+def test_an_unseen_transaction_without_an_answer_is_no_anomaly() -> None:
     assert judge([Operation("a", Outcome.UNKNOWN, 0, 10, (Sent(X, 1, 0), Sent(Y, 2, 0)), commit=5)]) == set()
 
 
-def test_a_value_that_nobody_sent_is_invented() -> None:
+def test_a_value_that_was_never_sent_is_invented() -> None:
     assert Kind.INVENTED in judge(with_step(5, 2, Polled(X, 99, 6)))
 
 
@@ -113,7 +113,7 @@ def test_a_value_that_was_polled_once_and_vanished_is_lost() -> None:
     assert {Kind.LOST_WRITE, Kind.INTERMEDIATE_READ} == judge(done)
 
 
-def test_the_newest_value_is_unseen_if_nobody_polls_it() -> None:
+def test_the_newest_value_is_unseen_if_it_is_never_polled() -> None:
     done = sound()
     done.append(Operation("a", Outcome.OK, 70, 80, (Sent(X, 10, 9),), commit=75))
     assert judge(done) == {Kind.UNSEEN}
@@ -236,7 +236,7 @@ def test_a_value_that_was_replaced_may_be_gone() -> None:
     assert anomalies(compacted(20)) == {}
 
 
-def test_a_value_of_a_name_that_nobody_sent_again_may_not_be_gone() -> None:
+def test_a_value_of_a_name_that_was_sent_once_may_not_be_gone() -> None:
     assert set(anomalies(compacted(20, "other"))) == {Kind.LOST_WRITE, Kind.EXTERNAL_POLL_SKIP}
 
 
@@ -247,7 +247,7 @@ def test_a_value_may_be_gone_only_once_its_replacement_was_being_sent() -> None:
     assert set(anomalies(found)) == {Kind.LOST_WRITE}
 
 
-def test_only_the_first_of_many_anomalies_are_told() -> None:
+def test_only_the_first_of_many_anomalies_are_listed() -> None:
     done = [Operation("a", Outcome.OK, 0, 1, tuple(Sent(X, number, number) for number in range(TOLD + 3)), commit=0)]
     lines = told(anomalies(Operations(done))).splitlines()
     assert len(lines) == TOLD + 1 and lines[-1] == "unseen: ... and 3 more"

@@ -41,7 +41,7 @@ def test_a_sound_log_has_no_anomaly(seed: int) -> None:
 
 
 @pytest.mark.parametrize("fault", ALWAYS)
-def test_what_a_faulty_log_did_is_named(fault: Fault) -> None:
+def test_the_fault_of_a_log_is_named(fault: Fault) -> None:
     """In some of the histories there was no occasion for it."""
     simulations = [simulated(seed, fault) for seed in SEEDS_OF_A_FAULT]
     faulty = [simulation.history for simulation in simulations if simulation.inflicted]
@@ -50,7 +50,7 @@ def test_what_a_faulty_log_did_is_named(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", IN_SOME)
-def test_what_a_faulty_log_brought_about_is_named(fault: Fault) -> None:
+def test_the_effect_of_a_faulty_log_is_named(fault: Fault) -> None:
     found = [set(anomalies(simulated(seed, fault).history)) for seed in SEEDS_OF_A_FAULT]
     for kind in IN_SOME[fault]:
         assert sum(kind in kinds for kinds in found) > len(SEEDS_OF_A_FAULT) // 6, kind

@@ -87,7 +87,7 @@ def test_a_buffer_grows_with_received_and_not_with_announced_bytes() -> None:
 
 
 @pytest.mark.parametrize("is_looked_at", [False, True])
-def test_a_buffer_grows_where_it_is_unless_somebody_looks_at_it(is_looked_at: bool) -> None:
+def test_a_buffer_grows_in_place_unless_it_is_viewed(is_looked_at: bool) -> None:
     connection, body = make(scratch=1 << 20), random.Random(5).randbytes(9 << 20)
     whole = frame(PRODUCE, 1, body)
     assert feed(connection, whole[: 1 << 20]) == []

@@ -112,7 +112,7 @@ sizes = st.fixed_dictionaries({topic: st.integers(0, 9) for topic in TOPICS})
 
 @settings(max_examples=150, deadline=None)
 @given(wanted=wanted, counts=sizes, owners=st.dictionaries(partition, st.integers(0, 5), max_size=20))
-def test_every_partition_has_one_owner_and_nobody_could_take_from_a_member_with_two_more(
+def test_every_partition_has_one_owner_and_no_member_could_take_from_one_with_two_more(
     wanted: list[tuple[str, ...]], counts: dict[str, int], owners: dict[TopicPartition, int]
 ) -> None:
     members = [

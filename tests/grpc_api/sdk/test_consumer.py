@@ -125,7 +125,7 @@ async def test_a_record_counts_as_processed_when_the_next_one_is_asked_for(clien
     assert await client.group_offsets("g") == {TopicPartition("t", 0): 5}
 
 
-async def test_what_is_processed_is_committed_while_the_program_waits(client: Client) -> None:
+async def test_processed_records_are_committed_while_the_program_waits(client: Client) -> None:
     await client.create_topic("t")
     await write(client, "t", 10)
     async with client.consumer("g", ["t"], QUICK) as consumer:

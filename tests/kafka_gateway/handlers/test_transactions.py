@@ -98,7 +98,7 @@ async def test_every_request_is_answered(handlers: HandlerClient, core: MemoryCo
         ("end_txn", 2, PRODUCER_FENCED),
     ],
 )
-async def test_a_fenced_producer_is_told_in_words_that_its_version_knows(
+async def test_a_fenced_producer_gets_an_error_of_its_version(
     handlers: HandlerClient, core: MemoryCore, schema: str, version: int, code: int
 ) -> None:
     producer = await begun(handlers, core)

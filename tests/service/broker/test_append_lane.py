@@ -191,7 +191,7 @@ async def test_in_version_2_a_producer_begins_with_sequence_0(lane: Lane) -> Non
         (InvalidProducerIdMapping("x"), FIRST, InvalidProducerIdMapping),
     ],
 )
-async def test_what_a_coordinator_refuses_is_told_in_kafkas_words(
+async def test_a_coordinators_refusals_have_kafkas_messages(
     lane: Lane, refusal: LogError, transaction: ProducerTransaction, told: type[LogError]
 ) -> None:
     for answer in (PartitionsAdded(refusal), PartitionsAdded(None, [(T0, refusal)]), refusal):
@@ -202,7 +202,7 @@ async def test_what_a_coordinator_refuses_is_told_in_kafkas_words(
     assert lane.lane.held_bytes == 0
 
 
-async def test_a_defect_of_the_coordinator_holds_nobody_up(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_defect_of_the_coordinator_delays_no_append(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> NoReturn:
         raise KeyError("a bug")
 
@@ -293,7 +293,9 @@ async def test_nothing_above_the_last_stable_offset_is_offloaded(tmp_path: Path)
         assert manifest.end == lane.partition.log.end_offset
 
 
-async def test_who_holds_up_offloading_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_producer_that_delays_offloading_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
 
     def said() -> list[tuple[str, object]]:

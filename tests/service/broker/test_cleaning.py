@@ -107,7 +107,7 @@ async def test_a_compacted_topic_keeps_the_newest_record_of_each_key(
         assert await node.end("t") == 402
 
 
-async def test_what_is_clean_is_not_read_again_after_a_restart(tmp_path: Path) -> None:
+async def test_clean_segments_are_not_read_again_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         for number in range(10):
@@ -146,7 +146,7 @@ async def test_a_log_is_cleaned_once_enough_of_it_is_dirty_or_a_record_is_too_ol
         assert found[0] is led(node, "old")
 
 
-async def test_a_topic_that_is_made_anew_while_it_is_cleaned_is_left_alone(
+async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old topic's segments were rewritten in a directory that is the new topic's by now."""
@@ -364,7 +364,7 @@ async def test_tombstones_stay_in_a_run_without_the_store_that_holds_older_value
         assert await offsets(node) == [1, 3], "the bucket's value of a would be the newest"
 
 
-async def test_what_was_cleaned_is_offloaded_and_evicted(tmp_path: Path) -> None:
+async def test_cleaned_segments_are_offloaded_and_evicted(tmp_path: Path) -> None:
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs={**COMPACTED, "remote.log.copy.disable": "true"})
         for number in range(300):

@@ -41,7 +41,7 @@ def is_clean(node: Running, upto: int) -> bool:
     return cold.cleaned_to(led(node)) >= upto
 
 
-async def test_what_a_producer_commits_after_a_long_aborted_transaction_stays(tmp_path: Path) -> None:
+async def test_offsets_committed_after_a_long_aborted_transaction_stay(tmp_path: Path) -> None:
     memory = MemoryStore(SystemClock())
     expected = {f"f{number}": LARGE for number in range(3)}
     async with running(tmp_path, FaultyStore(memory), broker={"log.cleaner.enable": "false"}) as node:

@@ -198,7 +198,7 @@ async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
     return await cold.plan(led(node), now_ms, CleaningLimits(0, 1000, 1.0))
 
 
-async def test_a_segment_that_was_merged_while_it_was_about_to_be_offloaded_is_planned_anew(
+async def test_a_segment_that_was_merged_before_its_offload_is_planned_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own end is within another segment now, whose batches before that end may end earlier."""

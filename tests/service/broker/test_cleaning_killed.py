@@ -42,7 +42,7 @@ def only(tier: str, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("tier", ["local", "bucket"])
-async def test_what_was_exchanged_and_not_noted_is_no_disagreement(
+async def test_a_swap_without_a_clean_point_is_no_disagreement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str
 ) -> None:
     memory, died, failed = MemoryStore(SystemClock()), list[Partition](), Cleaning._failed

@@ -90,7 +90,7 @@ async def test_pages_are_not_read_again_after_every_commit(tmp_path: Path, opene
             assert opened == [], "all is dirty: the pages' own sums tell"
 
 
-async def test_what_is_clean_stays_so_after_a_restart_and_after_commits_of_others(tmp_path: Path) -> None:
+async def test_a_clean_bucket_stays_clean_after_a_restart_and_after_commits_of_others(tmp_path: Path) -> None:
     bucket = store()
     async with running(tmp_path / "data", bucket, broker=EAGER) as node:
         await node.create("t", configs=COMPACTED)

@@ -230,7 +230,7 @@ async def test_callbacks_for_the_end_of_leadership_are_called_once_with_the_erro
     assert [(name, type(error)) for name, error in ended[2:]] == [("b", UnknownTopicOrPartition)]
 
 
-async def test_what_has_read_a_log_that_is_replaced_by_the_buckets_reads_it_anew(node: Running) -> None:
+async def test_readers_reload_a_log_replaced_by_the_buckets(node: Running) -> None:
     await node.create("t", configs=UNTIERED)
     await node.append("t", b"a")
     led, ended = partition(node), list[LogError]()

@@ -173,7 +173,7 @@ def test_waiters_get_the_error_that_ends_their_wait() -> None:
     assert wakes == {PartitionEvent.RECONCILE, PartitionEvent.BEGIN_EPOCH, *ended}
 
 
-def test_what_is_registered_ends_with_the_leadership_and_with_the_log() -> None:
+def test_registrations_end_with_the_leadership_and_with_the_log() -> None:
     ends = {event for event, effect in EFFECTS.items() if effect.ends_registered}
     assert ends == {PartitionEvent.RESIGN, PartitionEvent.DELETE, PartitionEvent.DISCARD}
     for row in TRANSITIONS.values():

@@ -71,7 +71,7 @@ async def test_a_commit_of_unknown_topics_alone_opens_no_transaction(tmp_path: P
         assert await committed(node, of(client, "nowhere", version)) is UnknownTopicOrPartition
 
 
-async def test_what_the_coordinator_refuses_leaves_unknown_partitions_unknown(tmp_path: Path) -> None:
+async def test_refusals_of_the_coordinator_leave_unknown_partitions_unknown(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         await node.create("t")
         client = await with_groups(node)

@@ -17,7 +17,7 @@ from storage_tiers.errors import (
 from tests.service.coordination.held import CALLER, Held, release, turn
 
 
-async def test_readers_do_not_see_what_a_load_has_found_above_the_high_watermark(held: Held) -> None:
+async def test_readers_do_not_see_loaded_records_above_the_high_watermark(held: Held) -> None:
     first = held.commit(4)
     await turn()
     release(held)

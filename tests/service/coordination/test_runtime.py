@@ -212,7 +212,7 @@ async def test_a_load_that_the_node_loses_the_partition_during_ends(coordinator:
     assert host.state is ShardState.CLOSED
 
 
-async def test_a_coordinator_whose_log_is_replaced_by_the_buckets_reads_it_anew(coordinator: Held) -> None:
+async def test_a_coordinator_reloads_a_log_replaced_by_the_buckets(coordinator: Held) -> None:
     await coordinator.commit(5)
     partition, before = coordinator.partition, coordinator.host
     coordinators = Coordinators({"offsets": coordinator.runtime})

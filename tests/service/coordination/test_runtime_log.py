@@ -424,7 +424,7 @@ async def test_loading_rests_whenever_its_turn_is_over() -> None:
 
 
 # --- the loss of leadership -------------------------------------------------------------------------------------------
-async def test_requests_of_a_partition_that_is_gained_anew_end() -> None:
+async def test_requests_end_when_their_partition_is_gained_again() -> None:
     log = MemoryLog()
     coordinators = CoordinatorRuntime(
         "offsets", shard, clock=SystemClock(), lane=Lane(), backoff=retries, writes=TurnWrites()

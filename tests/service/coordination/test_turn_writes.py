@@ -9,7 +9,7 @@ import pytest
 from service.coordination.turn_writes import TurnWrites
 
 
-async def test_what_a_turn_adds_is_written_once_at_its_end_in_order() -> None:
+async def test_records_of_a_turn_are_written_once_at_its_end_in_order() -> None:
     writes, written = TurnWrites(), list[str]()
     writes.begin()
     writes.add(lambda: written.append("first"))
@@ -22,7 +22,7 @@ async def test_what_a_turn_adds_is_written_once_at_its_end_in_order() -> None:
     assert written == ["first", "second"]
 
 
-async def test_what_is_added_outside_a_turn_is_written_in_the_next_turn_of_the_loop() -> None:
+async def test_records_added_outside_a_turn_are_written_in_the_next_turn_of_the_loop() -> None:
     writes, written = TurnWrites(), list[str]()
     writes.add(lambda: written.append("first"))
     assert written == []
@@ -57,7 +57,7 @@ async def test_a_write_that_fails_by_a_defect_holds_up_no_other() -> None:
     assert written == ["second", "third"]
 
 
-async def test_what_a_write_adds_is_written_in_the_next_turn_of_the_loop() -> None:
+async def test_records_added_by_a_write_are_written_in_the_next_turn_of_the_loop() -> None:
     writes, written = TurnWrites(), list[str]()
     writes.begin()
     writes.add(lambda: writes.add(lambda: written.append("added")))

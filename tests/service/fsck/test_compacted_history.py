@@ -80,7 +80,7 @@ def _foreign() -> bytearray:
 
 
 @pytest.mark.parametrize("left", [WRITTEN[1:], WRITTEN[2:], (WRITTEN[0], WRITTEN[2])])
-def test_what_compaction_has_removed_is_no_fault(left: tuple[bytearray, ...]) -> None:
+def test_records_removed_by_compaction_are_no_fault(left: tuple[bytearray, ...]) -> None:
     assert faults(state(*WRITTEN), (ABORTED,), *left) == []
 
 

@@ -36,7 +36,7 @@ def manifest() -> Manifest:
     return extended(extended(first_manifest(IDS), FIRST), SECOND)
 
 
-def test_nobody_extends_under_an_older_epoch(manifest: Manifest) -> None:
+def test_no_extension_is_committed_under_an_older_epoch(manifest: Manifest) -> None:
     assert extended(manifest, THIRD, epoch=4).leader_epoch == 4
     with pytest.raises(FencedWriter, match="belongs to leader epoch 3, not 2"):
         extended(manifest, THIRD, epoch=2)

@@ -66,7 +66,7 @@ def test_full_speed_returns_when_producers_have_gone() -> None:
     assert machine.run(5, producing=False) == pytest.approx(400e6, rel=0.01)
 
 
-def test_a_scan_at_full_speed_is_halved_when_somebody_produces() -> None:
+def test_a_scan_at_full_speed_is_halved_while_records_are_produced() -> None:
     machine = Machine(room=1e12)
     machine.run(5, producing=False)
     machine.run(PERIOD_S)

@@ -100,7 +100,7 @@ def test_a_group_that_stays_large_ends_where_the_next_segment_may_not_fit(log: H
     assert [(each.base, each.end) for each in log.segments()] == [(0, 2), (2, 4), (4, 4)]
 
 
-def test_what_stays_as_it_is_is_not_exchanged(log: HotLog) -> None:
+def test_unchanged_segments_are_not_swapped(log: HotLog) -> None:
     write(log, batch(("a", "1"), ("b", "1")))
     closed(log)
     before = os.stat(log.segments()[0].path).st_ino
@@ -313,7 +313,7 @@ def test_a_transaction_over_several_segments_is_one(log: HotLog) -> None:
 
 
 # --- damage and changes underneath ------------------------------------------------------------------------------------
-def test_damage_is_not_written_anew(log: HotLog) -> None:
+def test_damage_is_not_rewritten(log: HotLog) -> None:
     write(log, batch(("a", "1")), batch(("a", "2")))
     closed(log)
     path = log.segments()[0].path

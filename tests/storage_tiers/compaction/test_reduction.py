@@ -21,9 +21,7 @@ def stored(content: bytes, offset: int = 0, epoch: int = 1) -> bytes:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("producer", [None, (7, 0, 0)])
-def test_what_a_cleaning_leaves_is_a_reduction(
-    tmp_path: str, codec: Codec, producer: tuple[int, int, int] | None
-) -> None:
+def test_a_cleaned_log_is_a_reduction(tmp_path: str, codec: Codec, producer: tuple[int, int, int] | None) -> None:
     log = open_log(tmp_path, settings=LogSettings(segment_bytes=100_000))
     first = batch(("a", "1"), ("b", "1"), ("gone", None), codec=codec, producer=producer)
     write(log, first)
@@ -60,7 +58,7 @@ def test_an_emptied_batch_and_marker_are_reductions(tmp_path: str) -> None:
         stored(build_batch([NewRecord(b"a", b"1", timestamp=5), NewRecord(b"b", b"1", timestamp=6)])),
     ],
 )
-def test_what_no_cleaning_explains(other: bytes) -> None:
+def test_differences_that_no_cleaning_explains(other: bytes) -> None:
     full = stored(batch(("a", "1"), ("b", "1"), ("c", "1")))
     two = stored(batch(("a", "1"), ("b", "1")))
     assert is_reduction(two, two)

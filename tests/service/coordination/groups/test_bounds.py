@@ -127,7 +127,7 @@ def test_members_of_all_shards_share_one_memory_and_give_it_back() -> None:
     assert memory.used_bytes == 0
 
 
-def test_what_members_keep_is_given_back_when_their_sessions_end_and_is_counted_after_a_load() -> None:
+def test_member_memory_is_released_when_sessions_end_and_is_counted_after_a_load() -> None:
     memory = MemberMemory()
     one = shard(memory)
     join(one, "a", 1_000)

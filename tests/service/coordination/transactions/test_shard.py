@@ -191,7 +191,7 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_one_if_it_asks
     assert isinstance(x.init(expected=first).error, ProducerFenced)
 
 
-def test_a_producer_that_begins_anew_with_its_own_epoch_ends_its_open_transaction_and_goes_on() -> None:
+def test_a_producer_that_begins_again_with_its_own_epoch_ends_its_open_transaction_and_continues() -> None:
     x = Coordinator()
     producer = x.producer()
     x.add(producer, A)
@@ -409,7 +409,7 @@ def test_an_id_of_a_process_whose_clock_was_behind_is_idle_since_its_record() ->
 # --- crashes ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("crashes", [(0,), (1,), (2,), (3,), (0, 1, 2, 3)])
-def test_a_crash_between_any_two_steps_ends_as_the_client_was_told(commit: bool, crashes: Sequence[int]) -> None:
+def test_a_crash_between_any_two_steps_ends_as_answered_to_the_client(commit: bool, crashes: Sequence[int]) -> None:
     x = Coordinator()
     producer = x.producer()
     for step in range(4):
