@@ -1,4 +1,4 @@
-"""Cleans one batch: which of its records stay, and the batch without the others.
+"""Cleans one batch: selects the records that are kept and builds the batch without the others.
 
 A cleaned batch keeps its base and last offset, producer, epoch, sequence and leader epoch, so that idempotence and recovery see
 no difference; a batch that keeps all its records keeps its bytes. A batch that holds a tombstone, or a marker of a transaction
@@ -81,8 +81,8 @@ def note_keys(batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: Cle
 def clean_batch(
     batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: CleanedTransactions, policy: Policy, *, is_last: bool
 ) -> memoryview | bytes | None:
-    """The batch as it stays, None if it goes. `is_last` marks the last batch of a rewritten segment, which stays though
-    emptied: the next segment begins where it ends. CorruptRecord if it is damaged inside."""
+    """The batch as it is kept, None if it is removed. `is_last` marks the last batch of a rewritten segment, which is kept even
+    if it is empty: the next segment begins where it ends. CorruptRecord if it is damaged inside."""
     if header.control:
         return _clean_marker(batch, header, seen, policy, is_last)
     if seen.is_aborted(header) or header.count <= 0:
@@ -132,7 +132,7 @@ def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
 
 
 def _is_due(header: BatchHeader, policy: Policy) -> bool:
-    """Whether its tombstones and markers may go: its delete horizon, which is its base timestamp then, has passed."""
+    """Whether its tombstones and markers may be removed: its delete horizon, which is its base timestamp then, has passed."""
     return header.delete_horizon and header.base_timestamp <= policy.now_ms and _is_settled(header, policy)
 
 

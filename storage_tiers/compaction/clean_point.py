@@ -102,7 +102,7 @@ def write_bucket_clean_point(files: Files, directory: str, point: BucketCleanPoi
 
 def begin_bucket_clean_point(files: Files, directory: str) -> None:
     """Leaves a point at which nothing is clean, unless there is a file: it says that records may be missing on purpose, and so
-    must be there before the first of them goes. OSError if the disk refuses."""
+    must be there before the first of them is removed. OSError if the disk refuses."""
     if not os.path.exists(os.path.join(directory, BUCKET_FILE_NAME)):
         write_bucket_clean_point(files, directory, BucketCleanPoint(0, "", 0, ""))
 

@@ -1,10 +1,10 @@
 """Protocol between a broker and its cleaner process: one JSON object per line.
 
-The broker sends an order. The cleaner answers with the offset that it reached, then with each group of segments that it has
-written; it waits after each of these until the broker says that it may go on, which the broker does before it exchanges the
-files: the next group is written meanwhile, and no more than that.
-Segments of the bucket are asked for one by one, since the broker alone has them fetched. It ends with its counts, or with an
-error.
+The broker sends an order. The cleaner replies with the offset that it reached, then with each group of rewritten segments, and
+waits for the broker to continue after each. The broker continues it before it swaps the files, so the next group, and no
+further one, is written meanwhile.
+The cleaner requests segments of the bucket one by one, since only the broker has them fetched. It ends with its counts, or with
+an error.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Reached(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The segment that begins at `base` is read next; the broker's word to go on names its file."""
+    """The segment that begins at `base` is read next; the broker's reply names its file."""
 
     base: int
 
 
 class Working(NamedTuple):
-    """The cleaner is alive, and goes on without a word. It says so every BEAT_S."""
+    """Sent every BEAT_S: the cleaner is alive, and waits for no reply."""
 
 
 #: Seconds between two answers of a cleaner at most, while the disk answers.
@@ -165,12 +165,12 @@ def decode_answer(line: bytes) -> CleanerAnswer:
     return _ERRORS[said["error"]](said["message"])
 
 
-#: The broker's word to go on.
+#: The broker's line that continues the cleaner.
 GO_ON = b"{}\n"
 
 
 def encode_path(path: str) -> bytes:
-    """The broker's word to go on with the file that was wanted."""
+    """The broker's line that continues the cleaner with the requested file."""
     return _line({"path": path})
 
 

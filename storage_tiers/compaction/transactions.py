@@ -1,8 +1,8 @@
 """Decides the transactional batches and markers that a cleaning may drop: the state of one pass over a log, from its oldest
 batch on.
 
-Data of an aborted transaction go at once. A marker may go once no batch of its transaction is left; until then the abort
-markers' entries make the transaction index of the rewritten segment.
+Data of an aborted transaction is removed at once. A marker may be removed once no batch of its transaction is left; until
+then the abort markers' entries make the transaction index of the rewritten segment.
 
 Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown.
 Source: KIP-98, and `CleanedTransactionMetadata` of Kafka 4.2.
