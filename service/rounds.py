@@ -23,6 +23,7 @@ HOME_TICK_S = 0.5
 CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
 RECOVERED_TICK_S = 1.0
+FORGET_TICK_S = 1.0
 #: How soon the end of `log.cleaner.backoff.ms` is seen.
 CLEANING_TICK_S = 0.1
 #: Longest pause between sweeps, in seconds. A sweep runs four times per grace, which deletes due objects soon enough.
@@ -60,6 +61,7 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("retention", retention_s, broker.retention.tick),
         ("cleaning", CLEANING_TICK_S, broker.cleaning.tick),
         ("offset expiry", configs.offsets_retention_check_interval_ms / 1000, broker.coordinators.offset_expiry.tick),
+        ("offsets of deleted topics", FORGET_TICK_S, broker.coordinators.offset_expiry.retry),
         ("offsets of recovered partitions", RECOVERED_TICK_S, broker.coordinators.recovered_offsets.tick),
         ("sweeping", sweep_s, broker.sweeping.tick),
         ("topic files", TOPIC_FILES_TICK_S, work.topic_files.tick),

@@ -169,6 +169,14 @@ class ShardHost(Generic[State]):
         self._take(outcome)
         return waiter
 
+    async def is_settled(self, shard: State) -> bool:
+        """Whether all that was decided so far is committed, by `shard`: one that was loaded again meanwhile may lack it."""
+        try:
+            await self.settled()
+            return self.look(lambda now: now) is shard
+        except LogError:
+            return False
+
     def end_transaction(self, append: Callable[[], Appended], producer_id: int, *, commit: bool) -> Appended:
         """Writes a marker with `append` into the shard's partition, behind everything that was decided before, and ends the
         producer's transaction in the shard. LogError if nothing was written."""

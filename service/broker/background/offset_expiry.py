@@ -1,21 +1,24 @@
 """Removes expired offsets, offsets of deleted topics, and empty groups without offsets from the group coordinators.
 
-A deleted topic's offsets go at once from the shards that are loaded, in slices of the event loop's time. The periodic pass
-finds what a shard that was loading has missed or could not write.
+A deleted topic's offsets go at once from the shards that are loaded, in slices of the event loop's time. A shard that was
+loading, has no room for records or was lost meanwhile is visited again each second (`retry`), also if the topic exists again.
+The periodic pass finds the offsets in shards that this node gained later.
 
 Invariant: an offset goes only if its topic is known to be deleted. A topic that the metadata do not have may come back with the
 newer metadata of a restored directory, and its offsets with it. Not promised: that no offset outlives its topic. One of a topic
-that was deleted just before the process died may stay for its retention.
+that was deleted just before the process died may stay for its retention, and one beside a newer offset in an open transaction
+stays until that has ended. Nor that an offset of a new topic of the name is kept, if its shard is loaded again before it was
+visited: the loaded records do not show their topic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Set
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
+from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.metadata.image import Changes, MetadataImage
@@ -37,7 +40,19 @@ class _Shard(NamedTuple):
     written: int
 
 
-_Shards = Mapping[ShardHost[GroupShard], _Shard]
+class _Deletion(NamedTuple):
+    """Partitions that were deleted at once. `due` has the shards that may still have offsets of them, as they were then. None
+    is for one that was loading: all that it has loaded is older."""
+
+    partitions: Sequence[TopicPartition]
+    due: dict[ShardHost[GroupShard], _Shard | None]
+
+    def written_before(self, host: ShardHost[GroupShard], shard: GroupShard) -> int:
+        """The number of the shard's records that are older than the deletion, as far as it is due; else -1."""
+        if host not in self.due:
+            return -1
+        then = self.due[host]
+        return then.written if then is not None and then.shard is shard else shard.loaded_records
 
 
 class OffsetExpiry:
@@ -62,66 +77,115 @@ class OffsetExpiry:
             for topic in metadata.image.deleting.values()
             for number in range(topic.partition_count)
         }
-        #: Partitions that were deleted since the last pass over the groups began, and how far the shards were then.
-        self._newly_gone: dict[TopicPartition, _Shards] = {}
+        #: Deletions of which offsets may be left, and the newest one of each partition.
+        self._deletions: list[_Deletion] = []
+        self._deleted: dict[TopicPartition, _Deletion] = {}
+        self._has_new = False
         self._forgetting: asyncio.Task[None] | None = None
         metadata.subscribe(self._changed)
 
     async def tick(self) -> None:
         """Visits every group of every loaded shard."""
-        gone = self._still_gone(self._gone)
+        gone = frozenset(self._gone)
 
-        def visit(host: ShardHost[GroupShard], group_id: str) -> None:
+        def visit(host: ShardHost[GroupShard], group_id: str) -> bool:
             expiry_ms = self._now().expiry_ms
             host.change(lambda shard, now_ms: shard.expire(group_id, min(now_ms, expiry_ms)))
             if host.look(lambda shard: shard.has_offset_of(group_id, gone)):
-                before = dict.fromkeys(self._still_gone(gone), host.look(lambda shard: shard.written))
+                held, written = host.look(lambda shard: (shard.committed_partitions(group_id), shard.written))
+                before = dict.fromkeys((each for each in held if each in gone and not self._exists(each)), written)
                 host.change(lambda shard, now_ms: shard.forget_partitions(group_id, before))
+            return True
 
-        if await self._walk(visit):
+        hosts = tuple(self._runtime.hosts.values())
+        if len(await self._walk(hosts, visit)) == len(hosts):
             self._gone -= gone
 
+    async def retry(self) -> None:
+        """Begins to visit again the shards that still have offsets of deleted topics."""
+        if self._deletions:
+            self._begin_forgetting()
+
     async def close(self) -> None:
-        self._newly_gone.clear()
+        self._deletions.clear()
+        self._has_new = False
         if self._forgetting is not None:
             self._forgetting.cancel()
             await asyncio.wait({self._forgetting})
 
-    async def _walk(self, visit: Callable[[ShardHost[GroupShard], str], None]) -> bool:
-        """Visits every group of every loaded shard, in slices of the event loop's time. Whether none was missed."""
-        turn, has_visited_all = self._lane.turn(), True
+    async def _walk(
+        self, hosts: Collection[ShardHost[GroupShard]], visit: Callable[[ShardHost[GroupShard], str], bool]
+    ) -> Collection[ShardHost[GroupShard]]:
+        """Visits every group of the loaded shards, in slices of the event loop's time. Returns the hosts where every visit was
+        successful, and where all that was decided is committed."""
+        turn, visited = self._lane.turn(), {}
         try:
-            for host in tuple(self._runtime.hosts.values()):
-                try:
-                    for group_id in host.look(lambda shard: shard.group_ids()):
-                        visit(host, group_id)
+            for host in hosts:
+                with contextlib.suppress(LogError):  # it is not loaded, was lost meanwhile, or has no room for records
+                    shard, is_whole = host.look(lambda shard: shard), True
+                    for group_id in shard.group_ids():
+                        is_whole &= visit(host, group_id)
                         if turn.is_over:
                             await turn.rest()
-                except LogError:  # it is not loaded, was lost meanwhile, or has no room for records
-                    has_visited_all = False
+                    if is_whole:
+                        visited[host] = shard
         finally:
             turn.leave()
-        return has_visited_all
+        settled = await asyncio.gather(*(host.is_settled(shard) for host, shard in visited.items()))
+        return [host for host, is_settled in zip(visited, settled, strict=True) if is_settled]
 
-    async def _forget_gone(self) -> None:
+    # --- deleted topics -----------------------------------------------------------------------------------------------
+    def _begin_forgetting(self) -> None:
+        self._has_new = True
+        if self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().create_task(self._forget_deleted(), name="forget offsets")
+
+    async def _forget_deleted(self) -> None:
         try:
-            while self._newly_gone:
-                gone, self._newly_gone = self._newly_gone, {}
-                await self._walk(partial(_forget, gone.keys(), _by_host(gone)))
+            while self._has_new:
+                self._has_new = False
+                await self._forget_once()
         finally:
             self._forgetting = None
 
-    def _shards(self) -> _Shards:
-        """The shards that are loaded now, and the records that each has written."""
-        found = {}
+    async def _forget_once(self) -> None:
+        deletions, hosts = tuple(self._deletions), tuple(self._runtime.hosts.values())
+        due = [host for host in hosts if any(host in each.due for each in deletions)]
+        done = set(await self._walk(due, self._forget))
+        for deletion in deletions:
+            for host in tuple(deletion.due):
+                if host in done or host not in hosts:
+                    del deletion.due[host]
+            if not deletion.due:
+                self._deletions.remove(deletion)
+                async for part in slices(deletion.partitions, GLANCES_A_TURN):
+                    for partition in part:
+                        if self._deleted.get(partition) is deletion:
+                            del self._deleted[partition]
+
+    def _forget(self, host: ShardHost[GroupShard], group_id: str) -> bool:
+        """False if an open transaction holds up what is left."""
+        deleted = self._deleted
+        if not host.look(lambda shard: shard.has_offset_of(group_id, deleted.keys())):
+            return True  # the common case, in a fraction of the time
+        now = host.look(lambda shard: shard)
+        held = [each for each in now.committed_partitions(group_id) if each in deleted]
+        before = {each: deleted[each].written_before(host, now) for each in held}
+        host.change(lambda shard, now_ms: shard.forget_partitions(group_id, before))
+        return not host.look(lambda shard: shard.has_pending_beside(group_id, before))
+
+    def _shards(self) -> dict[ShardHost[GroupShard], _Shard | None]:
+        """The shards as they are now."""
+        found: dict[ShardHost[GroupShard], _Shard | None] = {}
         for host in self._runtime.hosts.values():
+            found[host] = None
             with contextlib.suppress(LogError):
                 found[host] = host.look(lambda shard: _Shard(shard, shard.written))
         return found
 
-    def _still_gone(self, partitions: set[TopicPartition]) -> set[TopicPartition]:
-        """Without the partitions that exist again: a topic of the same name may have been created."""
-        return {each for each in partitions if not self._existing.has(each.topic, each.partition)}
+    def _exists(self, partition: TopicPartition) -> bool:
+        """A topic of a deleted one's name may have been created."""
+        return self._existing.has(partition.topic, partition.partition)
 
     def _changed(self, image: MetadataImage, changes: Changes) -> None:
         before, self._seen = self._seen, image
@@ -133,28 +197,9 @@ class OffsetExpiry:
         ]
         if not gone:
             return
-        self._gone = self._still_gone(self._gone) | set(gone)
-        self._newly_gone.update(dict.fromkeys(gone, self._shards()))
-        if self._forgetting is None:
-            self._forgetting = asyncio.get_running_loop().create_task(self._forget_gone(), name="forget offsets")
-
-
-def _by_host(gone: Mapping[TopicPartition, _Shards]) -> dict[ShardHost[GroupShard], dict[TopicPartition, _Shard]]:
-    found: dict[ShardHost[GroupShard], dict[TopicPartition, _Shard]] = {}
-    for partition, shards in gone.items():
-        for host, shard in shards.items():
-            found.setdefault(host, {})[partition] = shard
-    return found
-
-
-def _forget(
-    gone: Set[TopicPartition],
-    deletions: Mapping[ShardHost[GroupShard], Mapping[TopicPartition, _Shard]],
-    host: ShardHost[GroupShard],
-    group_id: str,
-) -> None:
-    if not host.look(lambda shard: shard.has_offset_of(group_id, gone)):
-        return  # the common case, in a fraction of the time
-    now = host.look(lambda shard: shard)
-    before = {partition: then.written for partition, then in deletions.get(host, {}).items() if then.shard is now}
-    host.change(lambda shard, now_ms: shard.forget_partitions(group_id, before))
+        self._gone.update(gone)
+        deletion = _Deletion(gone, self._shards())
+        if deletion.due:
+            self._deletions.append(deletion)
+            self._deleted.update(dict.fromkeys(gone, deletion))
+            self._begin_forgetting()

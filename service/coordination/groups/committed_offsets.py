@@ -197,9 +197,20 @@ class CommittedOffsets:
 
     def newest_order(self, group: str, partition: TopicPartition) -> int:
         """As `order`; records of open transactions count, too."""
+        return max([self.order(group, partition), *self._pending_orders(group, partition)])
+
+    def has_pending_beside(self, group: str, partition: TopicPartition, order: int) -> bool:
+        """Whether an open transaction has an offset of this order or a newer one, beside one that is older and counts, or may
+        count once its own transaction ends."""
+        pending = self._pending_orders(group, partition)
+        if max(pending, default=-1) < order:
+            return False
+        entry = self._newest(group, partition)
+        return (min(pending) if entry is None or _is_removed(entry) else _order(entry)) < order
+
+    def _pending_orders(self, group: str, partition: TopicPartition) -> list[int]:
         producers = self._open.get(group, {}).get(partition, ())
-        orders = [_order(self._transactional[each][group, partition]) for each in producers]
-        return max([self.order(group, partition), *orders])
+        return [_order(self._transactional[each][group, partition]) for each in producers]
 
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""

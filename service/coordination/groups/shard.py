@@ -108,8 +108,8 @@ class GroupShard:
         self.written = 0
         #: How many records are committed.
         self._settled = 0
-        #: The order of the first record that was not loaded.
-        self._loaded = 0
+        #: How many records were loaded.
+        self.loaded_records = 0
         #: The committed state, for readers, of groups with an uncommitted record.
         self._views: CommittedViews[GroupView] = CommittedViews()
         #: While it is loaded, the newest committed record of each group with its time, and the later records in order.
@@ -205,13 +205,13 @@ class GroupShard:
     def lower_offsets(self, group_id: str, ends: Mapping[TopicPartition, int]) -> Outcome:
         """The newest records of these partitions were lost, which end there now: offsets that were loaded go down to it."""
         outcome = Outcome()
-        self._offsets.lower(group_id, ends, loaded=self._loaded, order=self.written, outcome=outcome)
+        self._offsets.lower(group_id, ends, loaded=self.loaded_records, order=self.written, outcome=outcome)
         self.written += len(outcome.records)
         return outcome
 
     def has_pending_above(self, group_id: str, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether `lower_offsets` may have more to do once the group's open transactions have ended."""
-        return self._offsets.has_pending_above(group_id, ends, loaded=self._loaded)
+        return self._offsets.has_pending_above(group_id, ends, loaded=self.loaded_records)
 
     def has_offset_of(self, group_id: str, partitions: Set[TopicPartition]) -> bool:
         """Whether a group has an offset of any of these, in an open transaction, too."""
@@ -226,6 +226,11 @@ class GroupShard:
                 self._offsets.remove(group_id, partition, self.written + len(outcome.records), outcome)
         self.written += len(outcome.records)
         return outcome
+
+    def has_pending_beside(self, group_id: str, before: Mapping[TopicPartition, int]) -> bool:
+        """Whether `forget_partitions` leaves an older offset, because a newer one is in an open transaction: the tombstone
+        would drop that, too."""
+        return any(self._committed.has_pending_beside(group_id, each, order) for each, order in before.items())
 
     def _delete(self, group_id: str, outcome: Outcome) -> GroupDeleted:
         error: LogError | None = None
@@ -320,7 +325,7 @@ class GroupShard:
             if self._settled < self.written and self._committed.first_order(group_id) >= self._settled:
                 self._views.keep(group_id, None, self.written - 1)
         yield from self._groups.loaded(now_ms, outcome)
-        self._loaded = self.written
+        self.loaded_records = self.written
         return self._counted(outcome)
 
     def _restore(self, group_id: str, value: bytes | None, written_ms: int, now_ms: int) -> Generator[None, None, None]:

@@ -240,6 +240,25 @@ def test_offsets_of_a_deleted_topic_are_removed_from_every_group_and_transaction
     assert (broker.fetch(), broker.fetch(group="other", partition=1).offset) == (FetchedOffset(0), 6)
 
 
+@pytest.mark.parametrize(("commits", "left"), [(True, 7), (False, -1)])
+def test_an_offset_of_a_deleted_topic_beside_a_newer_one_in_a_transaction_goes_once_that_has_ended(
+    commits: bool, left: int
+) -> None:
+    """A tombstone before would take the newer one with it."""
+    broker = Broker()
+    broker.commit(5)
+    before = {TopicPartition("t", 0): broker.shard.written}
+    broker.commit_in_transaction(7)
+    broker.keep(broker.shard.forget_partitions("g", before))
+    assert broker.shard.has_pending_beside("g", before)
+    broker.marker(7, commit=commits)
+    broker.keep(broker.shard.forget_partitions("g", before))
+    assert not broker.shard.has_pending_beside("g", before)
+    assert broker.fetch().offset == left
+    broker.restart()
+    assert broker.fetch().offset == left
+
+
 # --- expiry -----------------------------------------------------------------------------------------------------------
 def expire(broker: Broker) -> None:
     for group in broker.shard.group_ids():

@@ -1,0 +1,127 @@
+"""Offsets of deleted topics go from every shard, also from one that could not write or was loading, and no new topic gets
+them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
+from service.broker.background.disk import DiskGuard
+from service.broker.background.offset_expiry import OffsetExpiry
+from service.coordination.groups.shard import GroupShard
+from service.coordination.runtime import ShardHost, partition_of
+from storage_tiers.errors import StorageError
+from tests.service.broker.support import Running, once_loaded, running, until
+from tests.service.broker.test_coordinators_full_disk import FREE, RESERVE_USED
+from tests.service.broker.test_groups import CALLER, SETTINGS, commit, coordinated, has_offsets, offsets
+from tests.service.broker.transactional import Client
+
+
+def expiry_of(node: Running) -> OffsetExpiry:
+    return node.node.broker.coordinators.offset_expiry
+
+
+def host_of(node: Running, group: str) -> ShardHost[GroupShard]:
+    return node.node.broker.coordinators.shards.groups.host(partition_of(group, 2))
+
+
+async def commit_in_transaction(node: Running, client: Client, offset: int) -> None:
+    groups = await coordinated(node, "g")
+    asked = AddOffsets("x", client.producer, "g")
+    assert (await once_loaded(lambda: client.transactions.add_offsets(asked, CALLER))).error is None
+    rows = [TopicCommit("t", [PartitionCommit(0, offset)])]
+    request = TxnOffsetCommit("g", ProducerTransaction("x"), *client.producer, -1, "", None, rows)
+    answer = await once_loaded(lambda: groups.commit_offsets_in_transaction(request, CALLER))
+    assert answer.topics[0].partitions[0].error is None
+
+
+async def has_forgotten(node: Running) -> None:
+    await until(lambda: not expiry_of(node)._deletions and expiry_of(node)._forgetting is None)
+
+
+async def test_a_new_topic_gets_no_offsets_that_could_not_be_removed_for_want_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DiskGuard, "look", lambda _: None)
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 5)
+        await commit(groups, 5, group="h")
+        disk = node.node.work.disk
+        disk.judge(RESERVE_USED)
+        await node.core.topics.delete(["t"])
+        await until(lambda: expiry_of(node)._forgetting is None)
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [5]}
+        disk.judge(FREE)
+        await node.create("t")
+        await commit(groups, 7, group="h")
+        await has_offsets(groups, {})
+        await has_forgotten(node)
+        assert offsets(await groups.fetch_offsets(OffsetFetch("h", None), CALLER)) == {"t": [7]}
+        assert not expiry_of(node)._deleted
+
+
+async def test_a_new_topic_gets_no_offsets_of_which_the_tombstones_were_not_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 5)
+        log, refused = host_of(node, "g")._log, asyncio.Event()
+
+        def refuse(_: bytes) -> None:
+            monkeypatch.undo()
+            refused.set()
+            raise StorageError("the disk refuses")
+
+        monkeypatch.setattr(log, "append", refuse)
+        await node.core.topics.delete(["t"])
+        await refused.wait()
+        await node.create("t")
+        await has_offsets(await coordinated(node, "g"), {})
+
+
+async def test_a_new_topic_gets_no_offsets_from_a_shard_that_was_loading_as_the_old_one_went(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        await commit(await coordinated(node, "g"), 5)
+        runtime = node.node.broker.coordinators.shards.groups
+        for number in tuple(runtime.hosts):
+            runtime.gained(number, runtime.hosts[number]._log)
+        await node.core.topics.delete(["t"])
+        await node.create("t")
+        await has_offsets(await coordinated(node, "g"), {})
+
+
+@pytest.mark.parametrize(("commits", "left"), [(True, {"t": [7]}), (False, {})])
+async def test_a_new_topic_gets_no_offset_that_was_left_beside_one_in_an_open_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool, left: dict[str, list[int]]
+) -> None:
+    monkeypatch.setattr(DiskGuard, "look", lambda _: None)
+    async with running(
+        tmp_path / "data", broker={**SETTINGS, "transaction.state.log.num.partitions": "2"}, store_url="none"
+    ) as node:
+        await node.create("t")
+        groups, client = await coordinated(node, "g"), await Client(node).begin()
+        await commit(groups, 5)
+        node.node.work.disk.judge(RESERVE_USED)
+        await node.core.topics.delete(["t"])
+        await until(lambda: expiry_of(node)._forgetting is None)
+        monkeypatch.setattr(OffsetExpiry, "_begin_forgetting", lambda _: None)  # until there is a transaction
+        node.node.work.disk.judge(FREE)
+        await node.create("t")
+        await commit_in_transaction(node, client, 7)
+        monkeypatch.undo()
+        monkeypatch.setattr(DiskGuard, "look", lambda _: None)
+        await expiry_of(node)._forget_once()
+        assert expiry_of(node)._deletions
+        await once_loaded(lambda: client.end(commit=commits))
+        await client.reaches("CompleteCommit" if commits else "CompleteAbort")
+        await has_forgotten(node)
+        await has_offsets(groups, left)
