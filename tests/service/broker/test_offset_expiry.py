@@ -4,7 +4,11 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -12,8 +16,10 @@ from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, 
 from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
 from service.broker.background.disk import DiskGuard
 from service.broker.background.offset_expiry import OffsetExpiry
+from service.broker.background.turns import GLANCES_A_TURN
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import ShardHost, partition_of
+from service.metadata.image import Changes
 from storage_tiers.errors import StorageError
 from tests.service.broker.support import Running, once_loaded, running, until
 from tests.service.broker.test_coordinators_full_disk import FREE, RESERVE_USED
@@ -125,3 +131,36 @@ async def test_a_new_topic_gets_no_offset_that_was_left_beside_one_in_an_open_tr
         await client.reaches("CompleteCommit" if commits else "CompleteAbort")
         await has_forgotten(node)
         await has_offsets(groups, left)
+
+
+def most_calls_a_turn(calls: list[int]) -> Callable[[FrameType, str, object], None]:
+    def count(_: FrameType, event: str, __: object) -> None:
+        calls[-1] += event in ("call", "c_call")
+
+    return count
+
+
+async def test_a_deletion_of_many_partitions_is_looked_up_not_spread_over_the_shards(tmp_path: Path) -> None:
+    """10,000 partitions and 20 shards once were 200,000 steps in one turn of the event loop."""
+    async with running(tmp_path / "data", broker={**SETTINGS, "offsets.topic.num.partitions": "20"}) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 5)
+        expiry, seen = expiry_of(node), node.node.ground.metadata.image
+        topic_id = seen.topic_ids["t"]
+        topic = seen.topics[topic_id]
+        many = replace(topic, partitions=tuple(replace(topic.partitions[0], index=each) for each in range(10_000)))
+        expiry._seen = replace(seen, topics={**seen.topics, topic_id: many})
+        without = replace(seen, topics={known: each for known, each in seen.topics.items() if known != topic_id})
+        expiry._changed(without, Changes(topics=(topic_id,)))
+        calls = [0]
+        sys.setprofile(most_calls_a_turn(calls))
+        try:
+            while expiry._forgetting is not None:
+                calls.append(0)
+                await asyncio.sleep(0)
+        finally:
+            sys.setprofile(None)
+        assert max(calls) < 4 * GLANCES_A_TURN
+        assert not expiry._deleted
+        await has_offsets(groups, {})
