@@ -155,7 +155,7 @@ class TransactionMarkers:
                 waiting.append((partition, done))
         for partition, done in waiting:
             try:
-                await done
+                await asyncio.shield(done)  # the partition's producers and readers wait for it, too
             except LogError as error:
                 if self._is_wanted(partition, error):
                     left.append(partition)
@@ -175,7 +175,7 @@ class TransactionMarkers:
                 waiting.append((partition, done))
         for partition, done in waiting:
             try:
-                await done
+                await asyncio.shield(done)  # the partition's producers and readers wait for it, too
             except LogError as error:
                 refused.append((partition, as_value(_of_partition(partition, error))))
         return refused

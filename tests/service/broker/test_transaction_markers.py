@@ -1,0 +1,93 @@
+"""The tasks that write markers, over partitions whose commits a test holds back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.log import Appended
+from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
+from service.broker.api.transaction_markers import TransactionMarkers
+from service.coordination.runtime import CoordinatorRuntime
+from service.coordination.turn_writes import TurnWrites
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import until
+from tests.service.coordination.test_runtime_log import shard
+
+T0 = TopicPartition("t", 0)
+PRODUCER = ProducerIdAndEpoch(7, 3)
+
+
+class HeldPartitions:
+    """Each partition takes every marker; `commits` are what their writers wait for."""
+
+    def __init__(self) -> None:
+        self.commits: list[asyncio.Future[None]] = []
+
+    def get(self, partition: TopicPartition) -> HeldPartitions:
+        return self
+
+    def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended:
+        self.commits.append(asyncio.get_running_loop().create_future())
+        return Appended(0, 0, -1, 0, self.commits[-1])
+
+    def has(self, topic: str, partition: int) -> bool:
+        return True
+
+
+class PreparedHost:
+    """A transaction shard whose decisions are committed; nothing is ever completed."""
+
+    partition = TopicPartition("__transaction_state", 0)
+
+    def __init__(self, prepared: list[Markers]) -> None:
+        self._prepared = prepared
+
+    def look(self, read: Any) -> Any:
+        return read(self)
+
+    def prepared(self) -> list[Markers]:
+        found, self._prepared = self._prepared, []
+        return found
+
+
+def retries() -> Backoff:
+    return Backoff(BackoffSettings(0.01, 0.02), SystemRng())
+
+
+def writer(partitions: HeldPartitions) -> TransactionMarkers:
+    clock = SystemClock()
+    groups = CoordinatorRuntime(
+        "__consumer_offsets", shard, clock=clock, lane=Lane(), backoff=retries, writes=TurnWrites()
+    )
+    return TransactionMarkers(
+        partitions, groups, partitions, lambda _: 0, admit=lambda: None, clock=clock, backoff=retries
+    )
+
+
+def markers(number: int = 0) -> Markers:
+    return Markers(f"tx-{number}", PRODUCER, True, (T0,), 0)
+
+
+async def test_a_request_that_is_cancelled_leaves_the_commit_of_its_marker_to_others() -> None:
+    partitions = HeldPartitions()
+    asked = asyncio.create_task(writer(partitions).write_once(markers(), 0))
+    await until(lambda: len(partitions.commits) == 1)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert not partitions.commits[0].cancelled()
+
+
+async def test_a_writer_that_closes_leaves_the_commits_of_its_markers_to_others() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    writes.decided(PreparedHost([markers()]))  # type: ignore[arg-type]
+    await until(lambda: len(partitions.commits) == 1)
+    await writes.close()
+    assert not partitions.commits[0].cancelled()

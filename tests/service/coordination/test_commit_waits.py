@@ -1,0 +1,29 @@
+"""Answers that wait for records to be committed: what ends the wait, and in which turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from service.coordination.shard_state import ShardState
+from storage_tiers.errors import CoordinatorNotAvailable
+from tests.service.broker.support import until
+from tests.service.coordination.test_runtime_log import MemoryLog, active, commit, end, fetched
+
+
+async def test_records_whose_commit_was_given_up_are_not_taken_for_committed() -> None:
+    log = MemoryLog()
+    host = await active(log)
+    given_up = asyncio.get_running_loop().create_future()
+    log.pending = [given_up]
+    waiting = commit(host, 1)
+    await until(lambda: len(log.batches) == 1)
+    given_up.cancel()
+    with pytest.raises(CoordinatorNotAvailable):
+        await waiting
+    assert host.state is ShardState.LOADING
+    # The log has the record, and is read again.
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert fetched(host) == [(1, False)]
+    await end(host)
