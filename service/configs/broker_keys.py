@@ -270,7 +270,8 @@ _CLEANER = (
         "log.cleaner.io.max.bytes.per.second",
         _DOUBLE,
         1.7976931348623157e308,
-        "Most bytes a second that the cleaner reads and writes. 0 stops it; a negative value is no bound.",
+        "Most bytes a second that the cleaner reads and writes. 0 stops it; a negative value is no bound. A new value starts "
+        "the cleaning under way again.",
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
 )

@@ -40,9 +40,10 @@ class CleanerProcess:
         self, order: CleanOrder, bring: Callable[[int], Awaitable[str]] | None = None
     ) -> AsyncGenerator[CleanerAnswer, None]:
         """The cleaner's answers. It writes the next group of segments while the caller exchanges the files of the last one, and
-        waits before the group after that. `bring` fetches the remote segment that begins at an offset, and returns its file,
-        which the cleaner removes. StorageError if it cannot be started or ended, and what it raises itself; call `end` after
-        any error, and after leaving before the last answer."""
+        waits before the group after that. One comes at least every BEAT_S, so the caller can end a slow cleaning. `bring`
+        fetches the remote segment that begins at an offset, and returns its file, which the cleaner removes. StorageError if it
+        cannot be started or ended, and what it raises itself; call `end` after any error, and after leaving before the last
+        answer."""
         if self._process is None:
             await self._start()
         self._writer.write(await asyncio.to_thread(encode_order, order))
@@ -63,6 +64,7 @@ class CleanerProcess:
             if isinstance(answer, LogError):
                 raise answer
             if isinstance(answer, Working):
+                yield answer
                 continue
             if isinstance(answer, Wanted):
                 assert bring is not None

@@ -70,6 +70,10 @@ class CleanerSettings(NamedTuple):
     def may_clean(self) -> bool:
         return self.is_enabled and self.bytes_per_second != 0
 
+    def are_for_the_pass_of(self, others: CleanerSettings) -> bool:
+        """Whether both give a cleaning the same order. The pause between cleanings is in none."""
+        return self._replace(backoff_ms=others.backoff_ms) == others
+
 
 class TopicCleaning(NamedTuple):
     limits: CleaningLimits
@@ -101,7 +105,7 @@ class _Dirty(NamedTuple):
 
 
 class _Abandoned(Exception):
-    """The log changed during the cleaning."""
+    """The log, or the cleaner's settings, changed during the cleaning."""
 
 
 class Cleaning:
@@ -140,8 +144,8 @@ class Cleaning:
         if not self._policy.settings().may_clean or self._clock.steady_ms() < self._due_ms:
             return
         try:
-            while (found := await self._dirtiest()) is not None and (settings := self._policy.settings()).may_clean:
-                await self._try(found, settings)
+            while (found := await self._dirtiest()) is not None and self._policy.settings().may_clean:
+                await self._try(found)
         finally:
             await self._process.end()
         self._due_ms = self._clock.steady_ms() + self._policy.settings().backoff_ms
@@ -231,7 +235,8 @@ class Cleaning:
         return self._points[hot]
 
     # --- how ----------------------------------------------------------------------------------------------------------
-    async def _try(self, due: _Dirty, settings: CleanerSettings) -> None:
+    async def _try(self, due: _Dirty) -> None:
+        settings = self._policy.settings()
         try:
             if (swap := due.partition.log.hot.swap) is not None:
                 await asyncio.to_thread(swap.end)  # an earlier one that the disk refused to settle
@@ -270,6 +275,7 @@ class Cleaning:
         try:
             async with aclosing(self._process.carry_out(order)) as answers:
                 async for answer in answers:
+                    self._check_goes_on(partition, hot, settings)
                     if isinstance(answer, Reached):
                         reached = answer.offset
                     elif isinstance(answer, RewrittenSegment):
@@ -294,8 +300,7 @@ class Cleaning:
         try:
             async with aclosing(self._process.carry_out(order, rewrite.bring)) as answers:
                 async for answer in answers:
-                    if _is_gone(partition, hot) or not self._may_clean(partition):
-                        raise _Abandoned
+                    self._check_goes_on(partition, hot, settings)
                     if isinstance(answer, Reached):
                         reached = answer.offset
                     elif isinstance(answer, RewrittenSegment):
@@ -309,6 +314,14 @@ class Cleaning:
             await asyncio.to_thread(rewrite.clear)
         self.figures.cleaned(_tier(True), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
         self._cleaned(partition, reached, counted, is_remote=True)
+
+    def _check_goes_on(self, partition: Partition, hot: HotLog, settings: CleanerSettings) -> None:
+        """_Abandoned if the log may not be cleaned any more, or not with these settings: the process keeps those of its order,
+        and at a low rate would do so for days. The next attempt has the new ones, and begins at the clean point."""
+        if _is_gone(partition, hot) or not self._may_clean(partition):
+            raise _Abandoned
+        if not settings.are_for_the_pass_of(self._policy.settings()):
+            raise _Abandoned
 
     async def _order(
         self,

@@ -7,13 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from service.broker.background.cleaning import CleanerSettings
 from storage_tiers.policy.segments import Now
 from tests.service.broker.support import Running, running, until
 from tests.service.broker.test_cleaning import cleaning, led
 from tests.support.faulty_store import FaultyStore
-
-SETTINGS = CleanerSettings(True, 1, 1 << 20, 0.5, 1e12)
 
 
 @asynccontextmanager
@@ -35,7 +32,7 @@ async def clean_local(node: Running) -> bool:
     """Cleans the local segments of topic t. Whether any were dirty."""
     due = cleaning(node)._local(led(node))
     if due is not None:
-        await cleaning(node)._try(due, SETTINGS)
+        await cleaning(node)._try(due)
         assert not cleaning(node).uncleanable
     return due is not None
 
@@ -44,7 +41,7 @@ async def clean_bucket(node: Running) -> bool:
     """Cleans the bucket's segments of topic t. Whether any were dirty."""
     due = await cleaning(node)._remote(led(node))
     if due is not None:
-        await cleaning(node)._try(due, SETTINGS)
+        await cleaning(node)._try(due)
         assert not cleaning(node).uncleanable
     return due is not None
 

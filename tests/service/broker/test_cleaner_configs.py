@@ -6,9 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from storage_tiers.compaction.messages import CleanerAnswer, Working, decode_answer
 from storage_tiers.errors import InvalidRequest
-from tests.service.broker.support import running, until
-from tests.service.broker.test_cleaning import EAGER, LOCAL, cleaned_to, cleaning, closed, put, store
+from tests.service.broker.support import Running, running, until
+from tests.service.broker.test_cleaning import (
+    COMPACTED,
+    EAGER,
+    LOCAL,
+    cleaned_files,
+    cleaned_to,
+    cleaning,
+    closed,
+    led,
+    put,
+    store,
+)
+from tests.service.broker.test_cleaning_bucket import bucket_cleaned_to
 from tests.service.broker.test_configs_act import alter
 
 BUFFER, RATE = "log_cleaner_dedupe_buffer_size", "log_cleaner_io_max_bytes_per_second"
@@ -54,6 +67,56 @@ async def test_a_rate_of_0_stops_the_cleaner_until_it_is_raised(tmp_path: Path) 
         assert (cleaned_to(node), cleaning(node).figures.looked_ms) == (0, looked_ms)
         await alter(node, None, **{RATE: "1e9"})
         await until(lambda: cleaned_to(node) == 2)
+
+
+@pytest.mark.parametrize("is_remote", [False, True], ids=["local", "bucket"])
+async def test_a_pass_under_way_starts_again_with_the_new_rate(tmp_path: Path, is_remote: bool) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await slowly_cleaned(node, is_remote=is_remote)
+        await alter(node, None, **{RATE: "1e9"})
+        await until(lambda: bucket_cleaned_to(node) == 2 if is_remote else cleaned_to(node) == 3)
+        assert [each.offset for each in await node.read_all("t")] == ([1, 2] if is_remote else [2])
+        assert not cleaning(node).uncleanable
+
+
+@pytest.mark.parametrize("is_remote", [False, True], ids=["local", "bucket"])
+async def test_a_rate_of_0_ends_a_pass_under_way(tmp_path: Path, is_remote: bool) -> None:
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await slowly_cleaned(node, is_remote=is_remote)
+        await alter(node, None, **{RATE: "0"})
+        await until(lambda: cleaning(node)._process._process is None)
+        assert (cleaned_to(node), bucket_cleaned_to(node)) == (0, 0)
+        assert not cleaned_files(led(node).log.hot)
+        assert not cleaning(node).uncleanable
+
+
+async def test_a_pass_under_way_ends_when_its_topic_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = list[CleanerAnswer]()
+
+    def noted(line: bytes) -> CleanerAnswer:
+        heard.append(decode_answer(line))
+        return heard[-1]
+
+    monkeypatch.setattr("service.broker.background.cleaner_process.decode_answer", noted)
+    async with running(tmp_path / "data", store(), broker=EAGER) as node:
+        await slowly_cleaned(node, is_remote=False)
+        await until(lambda: heard == [Working()])
+        await node.core.topics.delete(["t"])
+        await until(lambda: cleaning(node)._process._process is None)
+
+
+async def slowly_cleaned(node: Running, *, is_remote: bool) -> None:
+    """Topic t, whose cleaning has begun and takes longer than the test."""
+    await alter(node, None, **{RATE: "0"})
+    configs = {**COMPACTED, "local.retention.bytes": "1"} if is_remote else LOCAL
+    await node.create("t", configs=configs)
+    for value in ("1", "2", "3"):
+        await put(node, ("a", value * 800))
+        await (node.seal("t") if is_remote else closed(node))
+    if is_remote:
+        await node.evicted("t")
+    await alter(node, None, **{RATE: "1"})
+    await until(lambda: cleaning(node)._process._process is not None)
 
 
 @pytest.mark.parametrize("values", [{BUFFER: "0"}, {BUFFER: "1048576"}, {"log_cleaner_threads": "0"}])

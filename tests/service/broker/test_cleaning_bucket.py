@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
-from service.broker.background.cleaning import _ALL, CleanerSettings, Cleaning
+from service.broker.background.cleaning import _ALL, Cleaning
 from service.broker.background.cold_cleaning import ColdCleaning
 from service.broker.background.tiering import Tiering
 from service.broker.partition.append_origin import AppendOrigin
@@ -56,7 +56,7 @@ async def test_tombstones_are_weighed_against_the_bucket_again_at_the_exchange(
         before = led(node).log.hot.segments()
         due = cleaning(node)._local(led(node))
         assert due is not None
-        await cleaning(node)._try(due, CleanerSettings(True, 1, 1 << 20, 0.5, 1e12))
+        await cleaning(node)._try(due)
         assert asked == [_ALL, 0]
         assert led(node).log.hot.segments() == before, "the exchange is given up"
         await cleaning(node)._process.end()
@@ -217,7 +217,7 @@ async def test_a_segment_that_was_merged_before_its_offload_is_planned_again(
             monkeypatch.undo()
             due = cleaning(node)._local(led(node))
             assert due is not None
-            await cleaning(node)._try(due, CleanerSettings(True, 1, 1 << 20, 0.5, 1e12))
+            await cleaning(node)._try(due)
             return await producers(self, *arguments)
 
         monkeypatch.setattr(Tiering, "_producers", exchanged_meanwhile)
