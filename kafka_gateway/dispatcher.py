@@ -91,6 +91,8 @@ class Dispatcher:
         self._counters = counters
         self._tasks: set[asyncio.Task[Any]] = set()
         self._turns = core.turns
+        #: Whether what is completed now is sent by the server without being told.
+        self.is_ending_turn = False
         #: Delayed replies of this turn.
         self._begun: list[BegunReply] = []
         self._stopping = False
@@ -121,21 +123,31 @@ class Dispatcher:
         self.turn_began = began = SECONDS()
         return began
 
+    @property
+    def has_writes(self) -> bool:
+        """Whether the turn's end writes what its requests decided."""
+        return self._turns.has_writes
+
     def end_turn(self) -> None:
         """Makes the answers that are ready now; the others are made when their futures end."""
         begun, self._begun = self._begun, []
+        self.is_ending_turn = True
         try:
             self._turns.end()
         finally:
             self._watch(begun)
+            self.is_ending_turn = False
 
     def _watch(self, begun: Sequence[BegunReply]) -> None:
         for reply in begun:
             future = reply.delayed.future
-            if future.done():
-                self._answered(reply, future)
-            else:
+            if not future.done():
                 future.add_done_callback(functools.partial(self._answered, reply))
+                continue
+            try:
+                self._answered(reply, future)
+            except Exception as error:  # noqa: BLE001 - one connection ends, the others get their answers
+                self._defect(reply.session, error)
 
     # --- starting requests --------------------------------------------------------------------------------------------
     def take(self, session: GatewaySession, until: float) -> bool:

@@ -13,7 +13,11 @@ from collections import deque
 from collections.abc import Mapping
 
 from kafka_gateway.session import GatewaySession
+from storage_tiers.turns import SLICE_S
 
+#: The least time in seconds that a connection gets when many share a slice: of a slice each, hundreds that pipeline requests
+#: would delay all others by seconds.
+LEAST_SHARE_S = 0.000_05
 #: Ready sockets that one poll returns. A turn serves as many of them as its slice has time for, at least one.
 EVENTS_A_TURN = 4096
 BROKEN = select.EPOLLHUP | select.EPOLLERR
@@ -48,3 +52,8 @@ class ReadySockets:
             elif not session.leaving:
                 session.leaving = True
                 self.leaving.append((session, events))
+
+
+def share_of_slice(connections: int) -> float:
+    """The time of each of so many connections in one slice of a turn, in seconds."""
+    return max(LEAST_SHARE_S, SLICE_S / max(1, connections))

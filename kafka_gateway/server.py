@@ -29,7 +29,7 @@ from kafka_gateway.dispatcher import SECONDS, Dispatcher
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
-from kafka_gateway.ready_sockets import BROKEN, GONE, ReadySockets
+from kafka_gateway.ready_sockets import BROKEN, GONE, ReadySockets, share_of_slice
 from kafka_gateway.registry import APIS, Api
 from kafka_gateway.reply import CloseConnection
 from kafka_gateway.request_memory_pool import RequestMemoryPool
@@ -44,9 +44,6 @@ RECEIVE_BUFFER = 1 << 20
 SWEEP_S = 10.0
 #: Connections that the event loop watches itself.
 WATCHED_BY_LOOP = 8
-#: The least time in seconds that a connection gets when many share a slice: of a slice each, hundreds that pipeline requests
-#: would delay all others by seconds.
-LEAST_SHARE_S = 0.000_05
 #: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
 MEMBER_APIS = frozenset({11, 12, 13, 14})
 #: The part of a slice that their connections get in a turn.
@@ -78,7 +75,7 @@ class GatewayServer:
         self._dirty: list[GatewaySession] = []
         #: Connections with received requests that could not start before. All share one slice of a turn.
         self._resuming: deque[GatewaySession] = deque()
-        self._flush_scheduled = self._resume_scheduled = self._is_ending_turn = False
+        self._flush_scheduled = self._resume_scheduled = False
         self._memory = RequestMemoryPool(self._sessions, settings.request_memory_bytes)
         self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -158,12 +155,17 @@ class GatewayServer:
 
     # --- one turn -----------------------------------------------------------------------------------------------------
     def _turn(self, sockets: ReadySockets) -> None:
-        self._now = self._loop.time()
-        began = self._dispatcher.begin_turn()
+        self._now, began = self._loop.time(), self._dispatcher.begin_turn()
+        try:
+            self._serve_ready(sockets, began)
+        finally:  # a turn that does not end would keep the coordinators' records from the log
+            self._flush_and_count(began)
+
+    def _serve_ready(self, sockets: ReadySockets, began: float) -> None:
         sockets.poll(self._sessions)
         ready, leaving = sockets.ready, sockets.leaving
         now, until = began, began + SLICE_S * sockets.share
-        share = _share(len(ready))
+        share = share_of_slice(len(ready))
         while ready:
             session, events = ready.popleft()
             if session is None:
@@ -183,15 +185,15 @@ class GatewayServer:
                 self._readable(session, events, now + share)
             if (now := SECONDS()) >= until:
                 break
-        self._flush_and_count(began)
 
     def _turn_of(self, session: GatewaySession) -> None:
         """A turn of one connection that the event loop watches itself."""
-        self._now = self._loop.time()
-        began = self._dispatcher.begin_turn()
-        self._readable(session, _IN, began + SLICE_S / WATCHED_BY_LOOP)
-        # `began` in place of a second reading of the clock: its answers are written as soon as they are made.
-        self.counters.busy_s += self._flush(began) - began
+        self._now, began = self._loop.time(), self._dispatcher.begin_turn()
+        try:
+            self._readable(session, _IN, began + SLICE_S / WATCHED_BY_LOOP)
+        finally:
+            # `began` in place of a second reading of the clock: its answers are written as soon as they are made.
+            self.counters.busy_s += self._flush(began) - began
 
     def _welcome(self, sock: socket.socket, address: tuple[str, int], listener: str) -> None:
         connection = Connection(self._settings.limits, self._scratch)
@@ -291,7 +293,7 @@ class GatewayServer:
         self._hold(session)
         self._resume(session)
         self._dirty.append(session)
-        if not self._is_ending_turn:
+        if not self._dispatcher.is_ending_turn:
             self._flush_soon()
 
     def _resume(self, session: GatewaySession) -> None:
@@ -319,18 +321,20 @@ class GatewayServer:
         now = began = self._dispatcher.begin_turn()
         resuming = self._resuming
         count = len(resuming)
-        share = _share(count)
-        for _ in range(count):
-            session = resuming.popleft()
-            session.resuming = False
-            if not session.closed and not self._stopping and session.ending is None:
-                self._take_requests(session, now + share)
-                self._receive(session)
-            if (now := SECONDS()) >= began + SLICE_S:
-                break
-        if resuming:
-            self._resume_soon()
-        self._flush_and_count(began)
+        share = share_of_slice(count)
+        try:
+            for _ in range(count):
+                session = resuming.popleft()
+                session.resuming = False
+                if not session.closed and not self._stopping and session.ending is None:
+                    self._take_requests(session, now + share)
+                    self._receive(session)
+                if (now := SECONDS()) >= began + SLICE_S:
+                    break
+        finally:
+            if resuming:
+                self._resume_soon()
+            self._flush_and_count(began)
 
     def _receive(self, session: GatewaySession) -> None:
         if not self._stopping and session.ending is None and not session.connection.stalled:
@@ -344,7 +348,9 @@ class GatewayServer:
 
     def _flush_later(self) -> None:
         self._flush_scheduled = False
-        self._flush_and_count(SECONDS())
+        began = SECONDS()
+        self._dispatcher.end_turn()
+        self._flush_and_count(began)
 
     def _flush_and_count(self, began: float) -> None:
         """Ends the turn that began at `began`, in seconds."""
@@ -352,11 +358,11 @@ class GatewayServer:
 
     def _flush(self, now: float) -> float:
         """Writes the answers of the turn, each connection once. Returns the time at its end."""
-        self._is_ending_turn = True
-        try:
+        if self._dispatcher.has_writes and len(self._sessions) > WATCHED_BY_LOOP:
+            # Others are likely to ask in this turn of the loop, too: all of it is written and answered together.
+            self._flush_soon()
+        else:
             self._dispatcher.end_turn()
-        finally:
-            self._is_ending_turn = False
         if not self._dirty:
             return SECONDS()
         dirty, self._dirty = self._dirty, []
@@ -492,8 +498,3 @@ class GatewayServer:
         self._memory.reclaim(now - SWEEP_S)
         self._acceptor.resume()
         self._schedule_sweep()
-
-
-def _share(connections: int) -> float:
-    """The time of each of so many connections in one slice of a turn, in seconds."""
-    return max(LEAST_SHARE_S, SLICE_S / max(1, connections))

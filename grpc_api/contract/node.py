@@ -67,6 +67,10 @@ class CallerTurns(Protocol):
     """The turns of a caller on the event loop. Records of its requests between `begin` and `end` are written together at the
     end; answers that wait for nothing else are sent then."""
 
+    @property
+    def has_writes(self) -> bool:
+        """Whether anything waits for the end of the turn."""
+
     def begin(self) -> None: ...
 
     def end(self) -> None:

@@ -230,12 +230,16 @@ class ShardHost(Generic[State]):
     def _flush(self) -> None:
         self._is_planned = False
         if self.state is ShardState.ACTIVE:
-            try:
-                self._write()
-            except Exception as defect:  # noqa: BLE001 - a defect of the shard's records
-                self._broken(defect)
+            self._write()
 
     def _write(self, producer: ProducerIdAndEpoch | None = None) -> None:
+        """Appends what was decided. If that fails, also by a defect, the shard decides nothing more: it is loaded again."""
+        try:
+            self._append_all(producer)
+        except Exception as defect:  # noqa: BLE001 - a defect of the shard's records
+            self._broken(defect)
+
+    def _append_all(self, producer: ProducerIdAndEpoch | None) -> None:
         records, self._records = self._records, []
         through = self._shard.written - len(records)
         for some in in_batches(records, self._log.max_batch_bytes):

@@ -17,6 +17,10 @@ class TurnWrites:
         self._due: list[Callable[[], None]] = []
         self._has_begun = False
 
+    @property
+    def has_writes(self) -> bool:
+        return bool(self._due)
+
     def begin(self) -> None:
         self._has_begun = True
 

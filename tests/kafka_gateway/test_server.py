@@ -231,6 +231,23 @@ async def test_a_handler_that_breaks_ends_its_connection_and_no_other(
         assert await other.correlation() == 2
 
 
+async def test_a_turn_that_breaks_still_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that coordinators decided in it would stay out of the log until the next turn."""
+    async with serving(tmp_path) as (core, server), connected(server) as client, connected(server) as other:
+        written: list[str] = []
+
+        def breaks(*_: object) -> None:
+            core.turns.add(lambda: written.append("at the end"))
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "_readable", breaks)
+            client.send(metadata(1))
+            await until(lambda: bool(written))
+        other.send(metadata(2))
+        assert await other.correlation() == 2
+
+
 async def test_limits_are_kafkas_defaults() -> None:
     settings = GatewaySettings()
     assert settings.limits == Limits(request_max_bytes=100 << 20)

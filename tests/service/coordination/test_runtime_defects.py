@@ -15,7 +15,16 @@ from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
 from tests.service.broker.support import running, until
-from tests.service.coordination.test_runtime_log import CALLER, MemoryLog, active, commit, end, fetched, hosted
+from tests.service.coordination.test_runtime_log import (
+    CALLER,
+    MemoryLog,
+    active,
+    commit,
+    commit_in_transaction,
+    end,
+    fetched,
+    hosted,
+)
 
 Host = ShardHost[GroupShard]
 
@@ -71,6 +80,24 @@ async def test_records_that_cannot_be_encoded_end_their_requests_and_the_shard_i
         refused = commit(host, 6)
         with pytest.raises(CoordinatorNotAvailable):
             await refused
+    await until(lambda: host.state is ShardState.ACTIVE)
+    assert fetched(host) == [(5, False)]
+    await end(host)
+
+
+async def test_a_defect_in_writing_before_a_transaction_leaves_no_commit_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch belongs to one producer, so the records decided before are written first."""
+    host = await active(MemoryLog())
+    await commit(host, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "encode_batch", fails)
+        earlier = commit(host, 6)
+        with pytest.raises(LogError):
+            commit_in_transaction(host, 7)
+        with pytest.raises(LogError):
+            await earlier
     await until(lambda: host.state is ShardState.ACTIVE)
     assert fetched(host) == [(5, False)]
     await end(host)

@@ -22,6 +22,16 @@ async def test_records_of_a_turn_are_written_once_at_its_end_in_order() -> None:
     assert written == ["first", "second"]
 
 
+async def test_a_turn_knows_whether_its_end_writes() -> None:
+    writes = TurnWrites()
+    writes.begin()
+    assert not writes.has_writes
+    writes.add(lambda: None)
+    assert writes.has_writes
+    writes.end()
+    assert not writes.has_writes
+
+
 async def test_records_added_outside_a_turn_are_written_in_the_next_turn_of_the_loop() -> None:
     writes, written = TurnWrites(), list[str]()
     writes.add(lambda: written.append("first"))
