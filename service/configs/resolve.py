@@ -189,6 +189,7 @@ class Resolver:
             validate_records=topic.tidelog_record_validation == "full",
             producer_id_expiration_ms=broker.producer_id_expiration_ms,
             max_producers=broker.tidelog_partition_max_producer_ids,
+            min_insync_replicas=topic.min_insync_replicas,
         )
 
     def _topic_value(

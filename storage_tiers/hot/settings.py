@@ -27,6 +27,7 @@ class LogSettings:
 
     `stored_as` is the codec and level of `compression.type`, None for `producer`; `validate_records` is
     `tidelog.record.validation=full`; `local_retention_*` have tidelog's own defaults (Kafka: -2, the same as `retention_*`).
+    The log itself does not use `min_insync_replicas`, which its partition does, as in Kafka's LogConfig.
     """
 
     segment_bytes: int = 1 << 30
@@ -52,6 +53,7 @@ class LogSettings:
     validate_records: bool = True
     producer_id_expiration_ms: int = DAY_MS
     max_producers: int = MAX_PRODUCERS
+    min_insync_replicas: int = 1
 
     #: Largest size in bytes of a batch that takes the fast path: all records validated, then stored unchanged, without another
     #: codec or append time.

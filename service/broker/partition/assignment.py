@@ -213,6 +213,8 @@ class Assignment:
 
     def _gain(self, topic: TopicImage) -> None:
         """Leads the partitions that this node is the leader of, and has new ones opened."""
+        # Once for all partitions, of which there may be thousands.
+        min_in_sync = self._configs.log_settings(self._seen, topic.name).min_insync_replicas
         for placed in topic.partitions:
             if self._node_id not in placed.replicas:
                 continue
@@ -221,10 +223,10 @@ class Assignment:
             if known is None:
                 self._wanted[topic.topic_id, placed.index] = key
             elif known.phase is not Phase.OPENING and placed.leader == self._node_id:
-                self._lead(known, placed)
+                self._lead(known, placed, min_in_sync)
 
-    def _lead(self, partition: Partition, placed: PartitionImage) -> None:
-        self._set_min_in_sync(partition, placed, self._seen)
+    def _lead(self, partition: Partition, placed: PartitionImage, min_in_sync: int) -> None:
+        partition.set_min_in_sync(min_in_sync, len(placed.replicas))
         if partition.leads and partition.state.leader_epoch == placed.leader_epoch:
             partition.set_in_sync(self._followers(placed))
             return
@@ -435,11 +437,8 @@ class Assignment:
         partition.settle_queues()
         topic = image.topics.get(partition.topic_id)
         if topic is not None:
-            self._set_min_in_sync(partition, topic.partitions[partition.partition.partition], image)
-
-    def _set_min_in_sync(self, partition: Partition, placed: PartitionImage, image: MetadataImage) -> None:
-        configured = self._configs.topic(image, partition.partition.topic).min_insync_replicas
-        partition.set_min_in_sync(configured, len(placed.replicas))
+            replicas = topic.partitions[partition.partition.partition].replicas
+            partition.set_min_in_sync(settings.min_insync_replicas, len(replicas))
 
 
 def _say_defect(partition: Partition, work: str, defect: Exception) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ import pytest
 
 from service.broker.partition.assignment import DISCARDS_A_TURN
 from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
+from service.configs.keys import ConfigKey
+from service.configs.resolve import Resolver
+from service.metadata.image import MetadataImage
 from storage_tiers.errors import LeaderNotAvailable, StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, running, until
+from tests.service.broker.test_configs_act import alter
 from tests.support.thread_gates import SlowFiles
 
 
@@ -97,6 +102,29 @@ async def test_a_topic_that_is_deleted_and_created_again_while_it_is_made(tmp_pa
         store = node.store
     async with running(tmp_path / "data", store) as node:
         assert [record.value for record in await node.read("t", 0)] == [b"a"]
+
+
+async def test_a_topics_configs_are_resolved_once_for_all_its_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may have ten thousand, and the event loop serves nobody meanwhile."""
+    value, resolved = Resolver._topic_value, list[str]()
+
+    def noted(self: Resolver, image: MetadataImage, own: Mapping[str, str], key: ConfigKey) -> Any:
+        resolved.append(key.name)
+        return value(self, image, own, key)
+
+    monkeypatch.setattr(Resolver, "_topic_value", noted)
+    async with running(tmp_path / "data", store_url="none") as node:
+        await node.create("t", 5)
+        topic = node.node.ground.metadata.image.topic("t")
+        assert topic is not None
+        resolved.clear()
+        node.node.broker.assignment._gain(topic)
+        assert resolved.count("min.insync.replicas") <= 1
+        resolved.clear()
+        await alter(node, None, min_insync_replicas="2")
+        assert resolved.count("min.insync.replicas") == 1
 
 
 async def test_a_node_that_cannot_apply_its_metadata_stops(tmp_path: Path) -> None:
