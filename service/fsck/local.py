@@ -106,7 +106,9 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
             _check_reaches(base, path, data, following, report)
         for segment in segments:
             if segment.end > base and (following is None or segment.base < following):
-                may_lack = was_compacted and segment.sidecar_key != newest
+                # The file that tells of a cleaning may be lost, or be another node's.
+                has_gaps = segment.records < segment.end - segment.base
+                may_lack = (was_compacted or has_gaps) and segment.sidecar_key != newest
                 _compare(bucket.store, path, data, segment, report, may_lack=may_lack)
 
 

@@ -14,6 +14,7 @@ from service.fsck.findings import Report
 from service.fsck.local import check_local
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.compaction.clean_point import BUCKET_FILE_NAME
 from storage_tiers.errors import StorageError
 from tests.service.broker.support import running, until
 from tests.service.broker.test_cleaning import COMPACTED, EAGER, cleaned_to, led, put, table
@@ -66,6 +67,10 @@ async def test_a_swap_without_a_clean_point_is_no_disagreement(
     check_local(memory.blocking(), str(tmp_path), report)
     assert report.findings == []
     assert report.bytes_read
+    for lost in tmp_path.rglob(BUCKET_FILE_NAME):
+        lost.unlink()
+    check_local(memory.blocking(), str(tmp_path), report)
+    assert report.findings == [], "the manifest tells it as well"
     async with running(tmp_path, FaultyStore(memory), broker=EAGER) as node:
         await until(lambda: cleaned_to(node) >= 10 and bucket_cleaned_to(node) >= 10)
         assert table(await node.read_all("t")) == {"a": "5"} | {f"b{number}": "1" for number in range(6)}
