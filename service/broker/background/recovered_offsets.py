@@ -2,25 +2,31 @@
 restores only the bucket's records). A group that had read further would skip the records that are written next.
 
 Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due,
-over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. An offset in a
+over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. A coordinator where
+that is so is never visited again for the same loss: if it is loaded again, it has loaded newer offsets, too. An offset in a
 transaction that is open is lowered once the transaction is committed. Not promised: that no member reads its old offset in
 the first second, or in the second after such a transaction; that such an offset is lowered if the coordinator is loaded again
-before.
+before; that an offset stays that was committed before a coordinator was visited which was loaded again in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from itertools import chain, islice
 from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.recovered_end import forget_recovered_end
+from service.broker.partition.record_loss import RecoveredEnd
+from service.broker.partition.recovered_end import forget_recovered_end, note_recovered_end
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LogError, StorageError
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
+
+#: Partitions whose notes are written again in one round: each takes a sync, and the next round waits for it.
+NOTES_A_ROUND = 50
 
 
 class _PendingVisit(NamedTuple):
@@ -48,29 +54,46 @@ class RecoveredOffsets:
 
     async def _visit_all(self) -> None:
         # One that recovers may find more in the bucket.
-        due = [each for each in self._partitions if each.recovered_end is not None and not each.is_recovering]
+        due = [(each, end) for each in self._partitions if (end := each.recovered_end) and not each.is_recovering]
         if not due:
             return
-        ends = {each.partition: each.recovered_end for each in due if each.recovered_end is not None}
-        hosts = tuple(self._runtime.hosts.values())
-        visited = [_shard(host) for host in hosts]
-        turn, is_whole = self._lane.turn(), True
+        hosts = dict(self._runtime.hosts)
+        lowered_in = await self._lower_all(hosts, _by_coordinators(due))
+        joined: dict[frozenset[int], frozenset[int]] = {}
+        for each, end in due:
+            if each.recovered_end is not end:
+                continue  # deleted, or lost more meanwhile
+            if not lowered_in <= end.lowered_in:
+                known = end.lowered_in
+                end.lowered_in = joined.setdefault(known, known | lowered_in)
+                end.is_noted = False
+            if end.lowered_in >= hosts.keys():
+                forget_recovered_end(each)
+                each.recovered_end = None
+                await asyncio.sleep(0)  # there may be thousands
+        await _note(due)
+
+    async def _lower_all(
+        self, hosts: Mapping[int, ShardHost[GroupShard]], ends: Mapping[frozenset[int], Mapping[TopicPartition, int]]
+    ) -> frozenset[int]:
+        """Returns the coordinators that have lowered all that they had to, and committed it."""
+        turn, visited = self._lane.turn(), {}
         try:
-            for host, shard in zip(hosts, visited, strict=True):
-                if shard is None:
+            for number, host in hosts.items():
+                left, shard = _left(ends, number), _shard(host)
+                if shard is None or not left:
                     continue
+                is_whole = True
                 for group_id in shard.group_ids():
-                    is_whole &= self._lower(host, shard, group_id, ends)
+                    is_whole &= self._lower(host, shard, group_id, left)
                     if turn.is_over:
                         await turn.rest()
+                if is_whole:
+                    visited[number] = shard
         finally:
             turn.leave()
-        if is_whole and all([await _is_settled(host, shard) for host, shard in zip(hosts, visited, strict=True)]):
-            for each in due:
-                if each.recovered_end == ends[each.partition]:
-                    forget_recovered_end(each)
-                    each.recovered_end = None
-                    await asyncio.sleep(0)  # there may be thousands
+        settled = await asyncio.gather(*(hosts[number].is_settled(shard) for number, shard in visited.items()))
+        return frozenset(number for number, is_settled in zip(visited, settled, strict=True) if is_settled)
 
     def _lower(
         self, host: ShardHost[GroupShard], shard: GroupShard, group_id: str, ends: Mapping[TopicPartition, int]
@@ -94,10 +117,31 @@ def _shard(host: ShardHost[GroupShard]) -> GroupShard | None:
         return None  # it is not loaded; a later round visits it
 
 
-async def _is_settled(host: ShardHost[GroupShard], visited: GroupShard | None) -> bool:
-    """Whether what was lowered in the visited shard is committed. A shard that was loaded again meanwhile may lack it."""
-    try:
-        await host.settled()
-    except LogError:
-        return False
-    return visited is not None and _shard(host) is visited
+def _by_coordinators(
+    due: Iterable[tuple[Partition, RecoveredEnd]],
+) -> Mapping[frozenset[int], Mapping[TopicPartition, int]]:
+    """The ends of partitions, by the coordinators that have lowered their offsets: few sets, however many partitions."""
+    found: dict[frozenset[int], dict[TopicPartition, int]] = {}
+    for each, end in due:
+        found.setdefault(end.lowered_in, {})[each.partition] = end.offset
+    return found
+
+
+def _left(
+    ends: Mapping[frozenset[int], Mapping[TopicPartition, int]], coordinator: int
+) -> Mapping[TopicPartition, int]:
+    """The ends to which this coordinator has not lowered its offsets yet."""
+    left = [some for lowered_in, some in ends.items() if coordinator not in lowered_in]
+    return left[0] if len(left) == 1 else dict(chain.from_iterable(some.items() for some in left))
+
+
+async def _note(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
+    """Keeps over a restart which coordinators have lowered their offsets, for some of the partitions that stay due."""
+    pending = ((each, end) for each, end in due if each.recovered_end is end and not end.is_noted)
+    for each, end in islice(pending, NOTES_A_ROUND):
+        try:
+            await asyncio.to_thread(note_recovered_end, each, end)
+            if each.recovered_end not in (end, None):  # it lost more while this was written
+                note_recovered_end(each, each.recovered_end)
+        except StorageError:
+            return  # the next round tries again

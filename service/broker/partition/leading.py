@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from service.broker.partition.partition import Partition
+from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import note_recovered_end
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Manifest
@@ -118,7 +119,7 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
             local_end=hot.end_offset,
             tiered_end=manifest.end,
         )
-    note_recovered_end(partition, manifest.end)
+    note_recovered_end(partition, RecoveredEnd(manifest.end))
     hot.truncate_fully_and_start_at(
         manifest.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=manifest.log_start
     )

@@ -7,6 +7,7 @@ import logging
 from service.broker.partition.leading import agrees, has_hole, lead, recover_from_store
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
+from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import noted_recovered_end
 from service.broker.partition.saved_manifest import read_manifest
 from service.directory.home import HomeGuard
@@ -27,9 +28,9 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     noted = noted_recovered_end(partition)
     if lost:
-        partition.recovered_end = hot.end_offset  # unless the bucket holds more
+        partition.recovered_end = RecoveredEnd(hot.end_offset)  # unless the bucket holds more
     elif noted is not None:
-        partition.recovered_end = min(noted, hot.end_offset)
+        partition.recovered_end = noted if noted.offset <= hot.end_offset else RecoveredEnd(hot.end_offset)
     if home is None:
         if leads:
             lead(partition)

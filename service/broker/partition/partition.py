@@ -17,6 +17,7 @@ from service.broker.partition.acknowledgements import Acknowledgements
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
+from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.resignations import EndWith, Resignations
 from service.broker.partition.state import ALL_STABLE, PartitionState
 from service.broker.partition.verification import Verifications
@@ -113,7 +114,7 @@ class Partition:
         self.counts = PartitionCounts()
         self.verifications = Verifications()
         #: Where the log ended after it had lost its newest records, until groups' offsets have been lowered to it.
-        self.recovered_end: int | None = None
+        self.recovered_end: RecoveredEnd | None = None
         self.seal_below = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.steady_ms()
@@ -186,7 +187,7 @@ class Partition:
         self._apply(PartitionEvent.DISCARD, why)
         self.state.begin_at(offset)
         self.verifications.clear()
-        self.recovered_end = offset
+        self.recovered_end = RecoveredEnd(offset)
         self.settle_transactions()
 
     def fail(self, error: LogError) -> None:

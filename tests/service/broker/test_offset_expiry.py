@@ -141,7 +141,7 @@ def most_calls_a_turn(calls: list[int]) -> Callable[[FrameType, str, object], No
 
 
 async def test_a_deletion_of_many_partitions_is_looked_up_not_spread_over_the_shards(tmp_path: Path) -> None:
-    """10,000 partitions and 20 shards once were 200,000 steps in one turn of the event loop."""
+    """10,000 partitions times 20 shards would be 200,000 steps in one turn of the event loop."""
     async with running(tmp_path / "data", broker={**SETTINGS, "offsets.topic.num.partitions": "20"}) as node:
         await node.create("t")
         groups = await coordinated(node, "g")
