@@ -26,6 +26,10 @@ class CommitTimeout:
         self._batches.append((self._loop.time() + self._timeout_ms / 1000, through))
         self._plan()
 
+    def covers(self, through: int) -> bool:
+        """Whether the wait for the shard's first `through` records will end, if only by the timeout."""
+        return self._timeout_ms is None or (bool(self._batches) and self._batches[-1][1] >= through)
+
     def committed(self, through: int) -> None:
         while self._batches and self._batches[0][1] <= through:
             self._batches.popleft()

@@ -223,6 +223,9 @@ class ShardHost(Generic[State]):
                 self._writes.add(self._flush)
         if self._records or self._appending:
             self._answers.extend((self._shard.written, *each) for each in outcome.answers)
+            if outcome.answers and not self._records and not self._timeout.covers(self._shard.written):
+                # They have no record of their own, and the batch that they wait for is overdue already.
+                self._timeout.appended(self._shard.written)
         else:
             self._release.answers(outcome.answers)
         self._arm()

@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
+from grpc_api.contract.groups import Heartbeat
+from service.coordination.ports import WriteSettings
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorNotAvailable
 from tests.service.broker.support import until
-from tests.service.coordination.test_runtime_log import MemoryLog, active, commit, end, fetched
+from tests.service.coordination.test_runtime_log import CALLER, MemoryLog, active, commit, end, fetched
 
 
 async def test_records_whose_commit_was_given_up_are_not_taken_for_committed() -> None:
@@ -26,4 +28,18 @@ async def test_records_whose_commit_was_given_up_are_not_taken_for_committed() -
     # The log has the record, and is read again.
     await until(lambda: host.state is ShardState.ACTIVE)
     assert fetched(host) == [(1, False)]
+    await end(host)
+
+
+async def test_a_heartbeat_behind_an_overdue_batch_waits_no_longer_than_the_timeout() -> None:
+    log = MemoryLog()
+    log.writing = WriteSettings(timeout_ms=20)
+    host = await active(log)
+    log.pending = [asyncio.get_running_loop().create_future()]
+    with pytest.raises(CoordinatorNotAvailable, match="not committed after 20 ms"):
+        await commit(host, 1)
+    for _ in range(2):
+        beat = host.ask(Heartbeat("g", 1, "m", None), CALLER)
+        await until(beat.done)
+        assert isinstance(beat.exception(), CoordinatorNotAvailable)
     await end(host)
