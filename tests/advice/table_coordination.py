@@ -42,6 +42,10 @@ COORDINATION_ROWS = (
         _LARGE + "a_commit_that_no_record_holds_is_refused_as_a_whole",
     ),
     row(
+        "removing it, or an offset, takes a record of … bytes, and … fit; raise max.message.bytes",
+        _LARGE + "offsets_and_groups_whose_tombstones_do_not_fit_stay_until_they_do",
+    ),
+    row(
         "use fewer partitions in one transaction, or raise max.message.bytes",
         _LARGE + "a_transaction_that_no_record_holds_leaves_the_shard_as_it_is",
         _LARGE + "a_transaction_that_is_open_while_the_bound_falls_ends_once_it_rises",

@@ -96,9 +96,13 @@ class ClassicGroups:
             if request.member_id != UNKNOWN_MEMBER:
                 outcome.answer(waiter, Joined(_unknown(request.group, request.member_id), request.member_id))
                 return
-            group = self._groups[request.group] = ClassicGroup(request.group, now_ms)
+            group = ClassicGroup(request.group, now_ms)
             # So that the group's id is known after a crash, as in Kafka.
-            self.rebalancing.write(group, outcome)
+            too_large = self.rebalancing.write(group, outcome)
+            if too_large is not None:
+                outcome.answer(waiter, Joined(too_large, request.member_id))
+                return
+            self._groups[request.group] = group
         if not self._has_room(group, request.member_id):
             self.rebalancing.drop(group, request.member_id, outcome)
             outcome.answer(waiter, Joined(self._full(group), UNKNOWN_MEMBER))

@@ -8,7 +8,7 @@ Invariants: a refused partition leaves nothing; what is answered as committed is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from grpc_api.contract.groups import (
@@ -225,12 +225,13 @@ class GroupOffsets:
         known = dict(self._offsets.newest(request.group))
         answered = []
         for topic in request.topics:
-            error = None
+            error: LogError | None = None
             # Kafka's safe answer where the topics are not known.
             if topic.topic in topics if topics is not None else bool(group.members):
                 error = GroupSubscribedToTopic(
                     f"group {request.group} is subscribed to {topic.topic}; stop its members first"
                 )
+            error = error or self.tombstone_error(request.group, (topic.topic,))
             for partition in topic.partitions if error is None else ():
                 key = TopicPartition(topic.topic, partition)
                 if key in known or self._offsets.is_open(request.group, key):
@@ -239,6 +240,20 @@ class GroupOffsets:
                     self._counts.deletions += 1
             answered.append(TopicOutcome(topic.topic, [PartitionOutcome(each, error) for each in topic.partitions]))
         return OffsetsDeleted(None, answered)
+
+    def tombstone_error(self, group: str, topics: Iterable[str] = ()) -> CoordinatorRecordTooLarge | None:
+        """Why the tombstones of the group and of its offsets of these topics could not be written. The topic's
+        max.message.bytes was lowered then."""
+        if self._holds_any_commit:
+            return None
+        most = self._settings.max_record_bytes
+        size = record_bytes(len(group.encode()) + max((len(each.encode()) for each in topics), default=0), OFFSET_BYTES)
+        if size <= most:
+            return None
+        return CoordinatorRecordTooLarge(
+            f"group {group}: removing it, or an offset, takes a record of {size} bytes, and {most} fit; raise "
+            "max.message.bytes of __consumer_offsets"
+        )
 
     def remove(self, group: str, partition: TopicPartition, order: int, outcome: Outcome) -> None:
         """Adds the tombstone of one offset."""
@@ -295,7 +310,8 @@ class GroupOffsets:
                 is_left = True
                 continue
             is_over = value.expire_timestamp <= now_ms if value.expire_timestamp >= 0 else since + retention <= now_ms
-            if is_over and not self._offsets.is_unstable(group.group_id, partition):
+            is_kept = self._offsets.is_unstable(group.group_id, partition)
+            if is_over and not is_kept and self.tombstone_error(group.group_id, (partition.topic,)) is None:
                 self.remove(group.group_id, partition, order, outcome)
                 order += 1
                 self._counts.expirations += 1

@@ -18,7 +18,14 @@ from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, Synced
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.group_records import GroupKey, encode_group, encode_key
-from service.coordination.groups.classic_group import REBALANCES_FROM, ClassicGroup, GroupState, Member, Session
+from service.coordination.groups.classic_group import (
+    REBALANCES_FROM,
+    ClassicGroup,
+    GroupState,
+    GroupView,
+    Member,
+    Session,
+)
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import GroupMetadataTooLarge, LogError, RebalanceInProgress, UnknownMemberId
 
@@ -169,9 +176,10 @@ class Rebalancing:
         before = None if group.members else group.view()
         group.begin_generation(now_ms)
         if before is not None:
-            outcome.replace(group.group_id, before)
             outcome.note("group.empty", group=group.group_id, generation=group.generation)
-            self.write(group, outcome)
+            error = self.write(group, outcome, before)
+            if error is not None:  # after a crash the members of its last record are back, until their sessions end
+                outcome.note("group.too_large", group=group.group_id, error=error)
             return
         for member in group.members.values():
             waiter = group.wait_for_join(member, None)
@@ -182,9 +190,17 @@ class Rebalancing:
             group.pending_syncs[member.member_id] = None
         self._deadlines.set(group.sync, now_ms + group.rebalance_timeout_ms)
 
-    def write(self, group: ClassicGroup, outcome: Outcome) -> None:
-        """Adds the group's record."""
-        self._write(group, encode_group(group.metadata()), outcome)
+    def write(
+        self, group: ClassicGroup, outcome: Outcome, before: GroupView | None = None
+    ) -> GroupMetadataTooLarge | None:
+        """Adds the group's record, which replaces `before` if that is given; the error if no batch can hold it."""
+        value = encode_group(group.metadata())
+        error = self.too_large(group, len(value))
+        if error is None:
+            if before is not None:
+                outcome.replace(group.group_id, before)
+            self._write(group, value, outcome)
+        return error
 
     def _write(self, group: ClassicGroup, value: bytes, outcome: Outcome) -> None:
         group.recorded_bytes = len(value)

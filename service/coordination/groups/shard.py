@@ -194,7 +194,8 @@ class GroupShard:
         group = self._groups.groups.get(group_id)
         if group is not None:
             is_bare = self._offsets.expire(group, self.written, now_ms, outcome)
-            if is_bare and group.state is GroupState.EMPTY and not group.pending_joins:
+            is_empty = group.state is GroupState.EMPTY and not group.pending_joins
+            if is_bare and is_empty and self._offsets.tombstone_error(group_id) is None:
                 self._remove(group, outcome)
         return self._counted(outcome)
 
@@ -222,7 +223,8 @@ class GroupShard:
         it has committed since, which belongs to a new topic of the name."""
         outcome = Outcome()
         for partition in self._committed.partitions(group_id):
-            if self._committed.newest_order(group_id, partition) < before.get(partition, -1):
+            is_older = self._committed.newest_order(group_id, partition) < before.get(partition, -1)
+            if is_older and self._offsets.tombstone_error(group_id, (partition.topic,)) is None:
                 self._offsets.remove(group_id, partition, self.written + len(outcome.records), outcome)
         self.written += len(outcome.records)
         return outcome
@@ -239,7 +241,11 @@ class GroupShard:
             error = GroupIdNotFound(f"Group {group_id} not found.")
         elif group.state is not GroupState.EMPTY:
             error = NonEmptyGroup(f"group {group_id} has {len(group.members)} members; stop them first")
-        else:
+        elif (
+            error := self._offsets.tombstone_error(
+                group_id, {each.topic for each in self._committed.partitions(group_id)}
+            )
+        ) is None:
             self._offsets.remove_all(group_id, self.written, outcome)
             self._remove(group, outcome)
         return GroupDeleted(group_id, error)

@@ -171,7 +171,7 @@ class TransactionShard:
                 if timer is owner.timeout:
                     self._time_out(owner, now_ms, outcome)
                 else:
-                    self._expire(owner, outcome)
+                    self._expire(owner, now_ms, outcome)
             elif isinstance(owner, WaitEnd):
                 self._waited(owner.transaction, owner.waiter, outcome)
         return self._counted(outcome)
@@ -342,13 +342,14 @@ class TransactionShard:
         known.fence(self._version(), now_ms)
         self._decide(known, outcome)
 
-    def _expire(self, known: Transaction, outcome: Outcome) -> None:
-        if known.status not in IDLE:
-            return
-        known.enter(TransactionStatus.DEAD, known.update_ms)
-        del self._transactions[known.transactional_id]
-        outcome.replace(known.transactional_id, known.recorded)
-        outcome.write(encode_key(known.transactional_id), None)
+    def _expire(self, known: Transaction, now_ms: int, outcome: Outcome) -> None:
+        if known.status in IDLE and too_large(known, self.settings.max_record_bytes) is not None:  # as in `_time_out`
+            self._deadlines.set(known.expiry, now_ms + TIME_OUT_AGAIN_MS)
+        elif known.status in IDLE:
+            known.enter(TransactionStatus.DEAD, known.update_ms)
+            del self._transactions[known.transactional_id]
+            outcome.replace(known.transactional_id, known.recorded)
+            outcome.write(encode_key(known.transactional_id), None)
 
     def _waited(self, known: Transaction, waiter: object, outcome: Outcome) -> None:
         for each in list(known.waiting):

@@ -9,19 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpc_api.contract.groups import DescribeGroup
+from grpc_api.contract.groups import DeleteGroup, DescribeGroup, LeavingMember, OffsetDelete, TopicPartitionIndexes
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from grpc_api.contract.transactions import AddPartitions, ProducerIdAndEpoch
+from service.coordination.groups.classic_group import GroupState
+from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_batches import encode_batch
 from service.coordination.transaction_records import encode_key, encode_value
 from service.coordination.transactions.shard import TIME_OUT_AGAIN_MS
 from service.coordination.transactions.transaction import Transaction
-from storage_tiers.errors import CoordinatorRecordTooLarge, OffsetMetadataTooLarge
+from storage_tiers.errors import CoordinatorRecordTooLarge, GroupMetadataTooLarge, OffsetMetadataTooLarge
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import running
 from tests.service.broker.transactional import Client
-from tests.service.coordination.groups.shard_driver import Broker
+from tests.service.coordination.groups.driver import Driver
+from tests.service.coordination.groups.shard_driver import MINUTE, Broker
 from tests.service.coordination.held import CALLER
 from tests.service.coordination.transactions.driver import A, C, Coordinator
 
@@ -83,6 +86,56 @@ def test_a_commit_that_no_record_holds_is_refused_as_a_whole() -> None:
     assert broker.commit(5, metadata="m" * 100) is None
     broker.shard.bound(1 << 20)
     assert broker.commit(6, metadata="m" * 400) is None
+
+
+def test_a_group_that_no_record_holds_is_not_made() -> None:
+    driver = Driver(max_record_bytes=300)
+    driver.join("long", group="g" * 300)
+    assert driver.error("long") is GroupMetadataTooLarge
+    assert (driver.records, dict(driver.groups.groups)) == ([], {})
+
+
+def test_a_group_whose_record_fits_no_more_becomes_empty_without_one() -> None:
+    driver = Driver()
+    (member,) = driver.stable("a")
+    records = len(driver.records)
+    driver.groups.rebalancing.settings = GroupSettings(max_record_bytes=50)
+    driver.leave(LeavingMember(member))
+    assert (driver.group.state, len(driver.records)) == (GroupState.EMPTY, records)
+    assert driver.notes[-1] == "group.too_large"
+
+
+def test_offsets_and_groups_whose_tombstones_do_not_fit_stay_until_they_do() -> None:
+    broker = Broker()
+    broker.commit(4, group="g" * 300)
+    topics = [TopicPartitionIndexes("t", [0])]
+
+    def deleted() -> object:
+        return broker.ask(OffsetDelete("g" * 300, topics)).topics[0].partitions[0].error
+
+    def expired() -> int:
+        broker.keep(broker.shard.expire("g" * 300, broker.now + 1_000 * MINUTE))
+        broker.keep(broker.shard.forget_partitions("g" * 300, {TopicPartition("t", 0): 1 << 60}))
+        return len(broker.log)
+
+    broker.shard.bound(300)
+    assert isinstance(broker.ask(DeleteGroup("g" * 300)).error, CoordinatorRecordTooLarge)
+    assert isinstance(deleted(), CoordinatorRecordTooLarge)
+    assert (expired(), broker.fetch(group="g" * 300).offset) == (1, 4)
+    broker.shard.bound(1 << 20)
+    assert deleted() is None
+    assert broker.ask(DeleteGroup("g" * 300)).error is None
+
+
+def test_an_id_whose_tombstone_does_not_fit_expires_once_it_does() -> None:
+    x = Coordinator()
+    x.producer()
+    x.shard.bound(50)
+    x.wait(x.shard.settings.expiration_ms)
+    assert len(x.log) == 1
+    x.shard.bound(1 << 20)
+    x.wait(TIME_OUT_AGAIN_MS)
+    assert (len(x.log), list(x.shard.figures())) == (2, [])
 
 
 names = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=249)
