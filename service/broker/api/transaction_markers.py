@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -80,6 +81,7 @@ class TransactionMarkers:
         self._backoff = backoff
         #: By transactional id.
         self._writing: dict[str, tuple[Markers, asyncio.Task[None]]] = {}
+        self._is_closed = False
 
     def decided(self, host: ShardHost[TransactionShard]) -> None:
         """Some of the shard's records are committed: the decisions among them are carried out once their answers are on their
@@ -91,7 +93,18 @@ class TransactionMarkers:
             prepared = host.look(lambda shard: shard.prepared())
         except LogError:
             return  # it is loaded again, or elsewhere
-        for markers in prepared:
+        self._start(host, deque(prepared))
+
+    def _start(self, host: ShardHost[TransactionShard], prepared: deque[Markers]) -> None:
+        """A few in each turn of the loop: after a load there may be thousands."""
+        if self._is_closed:
+            return
+        try:
+            host.look(lambda _: None)
+        except LogError:
+            return  # as in `_begin`: a task of these could take the place of one of the coordinator after this
+        for _ in range(min(MARKERS_A_TURN, len(prepared))):
+            markers = prepared.popleft()
             name = markers.transactional_id
             before = self._writing.get(name)
             if before is not None:
@@ -101,6 +114,8 @@ class TransactionMarkers:
             task = asyncio.get_running_loop().create_task(self._complete(host, markers), name=f"markers of {name}")
             self._writing[name] = (markers, task)
             task.add_done_callback(partial(self._ended, name))
+        if prepared:
+            asyncio.get_running_loop().call_soon(self._start, host, prepared)
 
     def _ended(self, name: str, done: asyncio.Task[None]) -> None:
         found = self._writing.get(name)
@@ -194,6 +209,7 @@ class TransactionMarkers:
         return not isinstance(error, UnknownTopicOrPartition) or self._existing.has(*partition)
 
     async def close(self) -> None:
+        self._is_closed = True
         tasks = {task for _, task in self._writing.values()}
         for task in tasks:
             task.cancel()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
-from service.broker.api.transaction_markers import TransactionMarkers
+from service.broker.api.transaction_markers import MARKERS_A_TURN, TransactionMarkers
 from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -91,3 +92,28 @@ async def test_a_writer_that_closes_leaves_the_commits_of_its_markers_to_others(
     await until(lambda: len(partitions.commits) == 1)
     await writes.close()
     assert not partitions.commits[0].cancelled()
+
+
+async def test_the_markers_of_many_transactions_begin_in_many_turns_of_the_loop() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    writes.decided(PreparedHost([markers(number) for number in range(3 * MARKERS_A_TURN)]))  # type: ignore[arg-type]
+    begun = [0]
+    while begun[-1] < 3 * MARKERS_A_TURN:
+        await asyncio.sleep(0)
+        begun.append(len(partitions.commits))
+    assert max(after - before for before, after in pairwise(begun)) == MARKERS_A_TURN
+    await writes.close()
+
+
+async def test_a_writer_that_is_closed_begins_no_more_markers() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    writes.decided(PreparedHost([markers(number) for number in range(3 * MARKERS_A_TURN)]))  # type: ignore[arg-type]
+    while len(partitions.commits) < MARKERS_A_TURN:
+        await asyncio.sleep(0)
+    await writes.close()
+    begun = len(partitions.commits)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(partitions.commits) == begun < 3 * MARKERS_A_TURN
