@@ -122,8 +122,10 @@ def test_members_of_kafka_python_share_partitions_and_take_over(node: Node, topi
     ends = [threading.Event(), threading.Event()]
 
     def run(number: int) -> None:
-        one = KafkaConsumer(topic, bootstrap_servers=node.kafka, group_id="pythons", heartbeat_interval_ms=300)
+        one = KafkaConsumer(bootstrap_servers=node.kafka, group_id="pythons", heartbeat_interval_ms=300)
         try:
+            one.partitions_for_topic(topic)  # a leader that does not know its topic yet assigns nothing
+            one.subscribe([topic])
             while not ends[number].is_set():
                 one.poll(100)
                 own[number] = {each.partition for each in one.assignment()}

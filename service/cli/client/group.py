@@ -157,7 +157,9 @@ def reset_offsets(
     from_file: Annotated[
         typer.FileText | None,
         typer.Option(
-            "--from-file", metavar="CSV", help="Lines of [GROUP,]TOPIC,PARTITION,OFFSET; - for standard input."
+            "--from-file",
+            metavar="CSV",
+            help="Lines of TOPIC,PARTITION,OFFSET, or with GROUP in front; - for standard input.",
         ),
     ] = None,
     execute: Annotated[

@@ -66,7 +66,7 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 def members(node: Node, group: str) -> list[int]:
     """How many partitions each member has."""
     found = tidelog("group", "list", "--json", "-b", node.kafka).json
-    if {"group": group, "state": "Stable"} not in found:
+    if not any(each["group"] == group and each["state"] == "Stable" for each in found):
         return []
     described = tidelog("group", "describe", group, "--json", "-b", node.kafka).json
     return sorted(len(each["partitions"]) for each in described["members"])
