@@ -88,6 +88,8 @@ class _BucketLog(NamedTuple):
 
 #: Pages whose segments are kept for the next plan: those that the log start, the clean point and the lag divide, and the last.
 MAX_OPENED = 4
+#: Segments and pages that plans look at before the event loop has its turn; a log of the bucket may have some hundreds.
+VIEWS_A_TURN = 500
 
 
 class ColdCleaning:
@@ -97,13 +99,19 @@ class ColdCleaning:
         self._client = access.client
         self._files = files
         self._known: dict[HotLog, _BucketLog] = {}
+        #: Views that were looked at since the last turn of the event loop.
+        self._views = 0
 
     # --- which --------------------------------------------------------------------------------------------------------
     async def plan(self, partition: Partition, now_ms: int, limits: CleaningLimits) -> CleaningPlan | None:
         """None if nothing is dirty. LogError if the manifest cannot be read."""
+        if self._views >= VIEWS_A_TURN:
+            self._views = 0
+            await asyncio.sleep(0)
         known = await self._look(partition)
         if known is None:
             return None
+        self._views += len(known.views)
         newest_ms = now_ms - limits.min_lag_ms if limits.min_lag_ms > 0 else None
         return plan_cleaning(
             await self._divided(partition, known, newest_ms),

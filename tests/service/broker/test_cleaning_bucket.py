@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,23 @@ async def test_a_tombstone_that_was_cleaned_once_is_due_by_age_again(tmp_path: P
         plan = await bucket_plan(node, now_ms=LATER_MS)
         assert plan is not None
         assert plan.is_overdue
+
+
+async def test_others_have_a_turn_between_the_plans_of_logs_with_many_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    async with running(tmp_path / "data", store(), broker={"log.cleaner.enable": "false"}) as node:
+        await node.create("t", configs=COMPACTED)
+        for number in range(3):
+            await put(node, ("a", f"{number}"))
+            await node.seal("t")
+        for most in (1000, 3, 3):
+            monkeypatch.setattr("service.broker.background.cold_cleaning.VIEWS_A_TURN", most)
+            turns.clear()
+            asyncio.get_running_loop().call_soon(turns.append, most)
+            assert await bucket_plan(node, now_ms=LATER_MS) is not None
+        assert turns == [3]
 
 
 async def bucket_plan(node: Running, *, now_ms: int) -> CleaningPlan | None:
