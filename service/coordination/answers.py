@@ -7,9 +7,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage_tiers.errors import LogError
 
 #: Answers of one outcome that are given at once, and in each turn of the loop after that.
 ANSWERS_A_TURN = 8
+
+
+class FailedRequest(NamedTuple):
+    """In the place of an answer: the request ends with this error."""
+
+    error: LogError
 
 
 class Release:
@@ -20,7 +29,7 @@ class Release:
         self._queue: deque[tuple[object, object]] = deque()
 
     def answers(self, answers: Sequence[tuple[object, object]]) -> None:
-        """Pairs of a waiter, which is a future, and its answer. A waiter that was cancelled gets none."""
+        """Pairs of a waiter, which is a future, and its answer or `FailedRequest`. A waiter that was cancelled gets none."""
         if len(answers) <= ANSWERS_A_TURN:
             for waiter, answer in answers:
                 _give(waiter, answer)
@@ -38,5 +47,9 @@ class Release:
 
 def _give(waiter: object, answer: object) -> None:
     assert isinstance(waiter, asyncio.Future)
-    if not waiter.done():
+    if waiter.done():
+        return
+    if isinstance(answer, FailedRequest):
+        waiter.set_exception(answer.error)
+    else:
         waiter.set_result(answer)

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
-from service.coordination.answers import Release
+from service.coordination.answers import FailedRequest, Release
 from service.coordination.commit_timeout import CommitTimeout
 from service.coordination.loading import load
 from service.coordination.outcome import CoordinatorRecord, Outcome
@@ -299,10 +299,8 @@ class ShardHost(Generic[State]):
     def _overdue(self, through: int) -> None:
         """These records are in the log, and not committed in time. They may be later: the shard goes on."""
         why = f"{self.partition}: the change is not committed after {self._log.writing.timeout_ms} ms; retry"
-        for waiter, _ in self._answers_to(through):
-            assert isinstance(waiter, asyncio.Future)
-            if not waiter.done():
-                waiter.set_exception(CoordinatorNotAvailable(why))
+        late = [(waiter, FailedRequest(CoordinatorNotAvailable(why))) for waiter, _ in self._answers_to(through)]
+        self._release.answers(late)
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def _arm(self) -> None:
@@ -383,13 +381,10 @@ class ShardHost(Generic[State]):
             self._timer = None
         self._records.clear()
         self._appending.clear()
-        waiting = [*(waiter for _, waiter, _ in self._answers), *self._waiting]
+        waiting: list[object] = [*(waiter for _, waiter, _ in self._answers), *self._waiting]
         self._timeout.clear()
         self._answers.clear()
-        for waiter in waiting:
-            assert isinstance(waiter, asyncio.Future)
-            if not waiter.done():
-                waiter.set_exception(error)
+        self._release.answers([(waiter, FailedRequest(error)) for waiter in waiting])
 
     async def close(self, error: LogError) -> None:
         """This node coordinates the shard no more: requests that wait end with the error, later ones get it."""

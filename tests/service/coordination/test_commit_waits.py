@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
 from grpc_api.contract.groups import Heartbeat
+from service.coordination.answers import ANSWERS_A_TURN
 from service.coordination.ports import WriteSettings
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import CoordinatorNotAvailable
+from storage_tiers.errors import CoordinatorNotAvailable, NotCoordinator
 from tests.service.broker.support import until
 from tests.service.coordination.test_runtime_log import CALLER, MemoryLog, active, commit, end, fetched
 
@@ -43,3 +45,22 @@ async def test_a_heartbeat_behind_an_overdue_batch_waits_no_longer_than_the_time
         await until(beat.done)
         assert isinstance(beat.exception(), CoordinatorNotAvailable)
     await end(host)
+
+
+@pytest.mark.parametrize("is_overdue", [True, False])
+async def test_errors_of_many_requests_leave_in_many_turns_of_the_loop(*, is_overdue: bool) -> None:
+    log = MemoryLog()
+    log.writing = WriteSettings(timeout_ms=20 if is_overdue else None)
+    host = await active(log)
+    log.pending = [asyncio.get_running_loop().create_future()]
+    waiting = [commit(host, number) for number in range(5 * ANSWERS_A_TURN)]
+    await until(lambda: len(log.batches) == 1)
+    closing = None if is_overdue else asyncio.create_task(host.close(NotCoordinator("another node leads")))
+    seen = [0]
+    while seen[-1] < len(waiting):
+        await asyncio.sleep(0)
+        seen.append(sum(each.done() for each in waiting))
+    assert max(after - before for before, after in pairwise(seen)) <= ANSWERS_A_TURN
+    expected = CoordinatorNotAvailable if is_overdue else NotCoordinator
+    assert all(isinstance(each.exception(), expected) for each in waiting)
+    await (closing or end(host))
