@@ -56,7 +56,7 @@ _GROUPS = (
         "offsets.topic.compression.codec",
         _INT,
         0,
-        "Codec of the batches that group coordinators write: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        "Codec of the batches that group coordinators write: 0 none, 1 gzip (batches up to 32 KiB), 2 snappy, 3 lz4, 4 zstd.",
         between(Codec.NONE, Codec.ZSTD),
     ),
     broker_key("offsets.topic.num.partitions", _INT, 50, "Partitions of the offsets topic.", at_least(1)),

@@ -15,11 +15,13 @@ from grpc_api.contract.transactions import AddPartitions, ProducerIdAndEpoch
 from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import CoordinatorRecord
-from service.coordination.record_batches import encode_batch
+from service.coordination.record_batches import MOST_GZIP_BYTES, encode_batch
 from service.coordination.transaction_records import encode_key, encode_value
 from service.coordination.transactions.shard import TIME_OUT_AGAIN_MS
 from service.coordination.transactions.transaction import Transaction
 from storage_tiers.errors import CoordinatorRecordTooLarge, GroupMetadataTooLarge, OffsetMetadataTooLarge
+from storage_tiers.records.batch import headers
+from storage_tiers.records.codecs import Codec
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import running
 from tests.service.broker.transactional import Client
@@ -136,6 +138,16 @@ def test_an_id_whose_tombstone_does_not_fit_expires_once_it_does() -> None:
     x.shard.bound(1 << 20)
     x.wait(TIME_OUT_AGAIN_MS)
     assert (len(x.log), list(x.shard.figures())) == (2, [])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_gzip_leaves_a_large_batch_as_it_is(codec: Codec) -> None:
+    def codec_of(size: int) -> int:
+        batch = encode_batch([CoordinatorRecord(b"g", bytes(size))], 1, None, codec)
+        return next(header.attributes & 7 for _, header in headers(memoryview(batch)))
+
+    assert codec_of(MOST_GZIP_BYTES - 200) == codec
+    assert codec_of(MOST_GZIP_BYTES) == (Codec.NONE if codec is Codec.GZIP else codec)
 
 
 names = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=249)
