@@ -224,10 +224,10 @@ class CommittedOffsets:
             if group in offsets
         )
 
-    def first_order(self, group: str) -> int:
-        """The order of the oldest record that an offset of the group is left from, in an open transaction, too."""
+    def has_record_before(self, group: str, order: int) -> bool:
+        """Whether an offset of the group is left from a record before this order, in an open transaction, too."""
         entries = chain(self._committed.get(group, _NOTHING).values(), self._overlay.get(group, _NOTHING).values())
-        return min(chain(map(_order, entries), (order for *_, order in self.pending(group))), default=0)
+        return any(each < order for each in chain(map(_order, entries), (found for *_, found in self.pending(group))))
 
     def names(self) -> Iterator[str]:
         """As `groups`, perhaps some twice, without a copy: nothing may be written meanwhile."""

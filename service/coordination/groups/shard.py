@@ -320,6 +320,8 @@ class GroupShard:
             yield from self._restore(group_id, value, written_ms, now_ms)
         for order, group_id, newer, written_ms in self._later:
             known = self._groups.groups.get(group_id)
+            if known is None and self._committed.has_record_before(group_id, self._settled):
+                known = ClassicGroup(group_id, now_ms)  # readers know it by its offsets
             self._views.keep(group_id, None if known is None else known.view(), order)
             yield from self._restore(group_id, newer, written_ms, now_ms)
         self._records, self._later = {}, []
@@ -328,7 +330,7 @@ class GroupShard:
             if group_id in self._groups.groups:
                 continue
             self._groups.put(ClassicGroup(group_id, now_ms))
-            if self._settled < self.written and self._committed.first_order(group_id) >= self._settled:
+            if self._settled < self.written and not self._committed.has_record_before(group_id, self._settled):
                 self._views.keep(group_id, None, self.written - 1)
         yield from self._groups.loaded(now_ms, outcome)
         self.loaded_records = self.written
