@@ -83,7 +83,8 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Print the records of topics until Ctrl-C, --max-messages, --exit-at-end or --to ends it."""
+    """Print the records of topics until Ctrl-C, --max-messages, --exit-at-end or --to ends it. It reads committed records only,
+    and stops before an open transaction."""
     from storage_tiers.clock import SystemClock
 
     now_ms = SystemClock().unix_ms()
@@ -109,7 +110,8 @@ def _follow(follower: Follower, bootstrap: str, topics: Sequence[str]) -> None:
 
     try:
         follower.begin()
-        signal.signal(signal.SIGINT, lambda *_: follower.stop())
+        for each in (signal.SIGINT, signal.SIGTERM):  # supervisors send SIGTERM; a member then commits and leaves
+            signal.signal(each, lambda *_: follower.stop())
         follower.run()
     except KafkaException as error:
         raise as_command_error(bootstrap, error, f"cannot read {', '.join(topics)}") from None

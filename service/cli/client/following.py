@@ -53,6 +53,7 @@ class Follower:
         self._unfinished: set[Place] = set()
         self._behind: set[Place] = set()
         self._lost = False
+        self._quiet = silence.Silence()
         self._consumer: Consumer = Consumer(
             {
                 **client_config(bootstrap),
@@ -69,24 +70,25 @@ class Follower:
         raise NotImplementedError
 
     def run(self) -> None:
-        quiet = silence.Silence()
+        self._quiet.heard()
         while not self._done():
             batch = self._consumer.consume(min(BATCH, self._left or BATCH), POLL_S)
             for message in batch:
                 self._take(message)
             if batch:
-                quiet.heard()
+                self._quiet.heard()
                 sys.stdout.flush()
                 self._printed(batch)
-            elif self._is_waiting() and quiet.due():
-                self._say_silence(quiet)
+            elif self._is_waiting() and self._quiet.due():
+                self._say_silence()
             if self._lost and not batch:
                 self._on_lost()
 
     def stop(self) -> None:
         """Ends `run` within POLL_S. For signal handlers, whose exceptions could be lost."""
         self._stopped = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C interrupts a blocked write
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second signal ends a blocked write
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def close(self) -> None:
         self._consumer.close()
@@ -97,7 +99,7 @@ class Follower:
     def _is_waiting(self) -> bool:
         return bool(self._behind)
 
-    def _say_silence(self, quiet: silence.Silence) -> None:
+    def _say_silence(self) -> None:
         topic, number = min(self._behind)
         more = f" and {len(self._behind) - 1} more" if len(self._behind) > 1 else ""
         why = why_nothing_comes(self._bootstrap, sorted(self._behind))
@@ -254,6 +256,7 @@ class GroupFollower(Follower):
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._has_joined = True
+        self._quiet.heard()  # until now it waited for the group, not for records
         self._unfinished = {(each.topic, each.partition) for each in partitions}
         self._behind = set(self._unfinished)
 
@@ -265,15 +268,15 @@ class GroupFollower(Follower):
     def _is_waiting(self) -> bool:
         return not self._has_joined or not self._consumer.assignment() or super()._is_waiting()
 
-    def _say_silence(self, quiet: silence.Silence) -> None:
+    def _say_silence(self) -> None:
         if self._behind:
-            super()._say_silence(quiet)
+            super()._say_silence()
         elif self._has_joined:
             report(f"group {self._group} gives this member no partition: it has more members than partitions")
         else:
             self._silent_joins += 1
             if self._silent_joins < SILENT_JOINS:
-                quiet.heard()
+                self._quiet.heard()
             else:
                 report(f"waiting to join group {self._group}: {why_nothing_comes(self._bootstrap, ())}")
 

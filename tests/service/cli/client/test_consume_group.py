@@ -56,17 +56,21 @@ def member(node: Node, group: str, topic: str) -> Iterator[subprocess.Popen[byte
         process.communicate()
 
 
-def interrupted(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    process.send_signal(signal.SIGINT)
+def interrupted(process: subprocess.Popen[bytes], by: signal.Signals = signal.SIGINT) -> tuple[bytes, bytes]:
+    process.send_signal(by)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     return out, err
 
 
+def state_of(node: Node, group: str) -> str | None:
+    listed = tidelog("group", "list", "--json", "-b", node.kafka).json
+    return next((str(row["state"]) for row in listed if row["group"] == group), None)
+
+
 def members(node: Node, group: str) -> list[int]:
     """How many partitions each member has."""
-    found = tidelog("group", "list", "--json", "-b", node.kafka).json
-    if not any(each["group"] == group and each["state"] == "Stable" for each in found):
+    if state_of(node, group) != "Stable":
         return []
     described = tidelog("group", "describe", group, "--json", "-b", node.kafka).json
     return sorted(len(each["partitions"]) for each in described["members"])
@@ -115,6 +119,14 @@ def test_members_share_the_partitions_and_commit_when_they_are_interrupted(node:
         rest, _ = interrupted(two)
     assert set(numbers(out) + numbers(rest)) == set(range(30))
     assert committed(node, group) == 30
+
+
+def test_a_member_that_is_terminated_commits_and_leaves(node: Node, group: str) -> None:
+    with member(node, group, "orders") as one:
+        until_members(node, group, [2])
+        out, _ = interrupted(one, signal.SIGTERM)
+    assert committed(node, group) == len(numbers(out))
+    assert state_of(node, group) == "Empty"
 
 
 def test_a_member_without_a_partition_says_why_nothing_comes(node: Node, group: str) -> None:
