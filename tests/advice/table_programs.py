@@ -210,6 +210,11 @@ GROUP_COMMAND_ROWS = (
     row("…: write one of …", _GROUP + "groups_are_listed_by_state_and_type"),
     row("Run it again with --execute", _GROUP + "without_execute_nothing_is_changed"),
     row("stop the members first", _GROUP + "members_are_shown_and_keep_their_offsets"),
+    row("leave the header line out", _GROUP + "wrong_files_are_explained"),
+    row(
+        "takes only records with keys",
+        "tests/service/cli/client/test_with_a_node.py::test_a_compacted_topic_that_refuses_a_record_without_a_key_says_so",
+    ),
 )
 
 _TXN = "tests/service/cli/client/test_txn.py::test_"

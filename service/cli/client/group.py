@@ -110,8 +110,16 @@ def delete(
     name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
 ) -> None:
     """Delete a group without members, and its offsets."""
+    from confluent_kafka import KafkaException
+
     admin = connect_admin(bootstrap)
     future = admin.delete_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name]
+    failure = future.exception()
+    code = failure.args[0].name() if isinstance(failure, KafkaException) else None
+    if code == "NON_EMPTY_GROUP":
+        raise CommandError(f"group {name} has members; stop the members first")
+    if code == "GROUP_ID_NOT_FOUND":
+        raise _unknown(name)
     outcome(bootstrap, future, f"cannot delete group {name}")
     if as_json:
         print_json({"group": name, "deleted": True})
@@ -203,8 +211,12 @@ def reset_offsets(
 def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:
     found = group_offsets.described(bootstrap, admin, name)
     if _state(found) == "Dead":
-        raise CommandError(f"there is no group {name}; `tidelog group list` shows all")
+        raise _unknown(name)
     return found
+
+
+def _unknown(name: str) -> CommandError:
+    return CommandError(f"there is no group {name}; `tidelog group list` shows all")
 
 
 def _state(found: Any) -> str:

@@ -189,10 +189,14 @@ def parse_csv(lines: Iterable[str], group: str) -> dict[Place, int]:
             *named, topic, partition, offset = row
             if len(row) != columns:
                 raise ValueError(row)
-            place, wanted = (topic, int(partition)), int(offset)
         except ValueError:
             form = ",".join(_COLUMNS[-columns:])
             raise CommandError(f"line {number}: {','.join(row)!r} is not {form}") from None
+        try:
+            place, wanted = (topic, int(partition)), int(offset)
+        except ValueError:
+            why = "partition and offset must be numbers; leave the header line out"
+            raise CommandError(f"line {number}: {','.join(row)!r}: {why}") from None
         if not named or named[0] == group:
             found[place] = wanted
     if columns == 4 and not found:

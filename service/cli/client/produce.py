@@ -190,7 +190,22 @@ def _refusal(bootstrap: str, producer: Producer, deliveries: Deliveries, what: s
         with suppress(KafkaException):
             count = len(producer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions)
             return CommandError(f"{what}: {topic} has no partition {partition}, only 0 to {count - 1}")
+    if error.name() == "INVALID_RECORD" and _is_compacted(bootstrap, topic):
+        return CommandError(
+            f"{what}: {topic} is a compacted topic, which takes only records with keys: give --key-separator, or "
+            "lines of JSON with a key (INVALID_RECORD)"
+        )
     return explain(bootstrap, error, what)
+
+
+def _is_compacted(bootstrap: str, topic: str) -> bool:
+    """False if the node does not say."""
+    from service.cli.client.config_requests import TOPIC, describe_configs
+
+    with suppress(CommandError):
+        entries = describe_configs(require_reachable(bootstrap), TOPIC, topic, ["cleanup.policy"])
+        return any("compact" in (entry.value or "") for entry in entries)
+    return False
 
 
 def _check(topic: str | None, key_separator: str | None, *, as_json: bool) -> None:

@@ -126,7 +126,9 @@ def list_transactions(
     for number, address in cluster.brokers.items():
         answer = _asked_until_loaded(address, request, ListTransactionsResponse)
         if answer.error_code == _INVALID_REGULAR_EXPRESSION:
-            raise CommandError(f"{pattern!r} is not a regular expression of Kafka's syntax (RE2)")
+            raise CommandError(
+                f"{pattern!r} cannot be read, or is outside what tidelog takes: docs/cli.md, Transactions"
+            )
         _require(answer.error_code, f"cannot list the transactions of broker {number}")
         found += [
             TransactionRow(str(each.transactional_id), number, int(each.producer_id), str(each.transaction_state))

@@ -235,6 +235,16 @@ def test_produce_reports_refused_records(node: Node, topic: str) -> None:
     assert nowhere.err == f"tidelog: {said}\n"
 
 
+def test_a_compacted_topic_that_refuses_a_record_without_a_key_says_so(node: Node, topic: str) -> None:
+    at(node, "topic", "alter", topic, "--config", "cleanup.policy=compact")
+
+    ran = at(node, "produce", topic, stdin="no key\n")
+
+    assert ran.code == 1
+    assert f"{topic} is a compacted topic, which takes only records with keys: give --key-separator" in ran.err
+    assert at(node, "produce", topic, "-k", ":", stdin="a:1\n").code == 0
+
+
 def test_consume_follows_until_it_is_interrupted(node: Node, topic: str) -> None:
     words = ("consume", topic, "--bootstrap-server", node.kafka)
     follower = subprocess.Popen([sys.executable, "-m", "service.cli.main", *words], stdout=subprocess.PIPE, cwd=ROOT)
