@@ -34,7 +34,7 @@ WRITTEN_BYTES = 512 << 20
 SETTINGS: dict[str, str | int | bool] = {"log.cleaner.backoff.ms": 100}
 DEDUPE_BYTES = 128 << 20
 LIMIT_S = 120.0
-#: Of what stays by records: batches keep their headers, and few records of a batch compress less well.
+#: Beyond the share of kept records: batches keep their headers, and few records of a batch compress less well.
 SLACK, COMPRESSED_SLACK = 1.15, 1.5
 #: Each key is written twice; so many records make a map of keys that has the whole dedupe buffer.
 SHORT_KEYS, SHORT_RECORDS, SHORT_SEGMENT_BYTES = 2_700_000, 1_000, 8 << 20

@@ -91,7 +91,7 @@ class Dispatcher:
         self._counters = counters
         self._tasks: set[asyncio.Task[Any]] = set()
         self._turns = core.turns
-        #: Whether what is completed now is sent by the server without being told.
+        #: Whether the server sends completed answers at the end of this turn anyway.
         self.is_ending_turn = False
         #: Delayed replies of this turn.
         self._begun: list[BegunReply] = []

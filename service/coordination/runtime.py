@@ -275,7 +275,7 @@ class ShardHost(Generic[State]):
     def _settle(self, _: asyncio.Future[None]) -> None:
         while self._appending and self._appending[0][1].done():
             through, done = self._appending.popleft()
-            # Nobody knows of a wait that was given up whether its records are committed: the log is read again.
+            # A cancelled wait does not show whether its records are committed: the log is read again.
             error = CoordinatorNotAvailable("the commit was given up") if done.cancelled() else done.exception()
             if error is not None:
                 self._fail(error if isinstance(error, LogError) else CoordinatorNotAvailable(str(error)))

@@ -164,7 +164,7 @@ class OffsetExpiry:
                             del self._deleted[partition]
 
     def _forget(self, host: ShardHost[GroupShard], group_id: str) -> bool:
-        """False if an open transaction holds up what is left."""
+        """False if an open transaction keeps the rest from being removed."""
         deleted = self._deleted
         if not host.look(lambda shard: shard.has_offset_of(group_id, deleted.keys())):
             return True  # the common case, in a fraction of the time

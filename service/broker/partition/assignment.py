@@ -177,7 +177,7 @@ class Assignment:
         await self.settled()
 
     async def close(self) -> None:
-        """Finishes what is under way and starts no more."""
+        """Finishes work in progress and starts no more."""
         self._wanted.clear()
         under_way = {each for each in (self._opening, self._configuring) if each is not None}
         if under_way:
