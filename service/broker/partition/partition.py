@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection
 
 from grpc_api.contract.log import Appended, Isolation
-from grpc_api.contract.transactions import Markers
+from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, Markers
 from service.broker.partition import validating
 from service.broker.partition.acknowledgements import Acknowledgements
 from service.broker.partition.append_origin import AppendOrigin
@@ -345,7 +345,10 @@ class Partition:
             coordinator_epoch=coordinator_epoch,
             timestamp=self._clock.unix_ms(),
         )
-        return self.append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
+        appended = self.append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
+        # Markers of version 2 have the epoch of the producer's next transaction, which it may already have asked to begin.
+        self.verifications.ended(producer_id, epoch - 1 if markers.version >= EPOCH_PER_TRANSACTION else epoch)
+        return appended
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer's transaction has begun here, under this epoch."""
@@ -362,7 +365,8 @@ class Partition:
         hot = self.log.hot
         committed = self._committed(base, hot.end.offset)
         if header.attributes & TRANSACTIONAL_MASK:  # markers are transactional, too
-            self.verifications.ended(header.producer_id)
+            if not header.control:
+                self.verifications.ended(header.producer_id, header.producer_epoch)
             self.settle_transactions()
         return Appended(base, self.state.leader_epoch, stamped, hot.log_start_offset, committed)
 

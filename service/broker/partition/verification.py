@@ -3,11 +3,11 @@
 Without it, a batch that was delayed until its transaction had ended would begin a transaction without an end, and readers of
 committed records would stop there for ever (KIP-890; Kafka: VerificationGuard).
 
-Pure. Invariants: an answer of the coordinator counts for the transaction that was open when it was asked. A marker of the
-producer, a verification under a newer epoch, or the end of this node's leadership makes it void. The lowest sequence that was
-to be verified is remembered until the transaction has begun, so that a producer that the log does not know begins with its
-first batch even if the verification of that batch failed and those of later ones did not. At most MAX_VERIFICATIONS are kept:
-those that a batch waits for, and the newest of the others.
+Pure. Invariants: an answer of the coordinator counts for the transaction that was open when it was asked, or with version 2 for
+the producer's next one. A marker that ends transactions of its epoch, a verification under a newer epoch, or the end of this
+node's leadership makes it void. The lowest sequence that was to be verified is remembered until the transaction has begun, so
+that a producer that the log does not know begins with its first batch even if the verification of that batch failed and those
+of later ones did not. At most MAX_VERIFICATIONS are kept: those that a batch waits for, and the newest of the others.
 """
 
 from __future__ import annotations
@@ -92,9 +92,12 @@ class Verifications:
         """Records a positive answer. Without effect if the verification is void."""
         verification.is_verified = True
 
-    def ended(self, producer_id: int) -> None:
-        """The producer has written in its transaction, or a marker has ended it."""
-        self._of.pop(producer_id, None)
+    def ended(self, producer_id: int, epoch: int) -> None:
+        """The producer has written in its transaction under this epoch, or a marker has ended all of them up to it. One of a
+        later epoch stays: the producer already begins its next transaction."""
+        found = self._of.get(producer_id)
+        if found is not None and found.epoch <= epoch:
+            del self._of[producer_id]
 
     def check(self, producer_id: int, epoch: int) -> Verification:
         """The verification by which the producer may begin a transaction now. InvalidTransactionState if there is none."""

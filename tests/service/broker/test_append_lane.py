@@ -100,8 +100,8 @@ class Lane:
         (result,) = await sent
         return type(result) if isinstance(result, LogError) else result.base_offset
 
-    def mark(self, producer: ProducerIdAndEpoch, *, commit: bool = False) -> None:
-        self.partition.append_marker(Markers("x", producer, commit, [T0], 0), 0)
+    def mark(self, producer: ProducerIdAndEpoch, *, commit: bool = False, version: int = 0) -> None:
+        self.partition.append_marker(Markers("x", producer, commit, [T0], version), 0)
 
 
 @pytest_asyncio.fixture
@@ -152,6 +152,27 @@ async def test_a_marker_makes_an_answer_void(lane: Lane) -> None:
     lane.coordinator.says()
     assert await lane.outcome(late) is InvalidTransactionState
     assert lane.partition.readable_end(Isolation.READ_COMMITTED) == 1  # nothing hangs
+
+
+async def test_the_marker_of_the_transaction_before_leaves_the_answer_for_the_next_one(lane: Lane) -> None:
+    """With version 2 the producer goes on under its next epoch once the end is decided, which may be before the marker."""
+    lane.coordinator.answer = PartitionsAdded(None)
+    assert await lane.outcome(lane.send(X, 0, SECOND)) == 0
+    lane.coordinator.answer = None
+    following = X._replace(epoch=X.epoch + 1)
+    early = lane.send(following, 0, SECOND)
+    await until(lambda: bool(lane.coordinator.waiting))
+    lane.mark(following, commit=True, version=2)
+    lane.coordinator.says()
+    assert await lane.outcome(early) == 2
+
+
+async def test_a_marker_of_version_2_makes_an_answer_for_its_own_transaction_void(lane: Lane) -> None:
+    late = lane.send(X, 0, SECOND)
+    await until(lambda: bool(lane.coordinator.waiting))
+    lane.mark(X._replace(epoch=X.epoch + 1), version=2)
+    lane.coordinator.says()
+    assert await lane.outcome(late) is InvalidProducerEpoch
 
 
 async def test_a_newer_epoch_makes_an_answer_void(lane: Lane) -> None:
