@@ -2,12 +2,12 @@
 
 A cleaned batch keeps its base and last offset, producer, epoch, sequence and leader epoch, so that idempotence and recovery see
 no difference; a batch that keeps all its records keeps its bytes. A batch that holds a tombstone, or a marker of a transaction
-without data, gets a delete horizon (KIP-534) at its first cleaning below `Policy.settled_below`. It goes at the first cleaning
-after that horizon.
+without data, gets a delete horizon (KIP-534) at its first cleaning below `CleaningRules.clean_below`. It is removed at the
+first cleaning after that horizon.
 
-Invariants: offsets, keys, values, headers and timestamps of the records that stay do not change. Below `settled_below` every
-older record was cleaned against the tombstones and markers in both tiers; above it they stay and get no horizon. Otherwise an
-older value would rise again, or would be read last by a reader who never meets its tombstone.
+Invariants: offsets, keys, values, headers and timestamps of the records that are kept do not change. Below `clean_below` every
+older record was cleaned against the tombstones and markers in both tiers; above it they are kept and get no horizon. Otherwise
+an older value would come back, or a reader would read it last and never meet its tombstone.
 Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2.
 """
 
@@ -29,16 +29,16 @@ from storage_tiers.records.varint import decode_varint, decode_varlong, encode
 
 
 class LastRecord(NamedTuple):
-    """The last record of a producer, as the producer state knows it: -1 for a producer of which only a marker is left."""
+    """The last record of a producer, as the producer state knows it. `data_offset` is -1 if only a marker is left."""
 
     data_offset: int
     epoch: int
 
 
 @dataclass(frozen=True)
-class Policy:
-    """The rules of one cleaning. Times in ms since 1970. The map reaches to offset `latest`. The other tier shows no record
-    below offset `drops_below` that a newer one supersedes."""
+class CleaningRules:
+    """The rules of one cleaning. `now_ms` is in ms since 1970. The map of keys reaches to offset `latest`. The other tier has
+    no superseded record below offset `drops_below`. `producers` are the last records by producer id."""
 
     now_ms: int
     delete_retention_ms: int
@@ -47,19 +47,19 @@ class Policy:
     producers: Mapping[int, LastRecord]
 
     @cached_property
-    def settled_below(self) -> int:
+    def clean_below(self) -> int:
         """The offset below which neither tier has a superseded record after this cleaning."""
         return min(self.drops_below, self.latest + 1)
 
     @cached_property
     def last_offsets(self) -> frozenset[int]:
-        """The last offsets of the batches by which producers' retries are recognised."""
+        """The last offsets of the batches that identify producers' retries."""
         return frozenset(last.data_offset for last in self.producers.values())
 
 
 @dataclass(slots=True)
 class Cleaned:
-    """Counts of one cleaning: records that were read and that stay, bytes of batches, and keys in the map."""
+    """Counts of one cleaning: records that were read and kept, bytes of batches, and keys in the map."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -68,10 +68,10 @@ class Cleaned:
     keys: int = 0
 
 
-def note_keys(batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: CleanedTransactions, start: int) -> bool:
+def map_keys(batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: CleanedTransactions, start: int) -> bool:
     """Adds the keys of a batch of the dirty part, from offset `start` on, to the map. False once the map is full."""
     if header.control:
-        seen.is_spent(header, _kind(batch, header), keep=False)
+        seen.is_unneeded_marker(header, _kind(batch, header), keep=False)
         return True
     if seen.is_aborted(header) or header.count <= 0:
         return True
@@ -79,49 +79,55 @@ def note_keys(batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: Cle
 
 
 def clean_batch(
-    batch: memoryview, header: BatchHeader, keys: OffsetMap, seen: CleanedTransactions, policy: Policy, *, is_last: bool
+    batch: memoryview,
+    header: BatchHeader,
+    keys: OffsetMap,
+    seen: CleanedTransactions,
+    rules: CleaningRules,
+    *,
+    is_last: bool,
 ) -> memoryview | bytes | None:
     """The batch as it is kept, None if it is removed. `is_last` marks the last batch of a rewritten segment, which is kept even
     if it is empty: the next segment begins where it ends. CorruptRecord if it is damaged inside."""
     if header.control:
-        return _clean_marker(batch, header, seen, policy, is_last)
+        return _clean_marker(batch, header, seen, rules, is_last)
     if seen.is_aborted(header) or header.count <= 0:
-        return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
-    keeps_tombstones = not _is_due(header, policy)
+        return _emptied(header) if is_last or _is_last_of_producer(header, rules) else None
+    keeps_tombstones = not _is_due(header, rules)
     payload = records_payload(batch, header)
-    kept, tombstones, highest, rest = keys.keep(
-        payload, header.count, header.base_offset, policy.latest, keeps_tombstones
+    kept, tombstones, highest, rest = keys.clean(
+        payload, header.count, header.base_offset, rules.latest, keeps_tombstones
     )
     if not kept:
-        return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
-    needs_horizon = tombstones > 0 and not header.delete_horizon and _is_settled(header, policy)
+        return _emptied(header) if is_last or _is_last_of_producer(header, rules) else None
+    needs_horizon = tombstones > 0 and not header.delete_horizon and _is_clean(header, rules)
     if rest is None and not needs_horizon:
         return batch
-    stays = payload if rest is None else memoryview(rest)
+    records = payload if rest is None else memoryview(rest)
     highest_ms = header.max_timestamp if header.log_append_time else header.base_timestamp + highest
     changed = header._replace(count=kept, max_timestamp=highest_ms)
-    return _with_horizon(changed, stays, policy) if needs_horizon else _rebuilt(changed, stays)
+    return _with_horizon(changed, records, rules) if needs_horizon else _rebuilt(changed, records)
 
 
-def goes_emptied(batch: memoryview | bytes, policy: Policy) -> bool:
-    """Whether a batch has no record left, and stays only as the last one of a segment."""
+def is_unneeded(batch: memoryview | bytes, rules: CleaningRules) -> bool:
+    """Whether a batch is empty and identifies no producer's retry, so only the end of a segment can need it."""
     header = read_header(batch)
-    return header.count <= 0 and not _is_last_of_producer(header, policy)
+    return header.count <= 0 and not _is_last_of_producer(header, rules)
 
 
 def _clean_marker(
-    batch: memoryview, header: BatchHeader, seen: CleanedTransactions, policy: Policy, is_last: bool
+    batch: memoryview, header: BatchHeader, seen: CleanedTransactions, rules: CleaningRules, is_last: bool
 ) -> memoryview | bytes | None:
-    is_spent = seen.is_spent(header, _kind(batch, header), keep=not _is_settled(header, policy))
-    if not is_spent:
+    is_unneeded = seen.is_unneeded_marker(header, _kind(batch, header), keep=not _is_clean(header, rules))
+    if not is_unneeded:
         return batch
     if header.count <= 0:
-        return batch if is_last or _is_last_of_producer(header, policy) else None
-    if _is_due(header, policy):
-        return _emptied(header) if is_last or _is_last_of_producer(header, policy) else None
-    if header.delete_horizon or not _is_settled(header, policy):
+        return batch if is_last or _is_last_of_producer(header, rules) else None
+    if _is_due(header, rules):
+        return _emptied(header) if is_last or _is_last_of_producer(header, rules) else None
+    if header.delete_horizon or not _is_clean(header, rules):
         return batch
-    return _with_horizon(header, records_payload(batch, header), policy)
+    return _with_horizon(header, records_payload(batch, header), rules)
 
 
 def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
@@ -131,18 +137,18 @@ def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
     return None if marker is None else marker.kind
 
 
-def _is_due(header: BatchHeader, policy: Policy) -> bool:
+def _is_due(header: BatchHeader, rules: CleaningRules) -> bool:
     """Whether its tombstones and markers may be removed: its delete horizon, which is its base timestamp then, has passed."""
-    return header.delete_horizon and header.base_timestamp <= policy.now_ms and _is_settled(header, policy)
+    return header.delete_horizon and header.base_timestamp <= rules.now_ms and _is_clean(header, rules)
 
 
-def _is_settled(header: BatchHeader, policy: Policy) -> bool:
-    return header.next_offset <= policy.settled_below
+def _is_clean(header: BatchHeader, rules: CleaningRules) -> bool:
+    return header.next_offset <= rules.clean_below
 
 
-def _is_last_of_producer(header: BatchHeader, policy: Policy) -> bool:
-    """Whether a retry of the producer is recognised by this batch."""
-    last = policy.producers.get(header.producer_id)
+def _is_last_of_producer(header: BatchHeader, rules: CleaningRules) -> bool:
+    """Whether this batch identifies a retry of its producer."""
+    last = rules.producers.get(header.producer_id)
     if last is None:
         return False
     if last.data_offset >= 0:
@@ -151,8 +157,8 @@ def _is_last_of_producer(header: BatchHeader, policy: Policy) -> bool:
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
-def _with_horizon(header: BatchHeader, payload: memoryview, policy: Policy) -> bytes:
-    horizon = policy.now_ms + policy.delete_retention_ms
+def _with_horizon(header: BatchHeader, payload: memoryview, rules: CleaningRules) -> bytes:
+    horizon = rules.now_ms + rules.delete_retention_ms
     shifted = _shifted(payload, header.count, header.base_timestamp - horizon)
     attributes = header.attributes | layout.DELETE_HORIZON_MASK
     return _rebuilt(header._replace(base_timestamp=horizon, attributes=attributes), memoryview(shifted))

@@ -16,13 +16,13 @@ cdef class OffsetMap:
     cdef Py_ssize_t at, key_at, value_at
     cdef long long timestamp_delta, offset_delta, key_length, value_length
 
-    # What the last batch that was judged keeps.
+    # The records of the last batch that `select` keeps.
     cdef long long kept, tombstones, highest
     cdef list pieces
 
     cpdef add(self, const unsigned char[::1] payload, long long count, long long base_offset, long long start)
     cpdef add_batches(self, const unsigned char[::1] data, list batches, Py_ssize_t first, long long start)
-    cdef bint note(
+    cdef bint map_keys(
         self,
         const unsigned char* raw,
         Py_ssize_t at,
@@ -31,7 +31,8 @@ cdef class OffsetMap:
         long long base_offset,
         long long start,
     ) except -1
-    cpdef keep(
+    cdef bint put(self, const unsigned char* raw, long long offset) noexcept nogil
+    cpdef clean(
         self,
         const unsigned char[::1] payload,
         long long count,
@@ -39,7 +40,7 @@ cdef class OffsetMap:
         long long latest,
         bint keep_tombstones,
     )
-    cpdef keep_batches(
+    cpdef clean_batches(
         self,
         const unsigned char[::1] data,
         list batches,
@@ -48,7 +49,7 @@ cdef class OffsetMap:
         long long latest,
         object lasts,
     )
-    cdef int judge(
+    cdef int select(
         self,
         const unsigned char* raw,
         Py_ssize_t at,
@@ -58,7 +59,7 @@ cdef class OffsetMap:
         long long latest,
         bint keep_tombstones,
     ) except -1
-    cdef int next_record(self, const unsigned char* raw, Py_ssize_t total) noexcept nogil
+    cdef int read_record(self, const unsigned char* raw, Py_ssize_t total) noexcept nogil
     cdef bint is_kept(self, const unsigned char* raw, long long offset, long long latest, bint keep_tombstones) noexcept nogil
     cdef long long slot(self, const unsigned char* raw) noexcept nogil
     cdef void hash(self, const unsigned char* raw) noexcept nogil

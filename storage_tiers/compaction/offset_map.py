@@ -5,13 +5,15 @@ SipHash-2-4 with a secret key: with Kafka's MD5 a producer that can make two key
 Cython in pure-Python mode: `offset_map.pxd` holds the C types, and uncompiled it gives the same results.
 
 Invariants: every index is compared with the end of the buffer before it is read; the newest record of a key is never dropped,
-unless it is a tombstone that may go. The loops release the GIL; the bytes must not change meanwhile.
+unless it is a tombstone that may be removed. The loops release the GIL; the bytes must not change meanwhile.
 
 Not promised: decompression; CRCs; a check of a record's headers.
 Source: KIP-58 and `SkimpyOffsetMap`, `Cleaner.shouldRetainRecord` of Kafka 4.2; SipHash (Aumasson, Bernstein, 2012).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 try:
     import cython
@@ -45,6 +47,28 @@ _HEADER_BYTES = 61
 SLOT_BYTES = 24
 
 
+class KeptRecords(NamedTuple):
+    """The records of one batch that are kept: their number, the tombstones among them, their highest timestamp delta in ms, and
+    their bytes; None instead of bytes if all are kept."""
+
+    records: int
+    tombstones: int
+    highest_delta_ms: int
+    content: bytes | None
+
+
+class CleanedBatches(NamedTuple):
+    """The batches before index `stopped` are cleaned; they had `records` records. `written` are the bytes of those that keep
+    records. `kept` has a row for each: (position in `written`, size, records, next offset, max timestamp in ms, whether
+    it was changed). A named tuple for each would double the time of a small batch. The CRC-32C of a changed one is still to be
+    set."""
+
+    stopped: int
+    records: int
+    written: bytearray
+    kept: list[tuple[int, int, int, int, int, bool]]
+
+
 class OffsetMap:
     """Maps keys to offsets. `count` of at most `limit` keys are in it, in `slots` slots."""
 
@@ -55,7 +79,7 @@ class OffsetMap:
         self.slots = len(table) // 3
         self.limit = min(int(self.slots * load_factor), self.slots - 1)
         if self.limit < 1:
-            raise ValueError(f"{self.slots} slots have no room for a key")
+            raise ValueError(f"a map of {self.slots} slots has no room for a key")
         self.count = 0
         self.first_key = int.from_bytes(key[:8], "little")
         self.second_key = int.from_bytes(key[8:16], "little")
@@ -67,9 +91,9 @@ class OffsetMap:
         self.pieces: list[tuple[int, int]] = []
 
     def add(self, payload, count, base_offset, start):  # type: ignore[no-untyped-def]
-        """Notes the newest offset of each key of an uncompressed batch, of records from offset `start` on. False if a key has
-        no room; the keys before it are in the map then. CorruptRecord if the framing is broken."""
-        return self.note(_pointer(payload), 0, len(payload), count, base_offset, start)
+        """Maps each key of an uncompressed batch to its newest offset; records below offset `start` are skipped. False if a key
+        has no room; the keys before it are in the map then. CorruptRecord if the framing is broken."""
+        return self.map_keys(_pointer(payload), 0, len(payload), count, base_offset, start)
 
     def add_batches(self, data, batches, first, start):  # type: ignore[no-untyped-def]
         """As `add`, for whole batches of `data` from index `first` of `batches`, which are (position, size, base offset …).
@@ -85,60 +109,58 @@ class OffsetMap:
             at, size, base_offset = row[0], row[1], row[2]
             if not _is_plain(raw, at):
                 break
-            if not self.note(raw, at + _HEADER_BYTES, at + size, _int32(raw, at + _COUNT), base_offset, start):
+            if not self.map_keys(raw, at + _HEADER_BYTES, at + size, _int32(raw, at + _COUNT), base_offset, start):
                 break
             index += 1
         return index
 
-    def note(self, raw, at, end, count, base_offset, start):  # type: ignore[no-untyped-def]
+    def map_keys(self, raw, at, end, count, base_offset, start):  # type: ignore[no-untyped-def]
         """`add` for the records in [at, end) of the bytes."""
-        table: cython.ulonglong[::1] = self.table
         fault: cython.int = _SOUND
-        is_full: cython.bint = False
+        has_room: cython.bint = True
         index: cython.longlong = 0
-        slot: cython.longlong
         self.at = at
         with cython.nogil:
-            while index < count:
-                fault = self.next_record(raw, end)
+            while index < count and has_room:
+                fault = self.read_record(raw, end)
                 if fault != _SOUND:
                     break
                 if self.key_length >= 0 and base_offset + self.offset_delta >= start:
-                    slot = self.slot(raw)
-                    if table[slot + 2] == 0:
-                        if self.count >= self.limit:
-                            is_full = True
-                            break
-                        self.count += 1
-                        table[slot] = self.high
-                        table[slot + 1] = self.low
-                    table[slot + 2] = base_offset + self.offset_delta + 1
+                    has_room = self.put(raw, base_offset + self.offset_delta)
                 index += 1
         if fault != _SOUND:
             raise _corrupt(fault, index, base_offset)
-        return not is_full
+        return has_room
 
-    def keep(self, payload, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
-        """(records that stay, tombstones among them, their highest timestamp delta in ms, their bytes) of an uncompressed
-        batch. The bytes are None if all stay.
+    def put(self, raw, offset):  # type: ignore[no-untyped-def]
+        """Maps the record's key to `offset`; false if there is no room for it."""
+        table: cython.ulonglong[::1] = self.table
+        slot: cython.longlong = self.slot(raw)
+        if table[slot + 2] == 0:
+            if self.count >= self.limit:
+                return False
+            self.count += 1
+            table[slot] = self.high
+            table[slot + 1] = self.low
+        table[slot + 2] = offset + 1
+        return True
 
-        A record above offset `latest`, to which the map reaches, stays. Another stays if no newer record has its key and if it
-        has a value, or with `keep_tombstones`. A record without a key goes. CorruptRecord if the framing is broken."""
-        self.judge(_pointer(payload), 0, len(payload), count, base_offset, latest, keep_tombstones)
+    def clean(self, payload, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
+        """The records of an uncompressed batch that are kept, as `KeptRecords`.
+
+        A record above offset `latest`, to which the map reaches, is kept. Another is kept if no newer record has its key and if
+        it has a value, or with `keep_tombstones`. A record without a key is removed. CorruptRecord if the framing is broken."""
+        self.select(_pointer(payload), 0, len(payload), count, base_offset, latest, keep_tombstones)
         if self.kept == count:
-            return self.kept, self.tombstones, self.highest, None
+            return KeptRecords(self.kept, self.tombstones, self.highest, None)
         view = memoryview(payload)
-        stays = b"".join([view[first:last] for first, last in self.pieces])
-        return self.kept, self.tombstones, self.highest, stays
+        content = b"".join([view[first:last] for first, last in self.pieces])
+        return KeptRecords(self.kept, self.tombstones, self.highest, content)
 
-    def keep_batches(self, data, batches, first, end, latest, lasts):  # type: ignore[no-untyped-def]
-        """As `keep`, for whole batches of `data`: those at index `first` to before `end` of `batches`, which are (position,
-        size, base offset, next offset …). (The index of the first one that is not plain, keeps a tombstone, or keeps nothing
-        though its last offset is in `lasts`: `keep` is for it; records that were looked at; bytes of the batches that keep any;
-        a row for each of these).
-
-        A row is (position in the bytes, size, records, next offset, max timestamp, whether it was changed). The CRC-32C of a
-        changed batch is still to be set. CorruptRecord if the framing is broken."""
+    def clean_batches(self, data, batches, first, end, latest, lasts):  # type: ignore[no-untyped-def]
+        """As `clean`, for whole batches of `data`, as `CleanedBatches`: those at index `first` to before `end` of `batches`,
+        which are (position, size, base offset, next offset …). Stops at the first one that is not plain, keeps a tombstone, or
+        keeps nothing though its last offset is in `lasts`: `clean` is for it. CorruptRecord if the framing is broken."""
         raw: cython.p_const_uchar = _pointer(data)
         view = memoryview(data)
         index: cython.Py_ssize_t = first
@@ -149,36 +171,36 @@ class OffsetMap:
         base_offset: cython.longlong
         highest: cython.longlong
         written = bytearray()
-        rows: list[tuple[int, int, int, int, int, bool]] = []
+        kept: list[tuple[int, int, int, int, int, bool]] = []
         while index < end:
             row: tuple[int, ...] = batches[index]
             at, size, base_offset = row[0], row[1], row[2]
             if not _is_plain(raw, at):
                 break
             count = _int32(raw, at + _COUNT)
-            self.judge(raw, at + _HEADER_BYTES, at + size, count, base_offset, latest, True)
+            self.select(raw, at + _HEADER_BYTES, at + size, count, base_offset, latest, True)
             if self.tombstones or (self.kept == 0 and row[3] - 1 in lasts):
                 break
             begin = len(written)
             if self.kept == count:
                 written += view[at : at + size]
-                rows.append((begin, size, count, row[3], _int64(raw, at + _MAX_TIMESTAMP), False))
+                kept.append((begin, size, count, row[3], _int64(raw, at + _MAX_TIMESTAMP), False))
             elif self.kept:
                 highest = _int64(raw, at + _BASE_TIMESTAMP) + self.highest
                 written += view[at : at + _HEADER_BYTES]
                 for piece in self.pieces:
                     written += view[piece[0] : piece[1]]
-                stays = len(written) - begin
-                written[begin + _LENGTH : begin + _LENGTH + 4] = (stays - _LENGTH - 4).to_bytes(4, "big")
+                size = len(written) - begin
+                written[begin + _LENGTH : begin + _LENGTH + 4] = (size - _LENGTH - 4).to_bytes(4, "big")
                 written[begin + _MAX_TIMESTAMP : begin + _MAX_TIMESTAMP + 8] = highest.to_bytes(8, "big", signed=True)
                 written[begin + _COUNT : begin + _COUNT + 4] = self.kept.to_bytes(4, "big")
-                rows.append((begin, stays, self.kept, row[3], highest, True))
+                kept.append((begin, size, self.kept, row[3], highest, True))
             records += count
             index += 1
-        return index, records, written, rows
+        return CleanedBatches(index, records, written, kept)
 
-    def judge(self, raw, at, end, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
-        """Sets `kept`, `tombstones`, `highest` and, unless all records stay, `pieces` of the records in [at, end)."""
+    def select(self, raw, at, end, count, base_offset, latest, keep_tombstones):  # type: ignore[no-untyped-def]
+        """Sets `kept`, `tombstones`, `highest` and, unless all are kept, `pieces` of the records in [at, end)."""
         fault: cython.int = _SOUND
         index: cython.longlong = 0
         begin: cython.Py_ssize_t
@@ -188,7 +210,7 @@ class OffsetMap:
         self.at = at
         while index < count:
             begin = self.at
-            fault = self.next_record(raw, end)
+            fault = self.read_record(raw, end)
             if fault != _SOUND:
                 break
             if self.is_kept(raw, base_offset + self.offset_delta, latest, keep_tombstones):
@@ -209,7 +231,7 @@ class OffsetMap:
             pieces.append((run, self.at))
         self.pieces = pieces
 
-    def next_record(self, raw, total):  # type: ignore[no-untyped-def]
+    def read_record(self, raw, total):  # type: ignore[no-untyped-def]
         """Reads the record at `at` up to its value's length."""
         at: cython.Py_ssize_t = self.at
         packed: cython.longlong = _varint(raw, at, total)

@@ -1,11 +1,24 @@
 """Types of the cleaner's kernel as Python sees it; its source speaks C's."""
 
 from collections.abc import Set
+from typing import NamedTuple
 
 from storage_tiers.hot.scan import ScannedBatch
 from storage_tiers.records.checksum import Buffer
 
 SLOT_BYTES: int
+
+class KeptRecords(NamedTuple):
+    records: int
+    tombstones: int
+    highest_delta_ms: int
+    content: bytes | None
+
+class CleanedBatches(NamedTuple):
+    stopped: int
+    records: int
+    written: bytearray
+    kept: list[tuple[int, int, int, int, int, bool]]
 
 class OffsetMap:
     slots: int
@@ -14,9 +27,9 @@ class OffsetMap:
     def __init__(self, table: memoryview, load_factor: float, key: bytes) -> None: ...
     def add(self, payload: Buffer, count: int, base_offset: int, start: int) -> bool: ...
     def add_batches(self, data: Buffer, batches: list[ScannedBatch], first: int, start: int) -> int: ...
-    def keep(
+    def clean(
         self, payload: Buffer, count: int, base_offset: int, latest: int, keep_tombstones: bool
-    ) -> tuple[int, int, int, bytes | None]: ...
-    def keep_batches(
+    ) -> KeptRecords: ...
+    def clean_batches(
         self, data: Buffer, batches: list[ScannedBatch], first: int, end: int, latest: int, lasts: Set[int]
-    ) -> tuple[int, int, bytearray, list[tuple[int, int, int, int, int, bool]]]: ...
+    ) -> CleanedBatches: ...

@@ -23,7 +23,7 @@ from typing import BinaryIO
 
 from storage_tiers import events
 from storage_tiers.clock import Clock, SystemClock
-from storage_tiers.compaction.batches import Policy
+from storage_tiers.compaction.batches import CleaningRules
 from storage_tiers.compaction.messages import (
     BEAT_S,
     CleanerAnswer,
@@ -108,8 +108,8 @@ def run(order: CleanOrder, answer: Callable[[CleanerAnswer], None], go_on: Calla
         reached = rewriter.read_keys()
         answer(Reached(reached))
         go_on()
-        policy = Policy(order.now_ms, order.delete_retention_ms, reached - 1, order.drops_below, order.producers)
-        for new in rewriter.rewrite(policy):
+        rules = CleaningRules(order.now_ms, order.delete_retention_ms, reached - 1, order.drops_below, order.producers)
+        for new in rewriter.rewrite(rules):
             if new is not None:
                 answer(new)
                 go_on()

@@ -1,7 +1,7 @@
 """Cleans closed segments of one partition: reads the dirty ones into a map of keys, and writes each group of segments again
 beside the old ones, under names that end in `.cleaned`.
 
-No existing file is changed: the owner of the log exchanges the files (`storage_tiers.hot.swap`). Runs in any process that
+No existing file is changed: the owner of the log swaps the files (`storage_tiers.hot.swap`). Runs in any process that
 sees the directory.
 
 Invariants: every batch that is read has the right CRC-32C, so that damage is never written again under a new checksum; a
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from storage_tiers.compaction.batches import Cleaned, Policy, clean_batch, goes_emptied, note_keys
+from storage_tiers.compaction.batches import Cleaned, CleaningRules, clean_batch, is_unneeded, map_keys
 from storage_tiers.compaction.offset_map import SLOT_BYTES, OffsetMap
 from storage_tiers.compaction.transactions import CleanedTransactions
 from storage_tiers.errors import CorruptRecord, StorageError
@@ -59,7 +59,7 @@ class SourceSegment(NamedTuple):
 class CleaningJob:
     """The segments of one cleaning. `segments` are all from the oldest on, without a hole; those from offset `dirty_start` on
     are read for keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the
-    segments. `is_remote`: the segments are the bucket's, brought one by one when they are read, and their files are removed
+    segments. `is_remote`: the segments are the bucket's, fetched one by one when they are read, and their files are removed
     afterwards; `directory` takes the rewritten ones."""
 
     directory: str
@@ -84,23 +84,23 @@ def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) 
 
 
 class Rewriter:
-    """`counted` grows as it goes. `spend` is called with every number of bytes read or written, and may wait. `bring` returns
-    the path of a remote segment's bytes."""
+    """One cleaning. `counted` grows as it goes on. `throttle` is called with every number of bytes read or written, and may
+    block. `fetch_segment` returns the path of a remote segment's bytes."""
 
     def __init__(
         self,
         files: Files,
         cleaning: CleaningJob,
         keys: OffsetMap,
-        spend: Callable[[int], None] = lambda _: None,
-        bring: Callable[[SourceSegment], str] | None = None,
+        throttle: Callable[[int], None] = lambda _: None,
+        fetch_segment: Callable[[SourceSegment], str] | None = None,
     ) -> None:
         self.counted = Cleaned()
         self._files = files
         self._cleaning = cleaning
         self._keys = keys
-        self._spend = spend
-        self._bring = bring
+        self._throttle = throttle
+        self._fetch_segment = fetch_segment
 
     def read_keys(self) -> int:
         """Fills the map from the dirty segments; returns the offset up to which it knows all keys, where this cleaning ends.
@@ -112,120 +112,135 @@ class Rewriter:
 
     def _read_keys(self) -> int:
         cleaning = self._cleaning
-        # One that ended below would take its producer's next transaction for aborted: its marker is not shown.
+        # Those that end below are left out: their markers are not read, so the producer's next transaction would count as
+        # aborted.
         overlapping = [each for each in cleaning.aborted if each.last_offset >= cleaning.dirty_start]
         seen, reached = CleanedTransactions(overlapping), cleaning.dirty_start
         for segment in cleaning.segments:
             if segment.end <= cleaning.dirty_start:
                 continue
             for chunk in self._chunks(segment):
-                noted = self._note_keys(chunk, seen)
-                if noted > 0:
-                    reached = max(reached, chunk.batches[noted - 1][_NEXT_OFFSET])
-                if noted < len(chunk.batches):
+                mapped = self._map_keys(chunk, seen)
+                if mapped > 0:
+                    reached = max(reached, chunk.batches[mapped - 1][_NEXT_OFFSET])
+                if mapped < len(chunk.batches):
                     if reached == cleaning.dirty_start:
-                        raise StorageError(
-                            f"{cleaning.directory}: the batch at offset {chunk.batches[noted][_BASE_OFFSET]} has more keys "
-                            f"than the cleaner's map, which holds {self._keys.limit}; raise log.cleaner.dedupe.buffer.size "
-                            "or log.cleaner.io.buffer.load.factor"
-                        )
+                        raise self._map_too_small(chunk.batches[mapped][_BASE_OFFSET])
                     return reached
             reached = segment.end
         return reached
 
-    def _note_keys(self, chunk: Chunk, seen: CleanedTransactions) -> int:
+    def _map_keys(self, chunk: Chunk, seen: CleanedTransactions) -> int:
         """Adds the keys of a chunk's batches to the map; returns how many batches had room."""
         start, at = self._cleaning.dirty_start, 0
         while (at := self._keys.add_batches(chunk.data, chunk.batches, at, start)) < len(chunk.batches):
             batch, header = _batch(chunk, at)
-            if header.next_offset > start and not note_keys(batch, header, self._keys, seen, start):
+            if header.next_offset > start and not map_keys(batch, header, self._keys, seen, start):
                 break
             at += 1
         return at
 
-    def rewrite(self, policy: Policy) -> Iterator[RewrittenSegment | None]:
-        """Writes the groups, oldest first, one each time it is asked; None for a segment of which every batch stays as it is.
-        StorageError if the disk refuses, CorruptRecord for damage; what was written of a group is removed then."""
-        seen = CleanedTransactions(self._cleaning.aborted)
-        rest = deque(segment for segment in self._cleaning.segments if segment.base <= policy.latest)
-        while rest:
-            yield self._rewrite(rest, seen, policy)
+    def _map_too_small(self, base_offset: int) -> StorageError:
+        return StorageError(
+            f"{self._cleaning.directory}: the batch at offset {base_offset} has more keys than the cleaner's map, which holds "
+            f"{self._keys.limit}; raise log.cleaner.dedupe.buffer.size or log.cleaner.io.buffer.load.factor"
+        )
 
-    def _rewrite(
-        self, rest: deque[SourceSegment], seen: CleanedTransactions, policy: Policy
+    def rewrite(self, rules: CleaningRules) -> Iterator[RewrittenSegment | None]:
+        """Writes the groups, oldest first, one for each item that is requested; None for a segment of which every batch is
+        kept as it is. StorageError if the disk refuses, CorruptRecord for damage; both remove the group's files."""
+        seen = CleanedTransactions(self._cleaning.aborted)
+        rest = deque(segment for segment in self._cleaning.segments if segment.base <= rules.latest)
+        while rest:
+            yield self._rewrite_group(rest, rules, seen)
+
+    def _rewrite_group(
+        self, rest: deque[SourceSegment], rules: CleaningRules, seen: CleanedTransactions
     ) -> RewrittenSegment | None:
-        """Takes the group's segments from `rest`."""
-        target = _Target(self._files, self._cleaning, rest[0].base, self._spend)
-        group: list[SourceSegment] = []
-        is_last = False
+        """Takes the group's segments from the front of `rest`."""
+        group = _Group(self._files, self._cleaning, rest[0].base, self._throttle)
         try:
-            while rest and not is_last:
-                segment = rest.popleft()
-                group.append(segment)
-                for chunk in self._chunks(segment):
-                    # The last batch of a segment is judged alone: it may stay though emptied.
-                    end = len(chunk.batches) - (chunk.batches[-1][_NEXT_OFFSET] >= segment.end)
-                    at = 0
-                    while (at := self._keep_batches(chunk, at, end, policy, target)) < len(chunk.batches):
-                        batch, header = _batch(chunk, at)
-                        ends = header.next_offset >= segment.end
-                        stays = clean_batch(batch, header, self._keys, seen, policy, is_last=ends)
-                        if ends and stays is not None:
-                            is_last = not _joins(self._cleaning, rest, group, target.size + len(stays))
-                            if not is_last and goes_emptied(stays, policy):
-                                stays = None
-                        self._keep(batch, header, stays, target)
-                        at += 1
+            while rest and not group.is_complete:
+                group.sources.append(rest.popleft())
+                for chunk in self._chunks(group.sources[-1]):
+                    self._clean_chunk(chunk, group, rest, rules, seen)
             aborted, seen.aborted = seen.aborted, []
-            return target.finish(group, aborted)
+            return group.finish(aborted)
         except OSError as error:
-            target.remove()
+            group.remove()
             raise StorageError(
                 f"cannot clean {self._cleaning.directory} ({error}); free space, or repair or replace the disk"
             ) from error
         except BaseException:
-            target.remove()
+            group.remove()
             raise
         finally:
-            target.close()
+            group.close()
 
-    def _keep_batches(self, chunk: Chunk, at: int, end: int, policy: Policy, target: _Target) -> int:
-        """Cleans the plain batches from index `at` on, which are most, in one call of the kernel; returns the index of the
-        next that is none."""
-        batches, latest, lasts = chunk.batches, policy.latest, policy.last_offsets
-        stopped, records, written, rows = self._keys.keep_batches(chunk.data, batches, at, end, latest, lasts)
+    def _clean_chunk(
+        self,
+        chunk: Chunk,
+        group: _Group,
+        rest: Sequence[SourceSegment],
+        rules: CleaningRules,
+        seen: CleanedTransactions,
+    ) -> None:
+        """Adds to the group the batches of its last segment that are kept. `rest` are the segments behind that one."""
+        segment_end = group.sources[-1].end
+        # The last batch of a segment is cleaned alone: it may be kept although it is empty.
+        plain_end = len(chunk.batches) - (chunk.batches[-1][_NEXT_OFFSET] >= segment_end)
+        at = 0
+        while (at := self._clean_plain(chunk, at, plain_end, group, rules)) < len(chunk.batches):
+            batch, header = _batch(chunk, at)
+            is_last = header.next_offset >= segment_end
+            kept = clean_batch(batch, header, self._keys, seen, rules, is_last=is_last)
+            if is_last and kept is not None:
+                group.is_complete = not group.takes(rest, len(kept))
+                if not group.is_complete and is_unneeded(kept, rules):
+                    kept = None
+            self._write_kept(batch, header, kept, group)
+            at += 1
+
+    def _clean_plain(self, chunk: Chunk, at: int, end: int, group: _Group, rules: CleaningRules) -> int:
+        """Cleans the plain batches from index `at` on, the common case, in one call of the kernel. Returns the index of the
+        next batch that is not plain."""
+        batches, latest, lasts = chunk.batches, rules.latest, rules.last_offsets
+        stopped, records, written, kept = self._keys.clean_batches(chunk.data, batches, at, end, latest, lasts)
         if stopped == at:
             return at
         view, counted = memoryview(written), self.counted
-        for begin, size, kept, following, timestamp, is_changed in rows:
+        for position, size, records_kept, next_offset, highest_ms, is_changed in kept:
+            batch = view[position : position + size]
             if is_changed:
-                set_crc(view[begin : begin + size])
-                target.is_changed = True
-            counted.records_kept += kept
-            target.add_whole(view[begin : begin + size], following, timestamp)
-        if len(rows) < stopped - at:
-            target.is_changed = True
+                set_crc(batch)
+                group.is_changed = True
+            counted.records_kept += records_kept
+            group.add_whole(batch, next_offset, highest_ms)
+        if len(kept) < stopped - at:
+            group.is_changed = True
         counted.bytes_written += len(written)
         counted.records_read += records
-        counted.bytes_read += sum(batch[_SIZE] for batch in batches[at:stopped])
+        counted.bytes_read += sum(scanned[_SIZE] for scanned in batches[at:stopped])
         return stopped
 
-    def _keep(self, batch: memoryview, header: BatchHeader, stays: memoryview | bytes | None, target: _Target) -> None:
+    def _write_kept(
+        self, batch: memoryview, header: BatchHeader, kept: memoryview | bytes | None, group: _Group
+    ) -> None:
         counted = self.counted
         counted.records_read += max(header.count, 0)
         counted.bytes_read += header.size
-        if stays is not batch:
-            target.is_changed = True
-        if stays is not None:
-            counted.bytes_written += len(stays)
-            counted.records_kept += read_header(stays).count
-            target.add(stays)
+        if kept is not batch:
+            group.is_changed = True
+        if kept is not None:
+            counted.bytes_written += len(kept)
+            counted.records_kept += read_header(kept).count
+            group.add(kept)
 
     def _chunks(self, source: SourceSegment) -> Iterator[Chunk]:
-        if self._bring is None:
+        if self._fetch_segment is None:
             path = os.path.join(self._cleaning.directory, layout.file_name(source.base, layout.LOG))
         else:
-            path = self._bring(source)
+            path = self._fetch_segment(source)
         expected = source.base
 
         def scan(data: bytes) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
@@ -242,35 +257,42 @@ class Rewriter:
                         f"{path}: no sound record batch at byte {chunk.position} of {source.size}; look at it with "
                         f"`tidelog log dump {path}`, and put it back from a copy"
                     )
-                self._spend(len(chunk.data))
+                self._throttle(len(chunk.data))
                 expected = chunk.batches[-1][_NEXT_OFFSET]
                 yield chunk
         finally:
             os.close(fd)
-            if self._bring is not None:
+            if self._fetch_segment is not None:
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
 
 
-class _Target:
-    """The new files of one group."""
+class _Group:
+    """Neighbouring segments, `sources`, that are cleaned into one, and its new files. `is_complete`: no further source joins.
+    `is_changed`: the batches written are not those of the sources."""
 
-    def __init__(self, files: Files, cleaning: CleaningJob, base: int, spend: Callable[[int], None]) -> None:
+    def __init__(self, files: Files, cleaning: CleaningJob, base: int, throttle: Callable[[int], None]) -> None:
+        self.sources: list[SourceSegment] = []
+        self.is_complete = False
         self.is_changed = False
+        self._cleaning = cleaning
         self._files = files
         self._segment = Segment(files, cleaning.directory, base, interval=cleaning.index_interval)
         self._segment.start_indexes()
-        self._spend = spend
+        self._throttle = throttle
         self._parts: list[memoryview | bytes] = []
         self._waiting = 0
         self._written = 0
         self._paths = [self._segment.path + layout.CLEANED]
         self._fd = files.open(self._paths[0], create=True, truncate=True)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the batches added."""
-        return self._segment.size
+    def takes(self, rest: Sequence[SourceSegment], size: int) -> bool:
+        """Whether the first segment of `rest` joins the group once a batch of `size` bytes is added. Unlike Kafka's
+        `groupSegmentsBySize`, the group counts as cleaned, so a nearly empty log does not keep a chain of tiny segments."""
+        if not rest or rest[0].base in self._cleaning.fences or len(self.sources) == MOST_SOURCES:
+            return False
+        fits = self._segment.size + size + rest[0].size <= self._cleaning.segment_bytes
+        return fits and rest[0].end - self.sources[0].base <= _MOST_OFFSETS
 
     def add(self, batch: memoryview | bytes) -> None:
         header = read_header(batch)
@@ -290,12 +312,14 @@ class _Target:
 
     def _flush(self) -> None:
         self._files.pwrite(self._fd, (b"".join(self._parts),), self._written)
-        self._spend(self._waiting)
+        self._throttle(self._waiting)
         self._written += self._waiting
         self._parts, self._waiting = [], 0
 
-    def finish(self, group: Sequence[SourceSegment], aborted: Sequence[AbortedTransaction]) -> RewrittenSegment | None:
-        segment = self._segment
+    def finish(self, aborted: Sequence[AbortedTransaction]) -> RewrittenSegment | None:
+        """Makes the new files durable; None, and no file, for one segment that cleaning leaves as it is. `aborted` become its
+        transaction index. OSError if the disk refuses, CorruptRecord if the segments lack batches at their end."""
+        segment, group = self._segment, self.sources
         if segment.end != group[-1].end:
             raise CorruptRecord(f"{segment.path} ends at offset {segment.end}, not at {group[-1].end}")
         if not self.is_changed and len(group) == 1:
@@ -331,7 +355,7 @@ class _Target:
 
 
 def remove_cleaned(files: Files, directory: str) -> None:
-    """Removes what a cleaner that has ended left behind, where no exchange has begun. Blocking; never fails."""
+    """Removes what a cleaner that has ended left behind, where no swap has begun. Blocking; never fails."""
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             if name.endswith(layout.CLEANED):
@@ -341,15 +365,6 @@ def remove_cleaned(files: Files, directory: str) -> None:
 def _batch(chunk: Chunk, index: int) -> tuple[memoryview, BatchHeader]:
     at, size = chunk.batches[index][:2]
     return memoryview(chunk.data)[at : at + size], read_header(chunk.data, at)
-
-
-def _joins(cleaning: CleaningJob, rest: Sequence[SourceSegment], group: Sequence[SourceSegment], written: int) -> bool:
-    """Whether the next segment becomes one with the `written` bytes of the group. Unlike Kafka's `groupSegmentsBySize`, the
-    group counts as cleaned: of a log that compaction nearly empties no chain of tiny segments is left."""
-    if not rest or rest[0].base in cleaning.fences or len(group) == MOST_SOURCES:
-        return False
-    fits = written + rest[0].size <= cleaning.segment_bytes
-    return fits and rest[0].end - group[0].base <= _MOST_OFFSETS
 
 
 #: Segments that become one: their files are renamed in one turn of the broker's event loop.

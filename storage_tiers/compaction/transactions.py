@@ -1,4 +1,4 @@
-"""Decides the transactional batches and markers that a cleaning may drop: the state of one pass over a log, from its oldest
+"""Decides the transactional batches and markers that a cleaning may remove: the state of one pass over a log, from its oldest
 batch on.
 
 Data of an aborted transaction is removed at once. A marker may be removed once no batch of its transaction is left; until
@@ -22,7 +22,7 @@ _first_offset = attrgetter("first_offset")
 
 
 class CleanedTransactions:
-    """`aborted` collects the index entries of the markers that stay, until the caller takes them."""
+    """`aborted` collects the index entries of the markers that are kept, until the caller takes them."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """`aborted` are all aborted transactions that overlap the log that is shown."""
@@ -44,9 +44,9 @@ class CleanedTransactions:
         self._aborting[header.producer_id] = (begun[0], True)
         return True
 
-    def is_spent(self, header: BatchHeader, kind: ControlKind | None, *, keep: bool) -> bool:
+    def is_unneeded_marker(self, header: BatchHeader, kind: ControlKind | None, *, keep: bool) -> bool:
         """Whether no batch of the transaction that this marker ends is left. `kind` is None for a control batch that an
-        earlier cleaning has emptied. With `keep` the marker stays in any case, and its entry with it."""
+        earlier cleaning has emptied. With `keep` the marker is kept in any case, and its entry with it."""
         self._begin(header.last_offset)
         if kind is None:
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from storage_tiers.compaction.batches import Policy
+from storage_tiers.compaction.batches import CleaningRules
 from storage_tiers.compaction.rewriter import Rewriter, offset_map
 from storage_tiers.compaction.source import cleaning_of, last_records
 from storage_tiers.files import Files, OsFiles
@@ -76,14 +76,14 @@ def clean(
     keys = offset_map(most_keys, 1 << 20, 0.5, KEY)
     rewriter = Rewriter(files or OsFiles(), cleaning, keys)
     reached = rewriter.read_keys()
-    policy = Policy(
+    rules = CleaningRules(
         now_ms,
         delete_retention_ms,
         reached - 1,
         drops_below,
         last_records(log.end.producers.producers.items(), reached),
     )
-    for new in rewriter.rewrite(policy):
+    for new in rewriter.rewrite(rules):
         if new is not None:
             assert exchange(log, new)
     return reached

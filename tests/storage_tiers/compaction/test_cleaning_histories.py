@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage_tiers.compaction.batches import Policy
+from storage_tiers.compaction.batches import CleaningRules
 from storage_tiers.compaction.clean_point import CleanPoint, clean_point, cleaned_to
 from storage_tiers.compaction.rewriter import Rewriter, offset_map
 from storage_tiers.compaction.source import cleaning_of, last_records
@@ -95,10 +95,10 @@ class Life:
         rewriter = Rewriter(OsFiles(), job, offset_map(self.random.choice((4, 6, 100)), 1 << 20, 0.5, KEY))
         reached = rewriter.read_keys()
         drops_below, gives_up = self.random.choice((0, *[1 << 62] * 5)), self.random.random() < 0.2
-        policy = Policy(
+        rules = CleaningRules(
             self.now_ms, 1000, reached - 1, drops_below, last_records(self.log.end.producers.producers.items(), end)
         )
-        for new in rewriter.rewrite(policy):
+        for new in rewriter.rewrite(rules):
             if new is not None:
                 if gives_up and self.random.random() < 0.5:
                     return

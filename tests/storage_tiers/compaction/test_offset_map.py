@@ -122,7 +122,7 @@ def test_the_twins_keep_what_a_dictionary_says(
                 if base + index > offsets - 3
                 or (key is not None and base + index >= newest.get(key, -1) and (value is not None or tombstones))
             ]
-            found, empty, highest, rest = known.keep(payload(*batch), len(batch), base, offsets - 3, tombstones)
+            found, empty, highest, rest = known.clean(payload(*batch), len(batch), base, offsets - 3, tombstones)
             assert (found, empty) == (len(kept), sum(batch[index][1] is None for index in kept))
             assert not kept or highest == kept[-1]
             assert (rest is None) == (len(kept) == len(batch))
@@ -165,7 +165,7 @@ def test_the_twins_refuse_the_same_bytes(data: st.DataObject) -> None:
 def answers(known: kernel.OffsetMap, content: bytearray) -> tuple[str, str]:
     """What both calls return or raise."""
     said = []
-    for call in (partial(known.add, content, 3, 5, 0), partial(known.keep, content, 3, 5, 6, True)):
+    for call in (partial(known.add, content, 3, 5, 0), partial(known.clean, content, 3, 5, 6, True)):
         try:
             said.append(str(call()))
         except CorruptRecord as error:
@@ -178,4 +178,4 @@ def test_records_are_read_as_the_decoder_reads_them() -> None:
     known = kernel.OffsetMap(words(4), 0.9, KEY)
     body = memoryview(whole)[HEADER_BYTES:]
     known.add(body, 2, 0, 0)
-    assert known.keep(body, 2, 0, 1, True)[0] == len([each for each in decode_batch(whole) if each.value == b"w"])
+    assert known.clean(body, 2, 0, 1, True)[0] == len([each for each in decode_batch(whole) if each.value == b"w"])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_tiers.compaction import offset_map as kernel
-from storage_tiers.compaction.batches import LastRecord, Policy, clean_batch, note_keys
+from storage_tiers.compaction.batches import CleaningRules, LastRecord, clean_batch, map_keys
 from storage_tiers.compaction.transactions import CleanedTransactions
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.hot.scan import ScannedBatch
@@ -71,20 +71,20 @@ def test_a_chunk_is_cleaned_as_its_batches_are(
 ) -> None:
     data, scanned = chunk_of([made(kind, rows) for kind, rows in content])
     lasts = {7: LastRecord(max((row[3] for row in scanned), default=0) - 1, 0)} if is_last else {}
-    policy = Policy(10_000, 100, latest, 0, lasts)
+    rules = CleaningRules(10_000, 100, latest, 0, lasts)
     one_by_one = kernel.OffsetMap(words(16), 0.9, KEY)
     for row in scanned:
         batch = single(data, row)
-        assert note_keys(batch, read_header(batch), one_by_one, CleanedTransactions(()), start)
+        assert map_keys(batch, read_header(batch), one_by_one, CleanedTransactions(()), start)
     expected = [
-        clean_batch(batch, read_header(batch), one_by_one, CleanedTransactions(()), policy, is_last=False)
+        clean_batch(batch, read_header(batch), one_by_one, CleanedTransactions(()), rules, is_last=False)
         for batch in (single(data, row) for row in scanned)
     ]
     for twin in TWINS.values():
         known = twin.OffsetMap(words(16), 0.9, KEY)
         noted(known, data, scanned, start)
         assert known.count == one_by_one.count
-        assert kept(known, data, scanned, policy) == [None if stays is None else bytes(stays) for stays in expected]
+        assert kept(known, data, scanned, rules) == [None if stays is None else bytes(stays) for stays in expected]
 
 
 def noted(known: Any, data: bytes, scanned: list[ScannedBatch], start: int) -> None:
@@ -92,19 +92,19 @@ def noted(known: Any, data: bytes, scanned: list[ScannedBatch], start: int) -> N
     while (at := known.add_batches(data, scanned, at, start)) < len(scanned):
         batch = single(data, scanned[at])
         assert is_special(batch)
-        assert note_keys(batch, read_header(batch), known, CleanedTransactions(()), start)
+        assert map_keys(batch, read_header(batch), known, CleanedTransactions(()), start)
         at += 1
 
 
-def kept(known: Any, data: bytes, scanned: list[ScannedBatch], policy: Policy) -> list[bytes | None]:
+def kept(known: Any, data: bytes, scanned: list[ScannedBatch], rules: CleaningRules) -> list[bytes | None]:
     """What stays of each batch."""
     found: list[bytes | None] = []
     while len(found) < len(scanned):
         at = len(found)
-        stopped, looked_at, written, rows = known.keep_batches(
-            data, scanned, at, len(scanned), policy.latest, policy.last_offsets
+        stopped, records, written, rows = known.clean_batches(
+            data, scanned, at, len(scanned), rules.latest, rules.last_offsets
         )
-        assert looked_at == sum(read_header(data, row[0]).count for row in scanned[at:stopped])
+        assert records == sum(read_header(data, row[0]).count for row in scanned[at:stopped])
         by_end = {}
         for begin, size, count, following, timestamp, is_changed in rows:
             batch = written[begin : begin + size]
@@ -117,7 +117,7 @@ def kept(known: Any, data: bytes, scanned: list[ScannedBatch], policy: Policy) -
         found += [by_end.get(row[3]) for row in scanned[at:stopped]]
         if stopped < len(scanned):
             batch = single(data, scanned[stopped])
-            stays = clean_batch(batch, read_header(batch), known, CleanedTransactions(()), policy, is_last=False)
+            stays = clean_batch(batch, read_header(batch), known, CleanedTransactions(()), rules, is_last=False)
             found.append(None if stays is None else bytes(stays))
     return found
 
@@ -138,9 +138,9 @@ def test_ordinary_batches_take_one_call(twin: ModuleType) -> None:
     data, scanned = chunk_of([made(kind, rows) for kind in ("plain", "producer", "plain")])
     known = twin.OffsetMap(words(16), 0.9, KEY)
     assert known.add_batches(data, scanned, 0, 0) == 3
-    stopped, looked_at, _, kept_rows = known.keep_batches(data, scanned, 0, 3, 5, frozenset())
-    assert (stopped, looked_at, [row[3] for row in kept_rows]) == (3, 6, [6])
-    stopped, _, _, _ = known.keep_batches(data, scanned, 0, 3, 5, frozenset((3,)))
+    stopped, records, _, kept_rows = known.clean_batches(data, scanned, 0, 3, 5, frozenset())
+    assert (stopped, records, [row[3] for row in kept_rows]) == (3, 6, [6])
+    stopped, _, _, _ = known.clean_batches(data, scanned, 0, 3, 5, frozenset((3,)))
     assert stopped == 1
 
 
@@ -148,7 +148,7 @@ def test_a_tombstone_that_stays_is_judged_alone(twin: ModuleType) -> None:
     data, scanned = chunk_of([made("plain", [(b"a", b"v", 0)]), made("plain", [(b"b", None, 0)])])
     known = twin.OffsetMap(words(16), 0.9, KEY)
     known.add_batches(data, scanned, 0, 0)
-    assert known.keep_batches(data, scanned, 0, 2, 1, frozenset())[0] == 1
+    assert known.clean_batches(data, scanned, 0, 2, 1, frozenset())[0] == 1
 
 
 def test_a_chunk_without_room_stops_at_the_batch(twin: ModuleType) -> None:
@@ -157,7 +157,7 @@ def test_a_chunk_without_room_stops_at_the_batch(twin: ModuleType) -> None:
     assert (known.limit, known.add_batches(data, scanned, 0, 0)) == (2, 2)
 
 
-@pytest.mark.parametrize("call", ["add_batches", "keep_batches"])
+@pytest.mark.parametrize("call", ["add_batches", "clean_batches"])
 def test_a_broken_record_is_named(twin: ModuleType, call: str) -> None:
     batch = made("plain", [(b"a", b"v", 0), (b"b", b"v", 0)])
     batch[61 + 9] = 0x7F  # the second record's length
