@@ -19,10 +19,11 @@ LOOK_EVERY = 16
 
 
 class LoadedLog(NamedTuple):
-    """`records` were read, `through` is the shard's count of what the log holds, and `end` the offset behind it. The outcome is
-    what the shard decides as it begins."""
+    """`records` were read, `through` is the shard's count of what the log holds, `committed` of what is known to be committed,
+    and `end` the offset behind all. The outcome is what the shard decides as it begins."""
 
     records: int
+    committed: int
     through: int
     end: int
     outcome: Outcome
@@ -55,4 +56,4 @@ async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> Lo
             await turn.rest_if_over()
     shard.committed(committed)
     through = shard.written
-    return LoadedLog(records, through, end, await turn.through(shard.loaded(now_ms)))
+    return LoadedLog(records, committed, through, end, await turn.through(shard.loaded(now_ms)))

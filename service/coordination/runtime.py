@@ -31,6 +31,7 @@ from service.coordination.ports import CoordinatorLog, Shard
 from service.coordination.record_batches import encode_batch, in_batches
 from service.coordination.shard_state import ShardEvent, ShardState, state_after
 from service.coordination.turn_writes import TurnWrites
+from service.coordination.uncommitted_batches import UncommittedBatches
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
@@ -93,6 +94,7 @@ class ShardHost(Generic[State]):
         self._loop = asyncio.get_running_loop()
         self._timeout = CommitTimeout(self._loop, log.writing.timeout_ms, self._overdue)
         self._release = Release(self._loop)
+        self._uncommitted = UncommittedBatches(self._loop, lane, self._committed, self._fail)
         self._begin(new())
         self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")
 
@@ -111,8 +113,6 @@ class ShardHost(Generic[State]):
         #: Records of this turn, and whether a flush of them is planned.
         self._records: list[CoordinatorRecord] = []
         self._is_planned = False
-        #: Batches that are not committed yet: the shard's `written` after each.
-        self._appending: deque[tuple[int, asyncio.Future[None]]] = deque()
         #: Answers that wait for records to be committed: the shard's `written` when each was decided.
         self._answers: deque[tuple[int, object, object]] = deque()
         #: Requests whose answer is not decided yet.
@@ -221,7 +221,7 @@ class ShardHost(Generic[State]):
             if not self._is_planned:
                 self._is_planned = True
                 self._writes.add(self._flush)
-        if self._records or self._appending:
+        if self._records or self._uncommitted:
             self._answers.extend((self._shard.written, *each) for each in outcome.answers)
             if outcome.answers and not self._records and not self._timeout.covers(self._shard.written):
                 # They have no record of their own, and the batch that they wait for is overdue already.
@@ -262,25 +262,9 @@ class ShardHost(Generic[State]):
 
     def _appended(self, committed: asyncio.Future[None] | None, through: int) -> None:
         """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
-        if committed is None and not self._appending:
-            self._committed(through)
-            return
-        if committed is None:
-            committed = self._loop.create_future()
-            committed.set_result(None)
-        self._appending.append((through, committed))
-        self._timeout.appended(through)
-        committed.add_done_callback(self._settle)
-
-    def _settle(self, _: asyncio.Future[None]) -> None:
-        while self._appending and self._appending[0][1].done():
-            through, done = self._appending.popleft()
-            # A cancelled wait does not show whether its records are committed: the log is read again.
-            error = CoordinatorNotAvailable("the commit was given up") if done.cancelled() else done.exception()
-            if error is not None:
-                self._fail(error if isinstance(error, LogError) else CoordinatorNotAvailable(str(error)))
-                return
-            self._committed(through)
+        if committed is not None or self._uncommitted:
+            self._timeout.appended(through)
+        self._uncommitted.add(through, committed)
 
     def _committed(self, through: int) -> None:
         self._timeout.committed(through)
@@ -361,6 +345,7 @@ class ShardHost(Generic[State]):
         self._apply(ShardEvent.LOADED, _loading(self.partition))
         self.load_ms = self._clock.steady_ms() - began_ms
         events.info(log, "coordinator.loaded", partition=self.partition, records=found.records, ms=self.load_ms)
+        self._uncommitted.begin_at(found.committed)
         self._appended(rest, found.through)
         self._take(found.outcome)
         if self._after is not None:
@@ -380,7 +365,7 @@ class ShardHost(Generic[State]):
             self._timer.cancel()
             self._timer = None
         self._records.clear()
-        self._appending.clear()
+        self._uncommitted.begin_at(0)
         waiting: list[object] = [*(waiter for _, waiter, _ in self._answers), *self._waiting]
         self._timeout.clear()
         self._answers.clear()

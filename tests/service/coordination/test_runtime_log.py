@@ -24,7 +24,7 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch, ProducerTransaction
-from service.coordination import runtime
+from service.coordination import runtime, uncommitted_batches
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
@@ -248,6 +248,44 @@ async def test_without_a_timeout_answers_wait_until_their_records_are_committed(
     late.set_result(None)
     await first
     await end(host)
+
+
+async def test_what_becomes_committed_at_once_is_reported_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stall of the disk, and after a load, a hundred thousand records may."""
+    monkeypatch.setattr(uncommitted_batches, "COMMITTED_AT_ONCE", 2)
+    log = MemoryLog()
+    host = await active(log, RestlessLane())
+    late = asyncio.get_running_loop().create_future()
+    log.pending = [late, late]
+    partitions = [PartitionCommit(each, each) for each in range(5)]
+    first = host.ask(OffsetCommit("g", -1, "", None, [TopicCommit("t", partitions)]), CALLER)
+    await until(lambda: len(log.batches) == 1)
+    second = commit(host, 9, "h")
+    await until(lambda: len(log.batches) == 2)
+    late.set_result(None)
+    assert await seen_over(lambda: (len(fetched(host)), first.done(), second.done())) == [
+        (0, False, False),
+        (2, False, False),
+        (4, False, False),
+        (5, True, False),
+        (5, True, True),
+    ]
+    await end(host)
+    log.flushed, log.high_watermark = asyncio.get_running_loop().create_future(), 0
+    again = await active(log, RestlessLane())
+    log.flushed.set_result(None)
+    assert await seen_over(lambda: len(fetched(again))) == [0, 2, 4, 5]
+    await end(again)
+
+
+async def seen_over(look: Callable[[], object]) -> list[object]:
+    """What is seen in the next turns of the loop, without repetitions."""
+    seen = [look()]
+    for _ in range(12):
+        await asyncio.sleep(0)
+        if look() != seen[-1]:
+            seen.append(look())
+    return seen
 
 
 async def test_a_batch_that_is_committed_at_once_waits_for_those_before_it() -> None:

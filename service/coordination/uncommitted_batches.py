@@ -1,0 +1,84 @@
+"""The batches of a shard that are in its log and not committed yet.
+
+After a stalled disk or a load, tens of thousands of records may become committed at once: they are reported a few at a time,
+for at most SLICE_S of a turn of the loop. Invariants: `committed` is called with rising counts, each the number of the shard's
+first records that are committed; nothing is reported behind a batch that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from storage_tiers.errors import CoordinatorNotAvailable, LogError
+from storage_tiers.turns import SLICE_S, Lane
+
+#: Records that are reported between two looks at the clock, each in a microsecond or less.
+COMMITTED_AT_ONCE = 500
+
+
+class UncommittedBatches:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lane: Lane,
+        committed: Callable[[int], None],
+        failed: Callable[[LogError], None],
+    ) -> None:
+        """`failed` gets the error of the first batch that cannot be committed; it calls `begin_at`."""
+        self._loop = loop
+        self._lane = lane
+        self._committed = committed
+        self._failed = failed
+        #: The shard's `written` after each batch.
+        self._batches: deque[tuple[int, asyncio.Future[None]]] = deque()
+        #: How many of the shard's records were reported.
+        self._reported = 0
+        self._is_planned = False
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def begin_at(self, reported: int) -> None:
+        """Forgets all batches. The first `reported` records of the shard are committed."""
+        self._batches.clear()
+        self._reported = reported
+
+    def add(self, through: int, committed: asyncio.Future[None] | None) -> None:
+        """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
+        if committed is None and not self._batches:
+            self._report(through)
+            return
+        if committed is None:
+            committed = self._loop.create_future()
+            committed.set_result(None)
+        self._batches.append((through, committed))
+        committed.add_done_callback(self._settle)
+
+    def _settle(self, _: asyncio.Future[None]) -> None:
+        if not self._is_planned:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_planned = False
+        until = self._lane.seconds() + SLICE_S
+        while self._batches and self._batches[0][1].done():
+            through, done = self._batches[0]
+            # A cancelled wait does not show whether its records are committed: the log is read again.
+            error = CoordinatorNotAvailable("the commit was given up") if done.cancelled() else done.exception()
+            if error is not None:
+                self._failed(error if isinstance(error, LogError) else CoordinatorNotAvailable(str(error)))
+                return
+            some = min(through, self._reported + COMMITTED_AT_ONCE)
+            if some == through:
+                self._batches.popleft()
+            self._report(some)
+            if self._lane.seconds() >= until:
+                self._is_planned = True
+                self._loop.call_soon(self._go_on)
+                return
+
+    def _report(self, through: int) -> None:
+        self._reported = through
+        self._committed(through)
