@@ -229,8 +229,15 @@ class CommittedOffsets:
         entries = chain(self._committed.get(group, _NOTHING).values(), self._overlay.get(group, _NOTHING).values())
         return any(each < order for each in chain(map(_order, entries), (found for *_, found in self.pending(group))))
 
+    def has_any(self, group: str) -> bool:
+        """Whether the group has an offset, as written or in an open transaction."""
+        overlay = self._overlay.get(group, _NOTHING)
+        if group in self._open or not all(map(_is_removed, overlay.values())):
+            return True
+        return not self._committed.get(group, _NOTHING).keys() <= overlay.keys()
+
     def names(self) -> Iterator[str]:
-        """As `groups`, perhaps some twice, without a copy: nothing may be written meanwhile."""
+        """The groups that have an offset or a tombstone, some perhaps twice and uncopied: nothing may be written meanwhile."""
         return chain(self._committed, self._overlay, self._open)
 
     def groups(self) -> set[str]:

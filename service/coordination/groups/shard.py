@@ -329,9 +329,14 @@ class GroupShard:
             yield
             if group_id in self._groups.groups:
                 continue
-            self._groups.put(ClassicGroup(group_id, now_ms))
-            if self._settled < self.written and not self._committed.has_record_before(group_id, self._settled):
-                self._views.keep(group_id, None, self.written - 1)
+            group = ClassicGroup(group_id, now_ms)
+            is_seen = self._settled == self.written or self._committed.has_record_before(group_id, self._settled)
+            if self._committed.has_any(group_id):
+                self._groups.put(group)
+                if not is_seen:
+                    self._views.keep(group_id, None, self.written - 1)
+            elif is_seen and group_id not in self._views:  # its tombstones are not committed yet
+                self._views.keep(group_id, group.view(), self.written - 1)
         yield from self._groups.loaded(now_ms, outcome)
         self.loaded_records = self.written
         return self._counted(outcome)

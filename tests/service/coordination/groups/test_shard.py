@@ -464,18 +464,3 @@ def test_an_offset_whose_retention_has_no_end_is_taken_and_loads() -> None:
     broker.shard.load(record.key, record.value, broker.now, written_ms=broker.now + MINUTE)
     broker.keep(finish(broker.shard.loaded(broker.now)))
     assert broker.fetch().offset == 5
-
-
-def test_a_group_known_by_its_offsets_is_listed_after_a_load_while_its_first_record_is_not_committed() -> None:
-    broker = Broker()
-    broker.commit(4)
-    broker.member()
-    shard = broker.shard = broker.new_shard()
-    for number, (record, *_) in enumerate(broker.log):
-        assert record is not None
-        shard.load(record.key, record.value, broker.now, is_committed=number < 1)
-    shard.committed(1)
-    finish(shard.loaded(broker.now))
-    assert (broker.listed(), shard.describe(DescribeGroup("g")).state) == (["g"], "Empty")
-    shard.committed(shard.written)
-    assert (broker.listed(), shard.describe(DescribeGroup("g")).state) == (["g"], "Stable")
