@@ -1,7 +1,8 @@
 """The client sockets of one epoll: those that are ready to be served, and those whose clients have disconnected.
 
 The server keeps two: the members of groups have an epoll of their own, so that thousands that join again cannot stand before
-everybody else in one queue. Both get a turn in each round of the event loop.
+everybody else in one queue. Both get a turn in each round of the event loop, and the other clients' is the first. Members get
+a small part of a slice while others are served: whatever arrives during their turn waits for its end.
 
 Does not promise: fairness within one epoll, beyond that a socket left over from a turn comes first in the next.
 """
@@ -20,23 +21,44 @@ from storage_tiers.turns import SLICE_S
 LEAST_SHARE_S = 0.000_05
 #: Ready sockets that one poll returns. A turn serves as many of them as its slice has time for, at least one.
 EVENTS_A_TURN = 4096
+#: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
+MEMBER_APIS = frozenset({11, 12, 13, 14})
+#: The part of a slice that their connections get in a turn, and the part while other clients are served.
+MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS = 0.25, 0.06
+#: Seconds for which other clients count as served after their last request.
+BESIDE_S = 1.0
 BROKEN = select.EPOLLHUP | select.EPOLLERR
 GONE = select.EPOLLRDHUP | BROKEN
 
 
 class ReadySockets:
-    """`share`: the part of a slice of time that a turn may spend on these sockets."""
+    """`others`, if any, are served first. `served_at`: when one of these clients asked last, in seconds; set by the server."""
 
-    __slots__ = ("epoll", "leaving", "ready", "share")
+    __slots__ = ("epoll", "leaving", "others", "ready", "served_at")
 
-    def __init__(self, share: float) -> None:
-        self.share = share
+    def __init__(self, others: ReadySockets | None = None) -> None:
+        self.others = others
         self.epoll = select.epoll()
+        self.served_at = -BESIDE_S
         #: Ready sockets and their events, not served yet. None stands for a listener with a new connection, and its file
         #: descriptor then replaces the events.
         self.ready: deque[tuple[GatewaySession | None, int]] = deque()
         #: Sockets whose clients have disconnected.
         self.leaving: deque[tuple[GatewaySession, int]] = deque()
+
+    def share(self, now: float) -> float:
+        """The part of a slice of time that a turn that begins `now` may spend on these sockets."""
+        if self.others is None:
+            return 1.0
+        return MEMBERS_SHARE_BESIDE_OTHERS if now < self.others.served_at + BESIDE_S else MEMBERS_SHARE
+
+    def poll_others(self, sessions: Mapping[int, GatewaySession]) -> ReadySockets | None:
+        """The others if they come first now: something of them is ready, and not only left over from a turn of their own."""
+        others = self.others
+        if others is None or others.ready:
+            return None
+        others.poll(sessions)
+        return others if others.ready else None
 
     def poll(self, sessions: Mapping[int, GatewaySession]) -> None:
         """Queues the sockets that are ready, if none is left over from the last turn: the kernel would return the same ones

@@ -4,7 +4,7 @@ Client sockets share an epoll, which the event loop watches as a single file. On
 or as many as a slice of time allows, starts their requests (`dispatcher.py`), and then writes each connection's answers with
 one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. The event loop
 watches the first few sockets itself, which saves a system call per request; few connections gain nothing from gathering.
-Connections whose last request was a group member's share another epoll and a part of a slice (`ready_sockets.py`).
+Connections whose last request was a group member's come after all others, in a part of a slice (`ready_sockets.py`).
 
 Bounds: connections (`connection_quotas.py`), the size of a request, the memory of all requests and unread answers
 (`request_memory_pool.py`), unread bytes of a client before its next request starts, bytes of files sent in a turn
@@ -29,7 +29,7 @@ from kafka_gateway.dispatcher import SECONDS, Dispatcher
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
-from kafka_gateway.ready_sockets import BROKEN, GONE, ReadySockets, share_of_slice
+from kafka_gateway.ready_sockets import BROKEN, GONE, MEMBER_APIS, ReadySockets, share_of_slice
 from kafka_gateway.registry import APIS, Api
 from kafka_gateway.reply import CloseConnection
 from kafka_gateway.request_memory_pool import RequestMemoryPool
@@ -44,10 +44,6 @@ RECEIVE_BUFFER = 1 << 20
 SWEEP_S = 10.0
 #: Connections that the event loop watches itself.
 WATCHED_BY_LOOP = 8
-#: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
-MEMBER_APIS = frozenset({11, 12, 13, 14})
-#: The part of a slice that their connections get in a turn.
-MEMBERS_SHARE = 0.25
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
 
@@ -67,7 +63,8 @@ class GatewayServer:
         settings = self._settings = options.settings
         self._loop = asyncio.get_running_loop()
         self._scratch = bytearray(RECEIVE_BUFFER)
-        self._clients, self._members = ReadySockets(1), ReadySockets(MEMBERS_SHARE)
+        self._clients = ReadySockets()
+        self._members = ReadySockets(self._clients)
         self._sessions: dict[int, GatewaySession] = {}
         self._acceptor = Acceptor(self._clients.epoll, settings.connections, self._welcome)
         self._sender = Sender(self._loop)
@@ -75,9 +72,8 @@ class GatewayServer:
         self._dirty: list[GatewaySession] = []
         #: Connections with received requests that could not start before. All share one slice of a turn.
         self._resuming: deque[GatewaySession] = deque()
-        self._flush_scheduled = self._resume_scheduled = False
+        self._flush_scheduled = self._resume_scheduled = self._stopping = False
         self._memory = RequestMemoryPool(self._sessions, settings.request_memory_bytes)
-        self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._now = self._loop.time()
         self.counters = GatewayCounters()
@@ -155,6 +151,9 @@ class GatewayServer:
 
     # --- one turn -----------------------------------------------------------------------------------------------------
     def _turn(self, sockets: ReadySockets) -> None:
+        others = sockets.poll_others(self._sessions)
+        if others is not None:
+            self._turn(others)
         self._now, began = self._loop.time(), self._dispatcher.begin_turn()
         try:
             self._serve_ready(sockets, began)
@@ -164,7 +163,7 @@ class GatewayServer:
     def _serve_ready(self, sockets: ReadySockets, began: float) -> None:
         sockets.poll(self._sessions)
         ready, leaving = sockets.ready, sockets.leaving
-        now, until = began, began + SLICE_S * sockets.share
+        now, until = began, began + SLICE_S * sockets.share(self._now)
         share = share_of_slice(len(ready))
         while ready:
             session, events = ready.popleft()
@@ -256,9 +255,10 @@ class GatewayServer:
             server_events.defect(session, error)
             self._end(session, "failure")
             return
-        epoll = (self._members if connection.api_key in MEMBER_APIS else self._clients).epoll
-        if epoll is not session.epoll and not session.leaving:
-            self._move(session, epoll)
+        sockets = self._members if connection.api_key in MEMBER_APIS else self._clients
+        sockets.served_at = self._now
+        if sockets.epoll is not session.epoll and not session.leaving:
+            self._move(session, sockets.epoll)
         if connection.owns_buffer or connection.start != connection.end:
             connection.settle()
             self._hold(session)

@@ -145,3 +145,37 @@ async def test_members_of_groups_do_not_stand_before_others(tmp_path: Path, monk
             assert server.counters.requests - before < 10
             for member in others:
                 assert await member.receive() is not None
+
+
+async def test_what_other_clients_have_sent_comes_before_each_turn_of_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoll names its ready files in turn, so that the members' would come first again after the turn in which the others'
+    became ready: a produce waited for two turns of members."""
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    serve = GatewayServer._serve_ready
+    members_turns: list[int] = []
+
+    def seen(server: GatewayServer, sockets: ReadySockets, began: float) -> None:
+        if sockets is server._members:
+            members_turns.append(len(server._clients.epoll.poll(0)))
+        serve(server, sockets, began)
+
+    monkeypatch.setattr(GatewayServer, "_serve_ready", seen)
+    heartbeat: dict[str, Any] = {"group_id": "group", "generation_id": 1, "member_id": "member"}
+    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(connected(server)) for _ in range(20)]
+        other = await stack.enter_async_context(connected(server))
+        for member in members:
+            await member.ask("heartbeat", 4, **heartbeat)
+        monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)  # each turn serves one
+        for member in members:
+            member.send(request_frame("heartbeat", 4, **heartbeat))
+        members_turns.clear()
+        for correlation in range(5):
+            other.send(metadata(correlation))
+            assert await other.correlation() == correlation
+        for member in members:
+            assert await member.receive() is not None
+    assert len(members_turns) >= 20
+    assert not any(members_turns)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kafka_gateway.ready_sockets import GONE, ReadySockets
+from kafka_gateway.ready_sockets import BESIDE_S, GONE, MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS, ReadySockets
 from kafka_gateway.session import READ
 
 
@@ -22,7 +22,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def sockets(pair: tuple[socket.socket, socket.socket]) -> Iterator[ReadySockets]:
-    found = ReadySockets(1)
+    found = ReadySockets()
     found.epoll.register(pair[0].fileno(), READ)
     yield found
     found.epoll.close()
@@ -59,3 +59,31 @@ def test_a_listener_is_queued_by_its_number(pair: tuple[socket.socket, socket.so
     theirs.send(b"x")
     sockets.poll({})
     assert list(sockets.ready) == [(None, ours.fileno())]
+
+
+def test_members_get_a_smaller_part_of_a_slice_while_others_are_served() -> None:
+    others = ReadySockets()
+    members = ReadySockets(others)
+    assert others.share(0.0) == 1
+    assert members.share(0.0) == MEMBERS_SHARE
+    others.served_at = 5.0
+    assert members.share(5.0 + BESIDE_S / 2) == MEMBERS_SHARE_BESIDE_OTHERS < MEMBERS_SHARE
+    assert members.share(5.0 + BESIDE_S) == MEMBERS_SHARE
+    for each in (others, members):
+        each.epoll.close()
+
+
+def test_others_come_first_unless_they_are_left_over_from_their_own_turn(
+    pair: tuple[socket.socket, socket.socket], sockets: ReadySockets
+) -> None:
+    """Left over, they would get two turns for one of the members."""
+    ours, theirs = pair
+    members = ReadySockets(sockets)
+    one = session()
+    assert members.poll_others({ours.fileno(): one}) is None
+    theirs.send(b"x")
+    assert members.poll_others({ours.fileno(): one}) is sockets
+    assert [each for each, _ in sockets.ready] == [one]
+    assert members.poll_others({ours.fileno(): one}) is None
+    assert sockets.poll_others({ours.fileno(): one}) is None
+    members.epoll.close()
