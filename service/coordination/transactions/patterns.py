@@ -2,7 +2,8 @@
 
 Kafka matches with RE2, in time linear in the name. Python's engine goes back and tries again, so a pattern such as `(a+)+` may
 hold the event loop for ever. Hence a subset, in which the number of ways to try is bounded: repetition of single characters,
-once and once more at the end, a few optional parts, a few alternatives. Others are refused.
+once and once more at the end, a few optional parts, a few alternatives. Others are refused. The ways grow with the name, which
+clients choose too: a name that could take more than MAX_STEPS does not match.
 
 Pure.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage_tiers.errors import InvalidRegularExpression
 
@@ -19,24 +20,49 @@ from storage_tiers.errors import InvalidRegularExpression
 MAX_LENGTH = 1_000
 #: Parts that may be there or not, and ways through all alternatives.
 MAX_OPTIONAL, MAX_WAYS = 4, 64
+#: Comparisons of characters that one name may take, as an upper bound: some milliseconds.
+MAX_STEPS = 2_000_000
 _SINGLE = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 _FIXED = (*_SINGLE, "AT")
 
 
-def compiled(text: str) -> re.Pattern[str]:
+class NamePattern(NamedTuple):
+    """`ways` counts the ways through optional parts and alternatives, `steps` the comparisons of one way, without `repeats`:
+    each of these is tried once for each character of a name. The last repeat is free if it can only stop at a line's end."""
+
+    pattern: re.Pattern[str]
+    ways: int
+    steps: int
+    repeats: int
+    ends_at_line: bool
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name matches, and is known to do so within MAX_STEPS."""
+        return self.steps_of(name) <= MAX_STEPS and self.pattern.fullmatch(name) is not None
+
+    def steps_of(self, name: str) -> int:
+        """Comparisons that the name takes at most."""
+        repeats = self.repeats - (self.ends_at_line and "\n" not in name)
+        return self.ways * self.steps * int((len(name) + 1) ** repeats)
+
+
+def compiled(text: str) -> NamePattern:
     """InvalidRegularExpression if the pattern cannot be read, or is none of the subset."""
     if len(text) > MAX_LENGTH:
         raise InvalidRegularExpression(f"a pattern has at most {MAX_LENGTH} characters, not {len(text)}")
     try:
         pattern = re.compile(text)
-        parsed = list(re._parser.parse(text))  # type: ignore[attr-defined]
+        tree = re._parser.parse(text)  # type: ignore[attr-defined]
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidRegularExpression(f"the pattern of transactional ids cannot be read: {error}") from None
-    if parsed and _repeats_single(parsed[-1]):
-        parsed.pop()  # at the end it stops at once: whatever it takes is the rest
+    parsed = list(tree)
     repeated = optional = 0
+    ends_at_line = False
     ways = 1
+    last = parsed.pop() if parsed and _repeats_single(parsed[-1]) else None
+    if last is not None:
+        ends_at_line = last[1][1] is re._constants.MAXREPEAT and str(last[1][2][0][0]) == "ANY"  # type: ignore[attr-defined]
     for kind, count in _counted(parsed):
         if kind == "repeated":
             repeated += 1
@@ -46,7 +72,8 @@ def compiled(text: str) -> re.Pattern[str]:
             ways *= count
     if repeated > 1 or optional > MAX_OPTIONAL or ways > MAX_WAYS:
         raise _too_many_ways()
-    return pattern
+    steps = len(text) + int(tree.getwidth()[0]) + 1
+    return NamePattern(pattern, ways << optional, steps, repeated + (last is not None), ends_at_line)
 
 
 def _counted(items: Any) -> Iterator[tuple[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.coordination.transactions.patterns import MAX_LENGTH, compiled
+from service.coordination.transactions.patterns import MAX_LENGTH, MAX_STEPS, compiled
 from storage_tiers.errors import InvalidRegularExpression
 
 
@@ -24,8 +24,8 @@ from storage_tiers.errors import InvalidRegularExpression
     ],
 )
 def test_these_are_matched(pattern: str, matched: str, other: str) -> None:
-    assert compiled(pattern).fullmatch(matched)
-    assert not compiled(pattern).fullmatch(other)
+    assert compiled(pattern).matches(matched)
+    assert not compiled(pattern).matches(other)
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<x", "a{2,1}"])
@@ -61,3 +61,24 @@ def test_a_pattern_is_no_longer_than_its_bound() -> None:
     assert compiled("a" * MAX_LENGTH)
     with pytest.raises(InvalidRegularExpression, match="at most"):
         compiled("a" * (MAX_LENGTH + 1))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("a*a*", "a" * 32_766 + "b"),
+        (".*a.*", "a" * 32_766 + "\n"),
+        ("a*" + "a" * 900 + "b", "a" * 32_766),
+        ("a*a{900}b", "a" * 32_766),
+        ("a*a?a?a?a?(b|c|d|e)", "a" * 32_766),
+    ],
+)
+def test_long_names_that_may_take_long_are_not_tried(pattern: str, name: str) -> None:
+    found = compiled(pattern)
+    assert found.steps_of(name) > MAX_STEPS
+    assert not found.matches(name)
+
+
+@pytest.mark.parametrize("pattern", ["app-.*", ".*app.*", "app-[a-z]*", ".*z"])
+def test_usual_patterns_match_the_longest_names(pattern: str) -> None:
+    assert compiled(pattern).matches("app-" + "z" * 32_763)

@@ -461,3 +461,10 @@ def test_transactions_are_listed_by_state_producer_age_and_name() -> None:
     assert names(pattern="pay-.*") == ["pay-1", "pay-2"]
     with pytest.raises(InvalidRegularExpression, match="cannot be read"):
         names(pattern="(")
+
+
+def test_a_list_by_pattern_lets_others_work_after_each_match() -> None:
+    x = Coordinator()
+    for number in range(3):
+        x.producer(f"id-{number}")
+    assert [len(share) for share in x.shard.list(ListTransactions(pattern="id-.*"), x.now)] == [1, 1, 1]
