@@ -40,7 +40,7 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Markers that are written in one turn of the loop, a fraction of a millisecond.
+#: Markers of all transactions that are written in one turn of the loop, a fraction of a millisecond.
 MARKERS_A_TURN = 16
 
 
@@ -56,6 +56,43 @@ class MarkerPartitions(Protocol):
 
 class Existing(Protocol):
     def has(self, topic: str, partition: int) -> bool: ...
+
+
+class _MarkerTurns:
+    """Shares each turn of the loop among all transactions, in the order of their asking: one may have all partitions of a
+    cluster, and a node may complete hundreds at once."""
+
+    def __init__(self) -> None:
+        self._left = MARKERS_A_TURN
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_planned = False
+
+    async def through(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
+        """The partitions, each once its marker may be written."""
+        for partition in partitions:
+            if self._waiting or not self._left:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.append(waiter)
+                await waiter
+            else:
+                self._left -= 1
+            self._plan()
+            yield partition
+
+    def _plan(self) -> None:
+        if not self._is_planned:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_planned, self._left = False, MARKERS_A_TURN
+        while self._waiting and self._left:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._left -= 1
+        if self._waiting:
+            self._plan()
 
 
 class TransactionMarkers:
@@ -82,6 +119,7 @@ class TransactionMarkers:
         #: By transactional id.
         self._writing: dict[str, tuple[Markers, asyncio.Task[None]]] = {}
         self._is_closed = False
+        self._turns = _MarkerTurns()
 
     def decided(self, host: ShardHost[TransactionShard]) -> None:
         """Some of the shard's records are committed: the decisions among them are carried out once their answers are on their
@@ -157,7 +195,7 @@ class TransactionMarkers:
         outdated."""
         left: list[TopicPartition] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
-        async for partition in _in_turns(wanted):
+        async for partition in self._turns.through(wanted):
             try:
                 done = self._append(partition, markers, epoch).committed
             except (TransactionCoordinatorFenced, InvalidProducerEpoch):
@@ -180,7 +218,7 @@ class TransactionMarkers:
         """Writes a marker into each partition, without retrying; returns those without a committed one, and why."""
         refused: list[tuple[TopicPartition, LogError]] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
-        async for partition in _in_turns(dict.fromkeys(markers.partitions)):
+        async for partition in self._turns.through(dict.fromkeys(markers.partitions)):
             try:
                 done = self._append(partition, markers, epoch).committed
             except LogError as error:
@@ -222,11 +260,3 @@ def _of_partition(partition: TopicPartition, error: LogError) -> LogError:
     if isinstance(error, CoordinatorLoading | CoordinatorNotAvailable | NotCoordinator):
         return NotLeader(f"{partition}: {error}")
     return error
-
-
-async def _in_turns(partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
-    """A few in each turn of the loop: a transaction may have all partitions of a cluster."""
-    for number, partition in enumerate(partitions):
-        if number and not number % MARKERS_A_TURN:
-            await asyncio.sleep(0)
-        yield partition

@@ -20,7 +20,6 @@ from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.service.coordination.test_runtime_log import shard
 
-T0 = TopicPartition("t", 0)
 PRODUCER = ProducerIdAndEpoch(7, 3)
 
 
@@ -71,8 +70,8 @@ def writer(partitions: HeldPartitions) -> TransactionMarkers:
     )
 
 
-def markers(number: int = 0) -> Markers:
-    return Markers(f"tx-{number}", PRODUCER, True, (T0,), 0)
+def markers(number: int = 0, partitions: int = 1) -> Markers:
+    return Markers(f"tx-{number}", PRODUCER, True, tuple(TopicPartition("t", each) for each in range(partitions)), 0)
 
 
 async def test_a_request_that_is_cancelled_leaves_the_commit_of_its_marker_to_others() -> None:
@@ -104,6 +103,32 @@ async def test_the_markers_of_many_transactions_begin_in_many_turns_of_the_loop(
         begun.append(len(partitions.commits))
     assert max(after - before for before, after in pairwise(begun)) == MARKERS_A_TURN
     await writes.close()
+
+
+async def test_transactions_with_many_partitions_share_each_turn_of_the_loop() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    wide = [markers(number, partitions=3 * MARKERS_A_TURN) for number in range(10)]
+    writes.decided(PreparedHost(wide[:9]))  # type: ignore[arg-type]
+    asked = asyncio.create_task(writes.write_once(wide[9], 0))
+    begun = [0]
+    while begun[-1] < len(wide) * 3 * MARKERS_A_TURN:
+        await asyncio.sleep(0)
+        begun.append(len(partitions.commits))
+    assert max(after - before for before, after in pairwise(begun)) == MARKERS_A_TURN
+    await writes.close()
+    asked.cancel()
+
+
+async def test_a_writer_that_is_cancelled_takes_no_share_of_the_turns() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    first, second = (asyncio.create_task(writes.write_once(markers(each, 3 * MARKERS_A_TURN), 0)) for each in range(2))
+    while not partitions.commits:
+        await asyncio.sleep(0)
+    first.cancel()
+    await until(lambda: len(partitions.commits) >= 3 * MARKERS_A_TURN)
+    second.cancel()
 
 
 async def test_a_writer_that_is_closed_begins_no_more_markers() -> None:
