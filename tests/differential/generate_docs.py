@@ -17,6 +17,7 @@ from service.configs.types import LONGEST_VALUE
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.member_memory import MEMBERS_BYTES
 from service.coordination.groups.rebalancing import PENDING_IDS
+from service.coordination.transactions.patterns import MAX_STEPS
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, Kind, OnPurpose
@@ -107,6 +108,11 @@ _BEYOND = (
         "bytes of the subscriptions of a group's members",
         "`max.message.bytes` of `__consumer_offsets`",
         "GROUP_MAX_SIZE_REACHED when one joins; Kafka refuses the assignment",
+    ),
+    (
+        "comparisons of characters that a transactional id may take with a pattern of ListTransactions",
+        f"{MAX_STEPS:,}",
+        "the id does not match",
     ),
     (
         "unused member ids of a group",
