@@ -5,7 +5,7 @@ stays, so the point names the segments that it was found with: it holds for thes
 the bucket or put back from an older copy has others, and is cleaned from its start again.
 
 The bucket's part has a point of its own, which names a commit of the manifest instead: later commits add segments above it,
-remove the oldest, or exchange some for what compaction leaves of them, and none makes records below it dirty. A repair, which
+remove the oldest, or replace some by their compacted form; none makes records below it dirty. A repair, which
 may bring others back, begins another line of commits.
 
 Not promised: a clean point after a damaged or lost file. Kafka keeps its own for all partitions in `cleaner-offset-checkpoint`,

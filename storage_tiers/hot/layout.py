@@ -3,7 +3,7 @@
 `<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory to be removed has a
 suffix (`-delete`, `-stray`), a file `.deleted`; a `.tmp` file is one whose rename a crash prevented; the files of a rewritten
 segment end in `.cleaned` until they replace others. The next start removes all of these but `-stray`, which an operator may
-want to inspect, and the `.cleaned` files that a `.swap` names: that exchange was decided and is completed.
+want to inspect, and the `.cleaned` files that a `.swap` names: that swap was prepared and is completed.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class HotLog:
         self.appender = Appender(segments, end, self._durability, ground, settings)
         self.reader = LogReader(ground.partition, segments, end, found.snapshots, ground.clock)
         self._opened_end = self._opened_bytes = 0
-        #: The exchange of segments in progress.
+        #: The swap of segments in progress.
         self.swap: SegmentSwap | None = None
 
     # --- opening and closing ------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ class HotLog:
 
     def evict_oldest(self, offset: int) -> Eviction | None:
         """Removes the oldest segment from the log if it is closed and ends at or below `offset`; else None, also while
-        segments are exchanged.
+        segments are swapped.
 
         The caller first needs a durable manifest that references it (I3), or a durable log start above it, and completes all
         steps of the returned eviction before the next call. StorageError if a disk operation fails."""
@@ -446,7 +446,7 @@ class HotLog:
             raise StorageError(f"{self.partition}: cannot evict ({error}); repair or replace the disk") from error
         return Eviction(self.files, oldest, doomed, self._durability.snapshots)
 
-    # --- exchanging ---------------------------------------------------------------------------------------------------
+    # --- swapping -----------------------------------------------------------------------------------------------------
     def durable_segments(self) -> list[SegmentInfo]:
         """The closed segments whose files are complete on disk, oldest first, without a hole. StorageError if one cannot be
         read."""
@@ -459,12 +459,12 @@ class HotLog:
 
     @property
     def is_swapping(self) -> bool:
-        """Whether an exchange of segments has begun and not ended."""
+        """Whether a swap of segments has begun and not ended."""
         return self.swap is not None and not self.swap.is_ended
 
     def begin_swap(self, new: RewrittenSegment) -> SegmentSwap | None:
-        """The exchange of closed segments for a rewritten one, whose files lie beside them; None if the log has changed since
-        they were read. Its steps: `prepare` in any thread, `finish_swap`, `settle` in any thread."""
+        """The swap of closed segments for a rewritten one, whose files lie beside them; None if the log has changed since
+        they were read. Its steps: `prepare` in any thread, `finish_swap`, `commit` in any thread."""
         old = self._segments.exactly(new.replaces, new.end)
         if self.is_swapping or not old or any(segment in self._durability.pending for segment in old):
             return None
@@ -472,20 +472,20 @@ class HotLog:
         return self.swap
 
     def finish_swap(self, swap: SegmentSwap, new: RewrittenSegment) -> bool:
-        """Exchanges the segments; False if the log was changed otherwise since `begin_swap`. StorageError if the disk refuses:
+        """Swaps the segments; False if the log was changed otherwise since `begin_swap`. StorageError if the disk refuses:
         close the log then."""
         old = self._segments.exactly(new.replaces, new.end)
         appended = self.appended_records, self.appended_bytes
         try:
-            if swap is not self.swap or not old or not swap.exchange():
+            if swap is not self.swap or not old or not swap.rename():
                 return False
         except OSError as error:
             raise StorageError(
-                f"{self.partition}: cannot exchange segments ({error}); repair or replace the disk, then restart the node"
+                f"{self.partition}: cannot swap segments ({error}); repair or replace the disk, then restart the node"
             ) from error
         segment = self._segments.make(new.base)
         segment.take_over(old[0], size=new.size, end=new.end, newest=new.newest, has_transactions=new.has_transactions)
-        self._segments.exchange(old, segment)
+        self._segments.swap(old, segment)
         self._durability.snapshots.forget(swap.bases[1:])
         self._set_append_counts(*appended)
         return True
@@ -496,5 +496,5 @@ class HotLog:
                 self.swap.end()
             except OSError as error:
                 raise StorageError(
-                    f"{self.partition}: cannot end an exchange of segments ({error}); repair or replace the disk"
+                    f"{self.partition}: cannot end a swap of segments ({error}); repair or replace the disk"
                 ) from error

@@ -9,7 +9,7 @@ whole segment is durable). The rest is read with CRCs and truncated at the first
 - whose leader epoch is below its predecessor's,
 
 and at the first segment that does not begin where its predecessor ends: a segment is created at the log end, so a hole there
-means a lost tail. (A rewritten segment therefore keeps its last batch, emptied if need be.) An exchange of segments that was
+means a lost tail. (A rewritten segment therefore keeps its last batch, emptied if need be.) A swap of segments that was
 decided before a crash is completed first. Epochs, producers, aborted transactions and indexes of the part that was read are
 rebuilt from its batches alone.
 

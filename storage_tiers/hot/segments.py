@@ -171,8 +171,8 @@ class Segments:
         is_same = [(segment.base, segment.size) for segment in old] == list(wanted)
         return old if is_same and old[-1].end == end else []
 
-    def exchange(self, old: Sequence[Segment], new: Segment) -> None:
-        """Puts `new` in the place of closed segments that follow one another; readers keep their descriptors."""
+    def swap(self, old: Sequence[Segment], new: Segment) -> None:
+        """Replaces neighbouring closed segments by `new`; readers keep their descriptors."""
         at = self.all.index(old[0])
         self.all[at : at + len(old)] = [new]
         self.closed_bytes += new.size - sum(segment.size for segment in old)

@@ -1,19 +1,19 @@
-"""Exchanges closed segments for one that was rewritten without some of their records. A crash at any step leaves the old ones,
-or the new one, never a part of both.
+"""Swaps closed segments for one that was rewritten without some of their records. A crash at any step leaves the old ones, or
+the new one, never a part of both.
 
 The new files lie synced beside the old ones, under names that end in `.cleaned`. Order, each step before the next:
 
-1. `prepare`: the swap file, which lists what is exchanged, becomes durable: from here on the exchange is decided;
-2. `exchange`: the old logs are renamed away, their indexes removed, the new files get their names;
-3. `settle`: the directory is synced, the swap file removed, the old logs are freed.
+1. `prepare`: the swap file, which lists the segments and files, becomes durable: from here on a start completes the swap;
+2. `rename`: the old logs are renamed away, their indexes removed, the new files get their names;
+3. `commit`: the directory is synced, the swap file removed, the old logs are freed.
 
-A start completes a decided exchange (`complete_swaps`); its steps can be repeated. A swap file that is left would
-remove segments that began later at the same offsets: its removal is durable before anything in them counts as flushed, because
-that needs a sync of the same directory. One beside which no log has the new one's size belongs to other segments, as in a
-directory that was copied in the middle of an exchange: it is removed, and nothing else.
+A start completes a prepared swap (`complete_swaps`); its steps can be repeated. A swap file that is left behind would remove
+segments that began later at the same offsets. Its removal is therefore durable before anything in them counts as flushed,
+because a flush needs a sync of the same directory. A swap file beside which no log has the new one's size belongs to other
+segments, as in a directory that was copied in the middle of a swap: it alone is removed.
 
-Not promised: a choice between old and new after step 1 fails. The caller ends the swap, which goes back before step 2 and
-forward after it.
+Not promised: which side survives when step 1 fails. The caller calls `end`: it restores the old segments before step 2, and
+keeps the new one after it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SUFFIXES = (layout.TRANSACTION_INDEX, layout.TIME_INDEX, layout.LOG, layout.OFF
 
 
 class RewrittenSegment(NamedTuple):
-    """A segment of offsets [base, end) and `size` bytes that takes the place of those in `replaces`: (base, size in bytes) of
-    each. Its files are synced, under their names with `.cleaned`."""
+    """A segment of offsets [base, end) and `size` bytes that replaces those in `replaces`: (base, size in bytes) of each.
+    `newest` is its newest record by timestamp. Its files are synced, under their names with `.cleaned`."""
 
     base: int
     end: int
@@ -54,17 +54,18 @@ class RewrittenSegment(NamedTuple):
 
 class _Step(Enum):
     BEGUN = 0
-    DECIDED = 1
-    EXCHANGED = 2
+    PREPARED = 1
+    RENAMED = 2
     ENDED = 3
-    #: The disk refused in the middle of the exchange: the next start completes it.
-    STUCK = 4
-    #: It goes back, and the disk may have refused a part of that.
-    GIVEN_UP = 5
+    #: The disk refused in the middle of `rename`: the next start completes it.
+    HALF_RENAMED = 4
+    #: The old segments are restored, and the disk may have refused a part of that.
+    ABORTING = 5
 
 
 class SegmentSwap:
-    """One exchange. `prepare` and `settle` are called in any thread, `exchange` and `end` on the event loop."""
+    """One swap. `prepare`, `commit` and `end` block and may run in any thread; `rename` runs on the event loop. `bases` are the
+    base offsets of the old segments."""
 
     __slots__ = ("_directory", "_files", "_lock", "_path", "_size", "_step", "_suffixes", "bases")
 
@@ -83,10 +84,10 @@ class SegmentSwap:
         return self._step is _Step.ENDED
 
     def prepare(self) -> None:
-        """Makes the decision durable, unless the swap was ended. Blocking. OSError if the disk refuses."""
+        """Makes the swap file durable, unless the swap was ended. Blocking. OSError if the disk refuses."""
         with self._lock:
             if self._step is _Step.BEGUN:
-                # The names of the new files first: a decision without them would lose what they replace.
+                # The names of the new files first: a swap file without them would lose the segments that they replace.
                 self._files.fsync_dir(self._directory)
                 content = {
                     "version": _VERSION,
@@ -95,43 +96,43 @@ class SegmentSwap:
                     "suffixes": self._suffixes,
                 }
                 replace_file(self._files, self._path, json.dumps(content).encode())
-                self._step = _Step.DECIDED
+                self._step = _Step.PREPARED
 
-    def exchange(self) -> bool:
-        """Gives the new files their names; False if the swap was ended before. Renames only. OSError if the disk refuses: the
-        log cannot be read any more then, and the next start completes the exchange."""
-        if self._step is not _Step.DECIDED:
+    def rename(self) -> bool:
+        """Gives the new files their names; False if the swap was ended before. OSError if the disk refuses: the log cannot be
+        read any more then, and the next start completes the swap."""
+        if self._step is not _Step.PREPARED:
             return False
-        self._step = _Step.STUCK
-        _exchange(self._files, self._directory, self.bases, self._suffixes)
-        self._step = _Step.EXCHANGED
+        self._step = _Step.HALF_RENAMED
+        _rename(self._files, self._directory, self.bases, self._suffixes)
+        self._step = _Step.RENAMED
         return True
 
-    def settle(self) -> None:
-        """Makes the exchange durable and frees the old logs, unless that was done. Blocking. OSError if the disk refuses."""
+    def commit(self) -> None:
+        """Makes the new names durable and frees the old logs, unless that was done. Blocking. OSError if the disk refuses."""
         with self._lock:
-            if self._step is _Step.EXCHANGED:
-                self._forget()
+            if self._step is _Step.RENAMED:
+                self._remove_swap_file()
         for base in self.bases:
             with contextlib.suppress(FileNotFoundError):
                 self._files.unlink(_path(self._directory, base, layout.LOG) + layout.DELETED)
 
     def end(self) -> None:
-        """Ends the swap before the log changes otherwise: back to the old segments unless they were exchanged. Waits for a
-        thread's step. OSError if the disk refuses, or refused in the middle of the exchange."""
+        """Ends the swap before the log changes otherwise: restores the old segments unless the new one has its names. Waits
+        for another thread's step. OSError if the disk refuses, or refused in the middle of `rename`."""
         with self._lock:
             if self._step is _Step.ENDED:
                 return
-            if self._step is _Step.STUCK:
+            if self._step is _Step.HALF_RENAMED:
                 raise OSError(f"{self._path} stays for the next start, which completes it")
-            if self._step is _Step.EXCHANGED:
-                self._forget()
+            if self._step is _Step.RENAMED:
+                self._remove_swap_file()
             else:
-                self._step = _Step.GIVEN_UP
-                self._go_back()
+                self._step = _Step.ABORTING
+                self._restore()
 
-    def _go_back(self) -> None:
-        # The decision first, durably: a start that found it without the new files would remove the old ones alone.
+    def _restore(self) -> None:
+        # The swap file first, durably: a start that found it without the new files would only remove the old ones.
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self._path)
         self._files.fsync_dir(self._directory)
@@ -140,7 +141,7 @@ class SegmentSwap:
                 self._files.unlink(_path(self._directory, self.bases[0], suffix) + layout.CLEANED)
         self._step = _Step.ENDED
 
-    def _forget(self) -> None:
+    def _remove_swap_file(self) -> None:
         self._files.fsync_dir(self._directory)
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self._path)
@@ -148,7 +149,7 @@ class SegmentSwap:
 
 
 def complete_swaps(files: Files, directory: str) -> None:
-    """Completes the exchanges that were decided before a crash. OSError if the disk refuses, StorageError for a swap file that
+    """Completes the swaps that were prepared before a crash. OSError if the disk refuses, StorageError for a swap file that
     cannot be read."""
     for name in os.listdir(directory):
         if not name.endswith(layout.SWAP):
@@ -159,7 +160,7 @@ def complete_swaps(files: Files, directory: str) -> None:
         # Once the new log has its name, the old one is gone. A `.cleaned` beside it is a later cleaning's, not whole yet.
         has_new = _size(new + layout.CLEANED) == size
         if has_new or _size(new) == size:
-            _exchange(files, directory, bases, suffixes, has_new=has_new)
+            _rename(files, directory, bases, suffixes, has_new=has_new)
             files.fsync_dir(directory)
         else:
             events.warning(log, "swap.not_completed", path=path)
@@ -173,7 +174,7 @@ def _size(path: str) -> int | None:
         return None
 
 
-def _exchange(
+def _rename(
     files: Files, directory: str, bases: Sequence[int], suffixes: Sequence[str], *, has_new: bool = True
 ) -> None:
     """`has_new` unless an earlier attempt gave the new log its name."""

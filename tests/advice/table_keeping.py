@@ -114,8 +114,8 @@ DIRECTORY_ROWS = (
         STORE + "a_file_that_changed_before_it_was_uploaded_is_put_back",
     ),
     row(
-        "cannot exchange segments .*repair or replace the disk, then restart the node",
-        CLEANING + "test_an_exchange_that_the_disk_refuses_is_completed_by_the_next_start",
+        "cannot swap segments .*repair or replace the disk, then restart the node",
+        CLEANING + "test_a_swap_that_the_disk_refuses_is_completed_by_the_next_start",
     ),
     row(
         "more keys than the cleaner's map.*raise log.cleaner.dedupe.buffer.size",

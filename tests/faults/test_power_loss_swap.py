@@ -1,7 +1,7 @@
-"""The exchange of cleaned segments under power loss, after every operation on the disk: a start finds the old segments or the
+"""The swap of cleaned segments under power loss, after every operation on the disk: a start finds the old segments or the
 new one, whole, and the newest value of each key in any case.
 
-Of a log with transactions the transaction indexes are exchanged, too: they name the aborted transactions whose markers stay,
+Of a log with transactions the transaction indexes are swapped, too: they name the aborted transactions whose markers stay,
 and no others.
 """
 
@@ -161,16 +161,14 @@ def test_no_power_loss_leaves_a_part_of_both(files: RecordingFiles, tmp_path: Pa
 
 
 @pytest.mark.faults
-def test_every_fsync_of_an_exchange_is_needed(files: RecordingFiles, tmp_path: Path) -> None:
-    of_exchanges = [site for site in sites(files.operations) if "swap.py" in site or "rewriter.py" in site]
-    assert len(of_exchanges) >= 4
-    needless = [
-        site for site in of_exchanges if first_violation(files, tmp_path / "disk", limit=15, drop=(site,)) is None
-    ]
+def test_every_fsync_of_a_swap_is_needed(files: RecordingFiles, tmp_path: Path) -> None:
+    of_swaps = [site for site in sites(files.operations) if "swap.py" in site or "rewriter.py" in site]
+    assert len(of_swaps) >= 4
+    needless = [site for site in of_swaps if first_violation(files, tmp_path / "disk", limit=15, drop=(site,)) is None]
     assert needless == []
 
 
-def test_the_recorded_log_exchanges_transaction_indexes(tmp_path: Path) -> None:
+def test_the_recorded_log_swaps_transaction_indexes(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
     write_transactions(log)
     before = _indexed(log)

@@ -9,7 +9,7 @@ young to be damage; and the manifests hold the records that were sent, each at i
     offload     the whole life up to the first offload: probe, incarnation, topic.json, sidecar, segment, manifest
     multipart   a segment above 16 MiB
     retention   segments leave the manifest and the bucket; an orphan and a stray upload are swept meanwhile
-    compaction  the bucket's segments are fetched, rewritten and exchanged by two commits; the old objects are swept
+    compaction  the bucket's segments are fetched, rewritten and replaced by two commits; the old objects are swept
 
 The test goes from request to request until the work makes no more. That number varies, but it has a floor: a killer that
 never strikes proves nothing.

@@ -39,7 +39,7 @@ class CleanerProcess:
     async def carry_out(
         self, order: CleanOrder, bring: Callable[[int], Awaitable[str]] | None = None
     ) -> AsyncGenerator[CleanerAnswer, None]:
-        """The cleaner's answers. It writes the next group of segments while the caller exchanges the files of the last one, and
+        """The cleaner's answers. It writes the next group of segments while the caller swaps the files of the last one, and
         waits before the group after that. One comes at least every BEAT_S, so the caller can end a slow cleaning. `bring`
         fetches the remote segment that begins at an offset, and returns its file, which the cleaner removes. StorageError if it
         cannot be started or ended, and what it raises itself; call `end` after any error, and after leaving before the last

@@ -6,7 +6,7 @@ it reads. So a tombstone or marker of one tier hides values in the other too. A 
 bucket was cleaned to, or while the bucket holds nothing of the partition. One in the bucket goes only below the offset that the
 local log was cleaned to, or where it begins.
 
-Invariants: one log is cleaned at a time; segments are exchanged oldest first and not while they are uploaded. Not promised:
+Invariants: one log is cleaned at a time; segments are swapped oldest first and not while they are uploaded. Not promised:
 that a log is cleaned while others are dirtier.
 """
 
@@ -239,7 +239,7 @@ class Cleaning:
         settings = self._policy.settings()
         try:
             if (swap := due.partition.log.hot.swap) is not None:
-                await asyncio.to_thread(swap.end)  # an earlier one that the disk refused to settle
+                await asyncio.to_thread(swap.end)  # an earlier one that the disk refused to commit
             await (self._clean_remote if due.is_remote else self._clean)(due.partition, due.plan, settings)
         except _Abandoned:
             await self._give_up(due.partition.log.hot)
@@ -248,8 +248,8 @@ class Cleaning:
             self._failed(due.partition, is_remote=due.is_remote, error=error)
 
     async def _give_up(self, hot: HotLog) -> None:
-        """Ends the process and an exchange that the disk has refused, and removes what was written: it takes room on a full
-        disk, and nothing is evicted during an exchange."""
+        """Ends the process and a swap that the disk has refused, and removes the files written: they take room on a full disk,
+        and nothing is evicted during a swap."""
         await self._process.end()
         if hot.swap is not None:
             with suppress(OSError):  # the next attempt, truncation or start ends it
@@ -279,7 +279,7 @@ class Cleaning:
                     if isinstance(answer, Reached):
                         reached = answer.offset
                     elif isinstance(answer, RewrittenSegment):
-                        await self._exchange(partition, hot, answer, drops_below)
+                        await self._swap(partition, hot, answer, drops_below)
                     elif isinstance(answer, Cleaned):
                         counted = answer
         except StorageError:
@@ -298,7 +298,7 @@ class Cleaning:
         order = await self._order(partition, rewrite.job, plan, settings, drops_below)
         reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
-            async with aclosing(self._process.carry_out(order, rewrite.bring)) as answers:
+            async with aclosing(self._process.carry_out(order, rewrite.fetch_segment)) as answers:
                 async for answer in answers:
                     self._check_goes_on(partition, hot, settings)
                     if isinstance(answer, Reached):
@@ -306,7 +306,7 @@ class Cleaning:
                     elif isinstance(answer, RewrittenSegment):
                         if self._shown_below(hot) < drops_below:
                             raise _Abandoned  # the local log was cut, and may show values that these tombstones hid
-                        await rewrite.exchange(answer)
+                        await rewrite.replace(answer)
                     elif isinstance(answer, Cleaned):
                         counted = answer
             await rewrite.note(reached)
@@ -379,7 +379,7 @@ class Cleaning:
         has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
         return not has_asked or (tier is not None and tier.segments > 0)
 
-    async def _exchange(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
+    async def _swap(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
         # The directory may be another topic's by now: nothing is decided in it. A deletion from here on ends the swap.
         swap = None if _is_gone(partition, hot) else hot.begin_swap(new)
         if swap is None:
@@ -395,7 +395,7 @@ class Cleaning:
                 raise _Abandoned  # the bucket may have values by now that these tombstones hid
             if not self._finished(partition, swap, new):
                 raise _Abandoned
-            await asyncio.to_thread(swap.settle)
+            await asyncio.to_thread(swap.commit)
         except _Abandoned:
             await asyncio.to_thread(swap.end)
             raise

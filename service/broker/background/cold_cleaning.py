@@ -1,5 +1,5 @@
 """Compacts the segments that the bucket holds: has them fetched one by one, rewritten by the cleaner process, offloaded again
-and exchanged in the manifest, neighbours that fit one segment together.
+and replaced in the manifest, neighbours that fit one segment together.
 
 It is a log of its own to the cleaner: its dirty part begins where its last cleaning ended, and its newest segment is never
 rewritten, because a follower of this node would begin with its sidecar.
@@ -298,8 +298,8 @@ class ColdCleaning:
 
 
 class ColdRewrite:
-    """One cleaning of a partition's remote segments: `job` for the cleaner, `bring` for what it wants, `exchange` for what it
-    has written."""
+    """One cleaning of a partition's remote segments: `job` for the cleaner, `fetch_segment` and `replace` answer its
+    requests."""
 
     def __init__(
         self,
@@ -316,13 +316,13 @@ class ColdRewrite:
         self._by_base = {segment.base: segment for segment in segments}
         self._files: set[str] = set()
 
-    async def bring(self, base: int) -> str:
+    async def fetch_segment(self, base: int) -> str:
         path = self._path(base, layout.LOG) + layout.TEMPORARY
         self._files.add(path)
         await self._cold.fetch(self._by_base[base], path)
         return path
 
-    async def exchange(self, new: RewrittenSegment) -> None:
+    async def replace(self, new: RewrittenSegment) -> None:
         """Offloads what was written and commits it. LogError; InvalidRequest if the manifest has changed."""
         old = tuple(self._by_base[base] for base, _ in new.replaces)
         path, snapshot = (self._path(new.base, suffix) + layout.CLEANED for suffix in (layout.LOG, layout.SNAPSHOT))
@@ -330,7 +330,7 @@ class ColdRewrite:
         self._files.update((path, snapshot, index))
         self._files.update(self._path(new.base, suffix) + layout.CLEANED for suffix in layout.COMPANIONS)
         state, tier = await self._cold.state_of(old[-1]), self._partition.log.tier
-        assert tier is not None, "segments of a manifest are exchanged"
+        assert tier is not None, "the segments to replace are in a manifest"
         await asyncio.to_thread(_write, snapshot, state.producer_snapshot)
         aborted = await asyncio.to_thread(read_transactions, index) if new.has_transactions else []
         job = ExtendJob(
@@ -339,7 +339,7 @@ class ColdRewrite:
             length=new.size,
             base=new.base,
             end=new.end,
-            leader_epoch=tier.leader_epoch,  # which an exchange does not raise
+            leader_epoch=tier.leader_epoch,  # which a replacement does not raise
             last_record_epoch=max(entry.epoch for entry in state.epochs if entry.start_offset < new.end),
             epochs=state.epochs,
             producer_snapshot=snapshot,

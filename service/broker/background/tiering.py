@@ -308,7 +308,7 @@ class Tiering:
                 f"{partition.partition}: [{offload.start}, {offload.end}) has no batch; see `tidelog log dump {hot.directory}`"
             )
         snapshot = await self._producers(hot, source.end_offset)
-        # Segments may have been exchanged meanwhile; from here to the extension they are not.
+        # Segments may have been swapped meanwhile; from here to the extension they are not.
         if all(segment.end != offload.end for segment in hot.segments()):
             return  # one that reaches further has taken their place: it is planned in the next turn
         source = hot.reader.offload_source(offload.start, offload.end) or source

@@ -150,7 +150,7 @@ async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old topic's segments were rewritten in a directory that is the new topic's by now."""
-    exchange, begin_swap = Cleaning._exchange, HotLog.begin_swap
+    swap, begin_swap = Cleaning._swap, HotLog.begin_swap
     begun: list[HotLog] = []
     abandoned: list[list[HotLog]] = []
 
@@ -159,18 +159,18 @@ async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
         return begin_swap(self, new)
 
     async def after_a_deletion(self: Cleaning, *arguments: Any, **named: Any) -> None:
-        monkeypatch.setattr(Cleaning, "_exchange", exchange)
+        monkeypatch.setattr(Cleaning, "_swap", swap)
         await node.core.topics.delete(["t"])
         await node.create("t", configs=LOCAL)
         await put(node, ("new", "1"))
         await closed(node)
         try:
-            await exchange(self, *arguments, **named)
+            await swap(self, *arguments, **named)
         finally:
             abandoned.append(list(begun))
 
     monkeypatch.setattr(HotLog, "begin_swap", noted)
-    monkeypatch.setattr(Cleaning, "_exchange", after_a_deletion)
+    monkeypatch.setattr(Cleaning, "_swap", after_a_deletion)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         await put(node, ("a", "1"), ("a", "2"), ("b", "1"))
@@ -186,18 +186,18 @@ async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
 async def test_a_topic_that_is_compacted_no_more_keeps_its_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = Cleaning._exchange
+    swap = Cleaning._swap
     ended: list[HotLog] = []
 
     async def after_a_change(self: Cleaning, *arguments: Any, **named: Any) -> None:
         hot = led(node).log.hot
         hot.reconfigure(replace(hot.settings, cleanup_compact=False, cleanup_delete=True))
         try:
-            await exchange(self, *arguments, **named)
+            await swap(self, *arguments, **named)
         finally:
             ended.append(hot)
 
-    monkeypatch.setattr(Cleaning, "_exchange", after_a_change)
+    monkeypatch.setattr(Cleaning, "_swap", after_a_change)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         await put(node, ("a", "1"), ("a", "2"), ("b", "1"))
@@ -207,10 +207,10 @@ async def test_a_topic_that_is_compacted_no_more_keeps_its_records(
         assert not [name for name in os.listdir(led(node).log.hot.directory) if name.endswith(".swap")]
 
 
-async def test_the_next_segments_are_written_while_files_are_exchanged_and_removed_if_that_is_given_up(
+async def test_the_next_segments_are_written_while_files_are_swapped_and_removed_if_that_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = Cleaning._exchange
+    swap = Cleaning._swap
     rewritten: list[int] = []
 
     async def after_a_change(
@@ -219,9 +219,9 @@ async def test_the_next_segments_are_written_while_files_are_exchanged_and_remov
         rewritten.append(new.base)
         await until(lambda: any(int(name.split(".")[0]) > new.base for name in cleaned_files(hot)))
         hot.reconfigure(replace(hot.settings, cleanup_compact=False, cleanup_delete=True))
-        await exchange(self, partition, hot, new, below)
+        await swap(self, partition, hot, new, below)
 
-    monkeypatch.setattr(Cleaning, "_exchange", after_a_change)
+    monkeypatch.setattr(Cleaning, "_swap", after_a_change)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         for number in range(100):
@@ -287,7 +287,7 @@ async def test_a_cleaner_that_hangs_is_ended_and_started_again(
 
 
 @pytest.mark.parametrize("refused", [".timeindex.cleaned", ".log.cleaned", ".index.cleaned"])
-async def test_an_exchange_that_the_disk_refuses_half_way_ends_writing(
+async def test_a_swap_that_the_disk_refuses_half_way_ends_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """Some of the files have their new names; the next start completes it, with those that have not yet."""
@@ -386,7 +386,7 @@ async def test_cleaned_segments_are_offloaded_and_evicted(tmp_path: Path) -> Non
         assert table(await node.read_all("t")) == expected
 
 
-async def test_segments_are_exchanged_between_uploads(tmp_path: Path) -> None:
+async def test_segments_are_swapped_between_uploads(tmp_path: Path) -> None:
     bucket = store()
     async with running(tmp_path / "data", bucket, broker=EAGER) as node:
         await node.create("t", configs={**COMPACTED, "retention.ms": "-1", "local.retention.ms": "-1"})

@@ -33,7 +33,7 @@ from tests.storage_tiers.hot.support import START_MS, marker
 from tests.support.faulty_store import FaultyStore
 
 
-async def test_tombstones_are_weighed_against_the_bucket_again_at_the_exchange(
+async def test_tombstones_are_compared_with_the_bucket_again_at_the_swap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something may have been offloaded since the order was given."""
@@ -59,7 +59,7 @@ async def test_tombstones_are_weighed_against_the_bucket_again_at_the_exchange(
         assert due is not None
         await cleaning(node)._try(due)
         assert asked == [_ALL, 0]
-        assert led(node).log.hot.segments() == before, "the exchange is given up"
+        assert led(node).log.hot.segments() == before, "the swap is aborted"
         await cleaning(node)._process.end()
 
 
@@ -231,25 +231,25 @@ async def test_a_segment_that_was_merged_before_its_offload_is_planned_again(
             await closed(node)
         producers = Tiering._producers
 
-        async def exchanged_meanwhile(self: Tiering, *arguments: Any) -> str:
+        async def swapped_meanwhile(self: Tiering, *arguments: Any) -> str:
             monkeypatch.undo()
             due = cleaning(node)._local(led(node))
             assert due is not None
             await cleaning(node)._try(due)
             return await producers(self, *arguments)
 
-        monkeypatch.setattr(Tiering, "_producers", exchanged_meanwhile)
+        monkeypatch.setattr(Tiering, "_producers", swapped_meanwhile)
         led(node).log.hot.reconfigure(settings)
         await node.seal("t")
         manifest = await manifest_of(led(node))
         await cleaning(node)._process.end()
-    assert Tiering._producers is producers, "the exchange was made"
+    assert Tiering._producers is producers, "the swap was made"
     assert [(segment.base, segment.end) for segment in manifest.segments] == [(0, 6)]
     assert fsck(memory.blocking(), FsckScope(), now_ms=SystemClock().unix_ms()).findings == []
 
 
 async def test_a_rewritten_segment_is_of_no_newer_leader_epoch_than_its_manifest(tmp_path: Path) -> None:
-    """The first commit after a start may be an exchange, which does not raise the manifest's epoch."""
+    """The first commit after a start may be a replacement, which does not raise the manifest's epoch."""
     bucket = store()
     async with running(tmp_path / "data", bucket, broker={"log.cleaner.enable": "false"}) as node:
         await node.create("t", configs=COMPACTED)

@@ -1,4 +1,4 @@
-"""A disk that has no room for an exchange of cleaned segments: what was written for it goes at once, and local retention, which
+"""A disk that has no room for a swap of cleaned segments: what was written for it goes at once, and local retention, which
 makes room, does not wait for the cleaner's next attempt."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.service.broker.support import running, until
 from tests.service.broker.test_cleaning import EAGER, LOCAL, cleaned_files, closed, led, put, store
 
 
-async def test_an_exchange_without_room_leaves_nothing_behind_and_delays_no_eviction(
+async def test_a_swap_without_room_leaves_nothing_behind_and_delays_no_eviction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, fails, failed = OsFiles.open, Cleaning._failed, list[Exception]()

@@ -1,4 +1,4 @@
-"""A node that dies after it has exchanged cleaned segments and before it has noted how far it came: `tidelog fsck` knows that
+"""A node that dies after it has swapped cleaned segments and before it has noted how far it came: `tidelog fsck` knows that
 records are missing on purpose, and the next start cleans again."""
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def horizons(hot: HotLog) -> list[int]:
     return found
 
 
-async def test_the_buckets_tombstones_are_weighed_against_the_local_log_again_at_each_exchange(
+async def test_the_buckets_tombstones_are_compared_with_the_local_log_again_at_each_replacement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that was cut is not known to be clean any more."""
@@ -162,20 +162,20 @@ async def test_the_buckets_tombstones_are_weighed_against_the_local_log_again_at
         before = await manifest_of(led(node))
         assert await clean_bucket(node)
         assert asked == [_ALL, 0]
-        assert (await manifest_of(led(node))).segments == before.segments, "the exchange is given up"
+        assert (await manifest_of(led(node))).segments == before.segments, "the replacement is aborted"
 
 
-async def test_no_segment_is_exchanged_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_segment_is_replaced_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tier process reads a segment by its name."""
     ended, finished = Extensions.ended, Cleaning._finished
-    waits, is_uploading, exchanged_during = asyncio.Event(), True, list[bool]()
+    waits, is_uploading, replaced_during = asyncio.Event(), True, list[bool]()
 
     async def noted(self: Extensions, partition: Partition) -> None:
         waits.set()
         await ended(self, partition)
 
     def finish(self: Cleaning, *arguments: Any) -> bool:
-        exchanged_during.append(is_uploading)
+        replaced_during.append(is_uploading)
         return finished(self, *arguments)
 
     monkeypatch.setattr(Extensions, "ended", noted)
@@ -192,5 +192,5 @@ async def test_no_segment_is_exchanged_during_an_upload(tmp_path: Path, monkeypa
             assert [each.offset for each in await node.read_all("t")] == [0, 1]
             is_uploading = False
         assert await cleaning_once
-        assert exchanged_during == [False]
+        assert replaced_during == [False]
         assert [each.offset for each in await node.read_all("t")] == [1]

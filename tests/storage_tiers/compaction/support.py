@@ -85,18 +85,18 @@ def clean(
     )
     for new in rewriter.rewrite(rules):
         if new is not None:
-            assert exchange(log, new)
+            assert swap_in(log, new)
     return reached
 
 
-def exchange(log: HotLog, new: RewrittenSegment) -> bool:
+def swap_in(log: HotLog, new: RewrittenSegment) -> bool:
     swap = log.begin_swap(new)
     if swap is None:
         return False
     swap.prepare()
     if not log.finish_swap(swap, new):
         return False
-    swap.settle()
+    swap.commit()
     return True
 
 

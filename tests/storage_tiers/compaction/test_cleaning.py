@@ -25,9 +25,9 @@ from tests.storage_tiers.compaction.support import (
     batch_headers,
     clean,
     closed,
-    exchange,
     pairs,
     records,
+    swap_in,
     table,
     write,
 )
@@ -83,7 +83,7 @@ def test_segments_become_one_by_what_stays_of_them(log: HotLog) -> None:
         write(log, batch(("a", f"{number}" + "v" * 60_000)))
         closed(log)
     clean(log)
-    # A bound on the files that one exchange renames.
+    # A bound on the files that one swap renames.
     assert [each.base for each in log.segments()] == [0, MOST_SOURCES, 2 * MOST_SOURCES, 2 * MOST_SOURCES + 2]
     assert batch_headers(log)[:2] == [(MOST_SOURCES - 1,) * 2 + (0,), (2 * MOST_SOURCES - 1,) * 2 + (0,)]
     closed(log)
@@ -339,16 +339,16 @@ def test_a_log_that_changed_meanwhile_keeps_its_segments(log: HotLog, monkeypatc
 
     def truncated_first(log: HotLog, new: object) -> bool:
         log.truncate_to(1)
-        assert not exchange(log, new)  # type: ignore[arg-type]
+        assert not swap_in(log, new)  # type: ignore[arg-type]
         return True
 
-    monkeypatch.setattr(support, "exchange", truncated_first)
+    monkeypatch.setattr(support, "swap_in", truncated_first)
     clean(log)
     assert pairs(log) == [(0, "a", "1")]
 
 
-@pytest.mark.parametrize("step", ["begun", "decided", "exchanged"])
-def test_a_truncation_ends_an_exchange(log: HotLog, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+@pytest.mark.parametrize("step", ["begun", "prepared", "renamed"])
+def test_a_truncation_ends_a_swap(log: HotLog, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     from tests.storage_tiers.compaction import support
 
     for value in ("1", "2", "3"):
@@ -361,17 +361,17 @@ def test_a_truncation_ends_an_exchange(log: HotLog, monkeypatch: pytest.MonkeyPa
         assert log.evict_oldest(log.end_offset) is None
         if step != "begun":
             swap.prepare()
-        if step == "exchanged":
+        if step == "renamed":
             assert log.finish_swap(swap, new)  # type: ignore[arg-type]
         log.truncate_to(4)
         swap.prepare()
         assert not log.finish_swap(swap, new)  # type: ignore[arg-type]
-        swap.settle()
+        swap.commit()
         return True
 
-    monkeypatch.setattr(support, "exchange", interrupted)
+    monkeypatch.setattr(support, "swap_in", interrupted)
     clean(log)
-    expected = [] if step == "exchanged" else [(0, "a", "1"), (1, "b", "1"), (2, "a", "2"), (3, "b", "2")]
+    expected = [] if step == "renamed" else [(0, "a", "1"), (1, "b", "1"), (2, "a", "2"), (3, "b", "2")]
     for _ in range(2):
         assert pairs(log) == expected
         assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap", ".deleted"))]
@@ -391,7 +391,7 @@ def test_a_reader_within_an_old_segment_goes_on_undisturbed(log: HotLog) -> None
 
 
 class RefusingFiles(OsFiles):
-    """Refuses to give the new offset index its name: in the middle of an exchange."""
+    """Refuses to give the new offset index its name: in the middle of a swap."""
 
     def rename(self, source: str, target: str) -> None:
         if source.endswith(".index.cleaned"):
@@ -399,7 +399,7 @@ class RefusingFiles(OsFiles):
         super().rename(source, target)
 
 
-def test_an_exchange_that_the_disk_refuses_is_completed_by_the_next_start(tmp_path: Path) -> None:
+def test_a_swap_that_the_disk_refuses_is_completed_by_the_next_start(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SETTINGS, files=RefusingFiles())
     write(log, batch(("a", "1"), ("b", "1")), batch(("a", "2")))
     closed(log)

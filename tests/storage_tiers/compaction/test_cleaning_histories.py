@@ -22,7 +22,7 @@ from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.codecs import Codec
 from storage_tiers.records.decoder import decode
-from tests.storage_tiers.compaction.support import KEY, batch, closed, exchange, write
+from tests.storage_tiers.compaction.support import KEY, batch, closed, swap_in, write
 from tests.storage_tiers.hot.support import START_MS, marker, open_log, read_all
 
 SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=200)
@@ -102,7 +102,7 @@ class Life:
             if new is not None:
                 if gives_up and self.random.random() < 0.5:
                     return
-                assert exchange(self.log, new)
+                assert swap_in(self.log, new)
         self.point = clean_point(self.log.durable_segments(), reached)
 
     def reopen(self) -> None:

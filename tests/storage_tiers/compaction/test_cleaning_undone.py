@@ -1,4 +1,4 @@
-"""An exchange of cleaned segments that is given up, and cleanings that begin above transactions: nothing older rises again."""
+"""A swap of cleaned segments that is given up, and cleanings that begin above transactions: nothing older rises again."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class CountedFiles(OsFiles):
 
 
 @pytest.mark.parametrize("steps", range(8))
-@pytest.mark.parametrize("is_decided", [False, True], ids=["being decided", "decided"])
-def test_an_exchange_that_is_given_up_in_any_step_loses_nothing(
+@pytest.mark.parametrize("is_decided", [False, True], ids=["being decided", "prepared"])
+def test_a_swap_that_is_given_up_in_any_step_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, is_decided: bool
 ) -> None:
     files = CountedFiles()
@@ -74,7 +74,7 @@ def test_an_exchange_that_is_given_up_in_any_step_loses_nothing(
             pass
         return True
 
-    monkeypatch.setattr(support, "exchange", given_up)
+    monkeypatch.setattr(support, "swap_in", given_up)
     clean(log)
     recovery_point = log.recovery_point
     log.close(clean=False)
@@ -84,22 +84,22 @@ def test_an_exchange_that_is_given_up_in_any_step_loses_nothing(
     assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap"))]
 
 
-def decided(log: HotLog, monkeypatch: pytest.MonkeyPatch, *, exchanged: bool = False) -> Path:
-    """Cleans the log up to a swap that is decided, or exchanged and not settled; returns the swap file."""
+def prepared(log: HotLog, monkeypatch: pytest.MonkeyPatch, *, swapped: bool = False) -> Path:
+    """Cleans the log up to a swap that is prepared, or renamed and not committed; returns the swap file."""
 
     def kept(log: HotLog, new: RewrittenSegment) -> bool:
         swap = log.begin_swap(new)
         assert swap is not None
         swap.prepare()
-        return log.finish_swap(swap, new) if exchanged else True
+        return log.finish_swap(swap, new) if swapped else True
 
-    monkeypatch.setattr(support, "exchange", kept)
+    monkeypatch.setattr(support, "swap_in", kept)
     clean(log)
     return Path(log.directory) / "00000000000000000000.swap"
 
 
 def test_a_decision_without_its_new_files_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a directory that was copied in the middle of an exchange."""
+    """As in a directory that was copied in the middle of a swap."""
     log = open_log(tmp_path, settings=SETTINGS)
     transaction(log, 7, 0, ControlKind.ABORT, ("a", "aborted"))
     transaction(log, 7, 1, ControlKind.COMMIT, ("z", "1"))
@@ -107,7 +107,7 @@ def test_a_decision_without_its_new_files_removes_nothing(tmp_path: Path, monkey
         write(log, batch(("a", value), ("b", value)))
         closed(log)
     expected = table(log)
-    swap = decided(log, monkeypatch)
+    swap = prepared(log, monkeypatch)
     for name in os.listdir(log.directory):
         if name.endswith(".cleaned"):
             os.unlink(swap.with_name(name))
@@ -127,7 +127,7 @@ def test_a_decision_that_comes_back_takes_no_half_written_file(tmp_path: Path, m
     for value in ("1", "2", "3"):
         write(log, batch(("a", value), ("b", value)))
         closed(log)
-    swap = decided(log, monkeypatch, exchanged=True)
+    swap = prepared(log, monkeypatch, swapped=True)
     recovery_point = log.recovery_point
     log.swap = None
     log.close(clean=False)
