@@ -3,7 +3,7 @@
 A request starts at once, and most finish within their first slice (FREE_S). A longer one continues in slices of SLICE_S. After
 each slice it rests until the loop has served all sockets. Resting requests take turns, so a hundred of them delay others no
 longer than one does. At most AT_WORK of them are in progress, which bounds their memory; the others start in order of arrival.
-Small requests have as many places of their own: one whose first slice a garbage collection or another process has used up does
+Small requests have as many slots of their own: one whose first slice a garbage collection or another process has used up does
 not wait until hundreds of large ones are finished.
 A request whose client has left ends at its next rest.
 

@@ -106,25 +106,28 @@ class ProducerBatch(OpenBatch):
 
 
 class PartitionQueue:
-    """One partition: `sequence` is the next new batch's, `flying` the batch in flight. After a retriable failure that batch
-    waits until `resume_at`."""
+    """The batches of one partition: `batches` wait to be sent, oldest first, `flying` is in flight. `sequence` is that of the
+    next new batch. After a retriable failure the batch in flight waits until `resume_at`, in seconds of the caller's clock."""
 
-    __slots__ = ("flying", "partition", "queue", "resume_at", "sequence")
+    __slots__ = ("batches", "flying", "partition", "resume_at", "sequence")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        self.queue: deque[ProducerBatch] = deque()
+        self.batches: deque[ProducerBatch] = deque()
         self.flying: ProducerBatch | None = None
         self.resume_at = 0.0
         self.sequence = 0
 
 
 class Accumulator:
+    """The batches of all partitions that are not answered yet. Applications add records in their threads, a sender takes the
+    batches. Its methods and `buffer` are used under `lock`. Times are seconds of the caller's monotonic clock."""
+
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
         self._by_partition: dict[TopicPartition, PartitionQueue] = {}
         #: Only grows. The loop iterates over it without the lock, which a list allows.
-        self.lanes: list[PartitionQueue] = []
+        self.queues: list[PartitionQueue] = []
         self.buffer = RecordBuffer(options.buffer_bytes, options.batch_bytes)
         self.lock = threading.Lock()
         self.flushing = 0
@@ -132,100 +135,106 @@ class Accumulator:
     def begin_batch(self, topic: str, partition: int, now: float) -> None:
         """Begins a batch. The sender should check now: the previous batch is full, or this is the first that may become due."""
         target = TopicPartition(topic, partition)
-        lane = self._by_partition.get(target)
-        if lane is None:
-            lane = self._by_partition[target] = PartitionQueue(target)
-            self.lanes.append(lane)
-            self.buffer.queues.setdefault(topic, {})[partition] = lane.queue
-        batch = ProducerBatch(lane.partition, now + self._options.linger_s, now + self._options.delivery_timeout_s)
-        lane.queue.append(batch)
+        queue = self._by_partition.get(target)
+        if queue is None:
+            queue = self._by_partition[target] = PartitionQueue(target)
+            self.queues.append(queue)
+            self.buffer.queues.setdefault(topic, {})[partition] = queue.batches
+        batch = ProducerBatch(queue.partition, now + self._options.linger_s, now + self._options.delivery_timeout_s)
+        queue.batches.append(batch)
 
     def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Batches to send now, at most one per partition, each put in flight. Includes retries; only retries if
         `only_again`."""
         taken = []
-        for lane in self.lanes:
-            if lane.flying is not None:
-                if lane.resume_at and lane.resume_at <= now:
-                    lane.resume_at = 0.0
-                    taken.append((lane, lane.flying))
-            elif lane.queue and not only_again and (self._full(lane) or self.flushing or lane.queue[0].due <= now):
-                lane.flying = lane.queue.popleft()
-                taken.append((lane, lane.flying))
+        for queue in self.queues:
+            if queue.flying is not None:
+                if queue.resume_at and queue.resume_at <= now:
+                    queue.resume_at = 0.0
+                    taken.append((queue, queue.flying))
+            elif (
+                queue.batches and not only_again and (self._full(queue) or self.flushing or queue.batches[0].due <= now)
+            ):
+                queue.flying = queue.batches.popleft()
+                taken.append((queue, queue.flying))
         return taken
 
-    def _full(self, lane: PartitionQueue) -> bool:
-        return len(lane.queue) > 1 or self.buffer.is_full(lane.queue[0])
+    def _full(self, queue: PartitionQueue) -> bool:
+        return len(queue.batches) > 1 or self.buffer.is_full(queue.batches[0])
 
     def next_deadline(self) -> float | None:
         """When `take_expired` may next return a batch, if nothing is added."""
-        return min((batch.deadline for lane in self.lanes for batch in _first(lane)), default=None)
+        return min((batch.deadline for queue in self.queues for batch in _first(queue)), default=None)
 
     def next_due(self, *, only_again: bool = False) -> float | None:
         """When `take_due` or `take_expired` may next return a batch, if nothing is added."""
-        moments = [batch.deadline for lane in self.lanes for batch in _first(lane)]
-        for lane in self.lanes:
-            if lane.resume_at:
-                moments.append(lane.resume_at)
-            elif lane.flying is None and lane.queue and not only_again:
-                moments.append(lane.queue[0].due)
+        moments = [batch.deadline for queue in self.queues for batch in _first(queue)]
+        for queue in self.queues:
+            if queue.resume_at:
+                moments.append(queue.resume_at)
+            elif queue.flying is None and queue.batches and not only_again:
+                moments.append(queue.batches[0].due)
         return min(moments, default=None)
 
     def take_expired(self, now: float) -> list[tuple[ProducerBatch, bool]]:
         """(batch, whether it was in flight) for each batch past its deadline. They are no longer held."""
         expired = []
-        for lane in self.lanes:
-            if lane.flying is not None and lane.flying.deadline <= now:
-                expired.append((self.landed(lane), True))
-            while lane.queue and lane.queue[0].deadline <= now:
-                expired.append((self._drop_first(lane), False))
+        for queue in self.queues:
+            if queue.flying is not None and queue.flying.deadline <= now:
+                expired.append((self.landed(queue), True))
+            while queue.batches and queue.batches[0].deadline <= now:
+                expired.append((self._drop_first(queue), False))
         return expired
 
     def take_all(self) -> list[ProducerBatch]:
         """Removes and returns every batch, in flight or not."""
-        flying = [self.landed(lane) for lane in self.lanes if lane.flying is not None]
+        flying = [self.landed(queue) for queue in self.queues if queue.flying is not None]
         return flying + self.take_queued()
 
     def take_queued(self) -> list[ProducerBatch]:
         """Removes and returns every batch that is not in flight."""
-        return [self._drop_first(lane) for lane in self.lanes for _ in range(len(lane.queue))]
+        return [self._drop_first(queue) for queue in self.queues for _ in range(len(queue.batches))]
 
-    def _drop_first(self, lane: PartitionQueue) -> ProducerBatch:
-        batch = lane.queue.popleft()
+    def _drop_first(self, queue: PartitionQueue) -> ProducerBatch:
+        batch = queue.batches.popleft()
         self.buffer.held_bytes -= batch.held
         return batch
 
-    def landed(self, lane: PartitionQueue) -> ProducerBatch:
+    def landed(self, queue: PartitionQueue) -> ProducerBatch:
         """Removes the batch in flight, acknowledged or failed."""
-        batch = lane.flying
+        batch = queue.flying
         assert batch is not None
-        lane.flying, lane.resume_at = None, 0.0
+        queue.flying, queue.resume_at = None, 0.0
         self.buffer.held_bytes -= batch.held
         return batch
 
-    def split(self, lane: PartitionQueue) -> None:
+    def split(self, queue: PartitionQueue) -> None:
         """Replaces the batch in flight by its two halves, which go out before all others."""
-        batch = lane.flying
+        batch = queue.flying
         assert batch is not None
-        lane.flying, lane.resume_at = None, 0.0
+        queue.flying, queue.resume_at = None, 0.0
         # The halves hold together what the batch held.
-        lane.queue.extendleft(reversed(batch.halves()))
+        queue.batches.extendleft(reversed(batch.halves()))
 
     def in_flight(self) -> Sequence[tuple[PartitionQueue, ProducerBatch]]:
-        return [(lane, lane.flying) for lane in self.lanes if lane.flying is not None]
+        return [(queue, queue.flying) for queue in self.queues if queue.flying is not None]
 
     def last_batches(self) -> list[ProducerBatch]:
         """The last batch of each partition that holds records; the partition's other batches end before it."""
-        return [batch for lane in self.lanes if (batch := lane.queue[-1] if lane.queue else lane.flying) is not None]
+        return [
+            batch
+            for queue in self.queues
+            if (batch := queue.batches[-1] if queue.batches else queue.flying) is not None
+        ]
 
     @property
     def empty(self) -> bool:
-        return all(lane.flying is None and not lane.queue for lane in self.lanes)
+        return all(queue.flying is None and not queue.batches for queue in self.queues)
 
 
-def _first(lane: PartitionQueue) -> Iterator[ProducerBatch]:
-    """The batches of a lane that may expire first."""
-    if lane.flying is not None:
-        yield lane.flying
-    if lane.queue:
-        yield lane.queue[0]
+def _first(queue: PartitionQueue) -> Iterator[ProducerBatch]:
+    """The batches of a queue that may expire first."""
+    if queue.flying is not None:
+        yield queue.flying
+    if queue.batches:
+        yield queue.batches[0]

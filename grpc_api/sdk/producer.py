@@ -256,12 +256,12 @@ class Producer:
     def _stream_failed(self, error: LogError) -> None:
         """Batches in flight are sent again on the next stream, unless they expired or the error is final."""
         now = self._clock.monotonic()
-        for lane, batch in self._accumulator.in_flight():
+        for queue, batch in self._accumulator.in_flight():
             if retriable(error):
-                lane.resume_at, batch.reason = now, str(error)
+                queue.resume_at, batch.reason = now, str(error)
             else:
                 self._lose_identity()
-                self._fail(self._landed(lane), error)
+                self._fail(self._landed(queue), error)
         if not retriable(error):
             self._token = b""
         self._expire(now)
@@ -311,8 +311,8 @@ class Producer:
 
     def _begin_sequences(self) -> None:
         with self._accumulator.lock:
-            for lane in self._accumulator.lanes:
-                lane.sequence = 0
+            for queue in self._accumulator.queues:
+                queue.sequence = 0
 
     def _lose_identity(self) -> None:
         """The next stream has another one. A transactional producer's changes with its transactions."""
@@ -360,30 +360,30 @@ class Producer:
         size = 0
         with self._accumulator.lock:
             due = self._accumulator.take_due(now, only_again=self._forget)
-        for lane, batch in due:
+        for queue, batch in due:
             if not batch.encoded:
-                batch.encoded = self._encode(lane, batch)
+                batch.encoded = self._encode(queue, batch)
             if len(batch.encoded) > MAX_BATCH_BYTES:
                 self._too_large(
-                    lane, batch, RecordTooLarge(f"a message holds at most {MAX_BATCH_BYTES} bytes of records")
+                    queue, batch, RecordTooLarge(f"a message holds at most {MAX_BATCH_BYTES} bytes of records")
                 )
                 continue
             if group and size + len(batch.encoded) > MAX_BATCH_BYTES:
                 yield group
                 group, size = [], 0
-            group.append((lane, batch))
+            group.append((queue, batch))
             size += len(batch.encoded)
         if group:
             yield group
 
-    def _encode(self, lane: PartitionQueue, batch: ProducerBatch) -> bytes:
+    def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
         producer_id, producer_epoch = self._identity
         return build_written_batch(
             batch.records,
             codec=self._options.codec,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            base_sequence=lane.sequence if self._options.idempotent else -1,
+            base_sequence=queue.sequence if self._options.idempotent else -1,
             transactional=self._transactional is not None,
         )
 
@@ -406,17 +406,17 @@ class Producer:
             if not response.HasField("appended"):
                 continue
             group = self._asked.pop(response.appended.sequence)
-            for (lane, batch), result in zip(group, response.appended.results, strict=True):
-                if lane.flying is batch:  # else its time ran out meanwhile
-                    self._answered(lane, batch, result_of(result))
+            for (queue, batch), result in zip(group, response.appended.results, strict=True):
+                if queue.flying is batch:  # else its time ran out meanwhile
+                    self._answered(queue, batch, result_of(result))
             # First the next batch, then callers, who may add records for a while: the node has work meanwhile.
             self._wake.set()
             self._tell()
 
-    def _answered(self, lane: PartitionQueue, batch: ProducerBatch, result: Appended | LogError) -> None:
+    def _answered(self, queue: PartitionQueue, batch: ProducerBatch, result: Appended | LogError) -> None:
         if isinstance(result, (Appended, DuplicateSequence)):
-            lane.sequence = (lane.sequence + batch.records.count) & 0x7FFFFFFF
-            landed = self._landed(lane)
+            queue.sequence = (queue.sequence + batch.records.count) & 0x7FFFFFFF
+            landed = self._landed(queue)
             with self._ending():
                 landed.succeed(result.base_offset if isinstance(result, Appended) else -1)
             self._backoff.succeeded()
@@ -425,22 +425,22 @@ class Producer:
             pause.failures = batch.attempts
             batch.attempts += 1
             batch.reason = str(result)
-            lane.resume_at = self._clock.monotonic() + pause.next_delay()
+            queue.resume_at = self._clock.monotonic() + pause.next_delay()
         elif isinstance(result, RecordTooLarge):
-            self._too_large(lane, batch, result)
+            self._too_large(queue, batch, result)
         else:
             if isinstance(result, _FORGOTTEN):
                 self._lose_identity()
-            self._fail(self._landed(lane), result)
+            self._fail(self._landed(queue), result)
 
-    def _too_large(self, lane: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
+    def _too_large(self, queue: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
         """Splits a batch of several records: none of them is in the log."""
         if batch.records.count > 1:
             with self._accumulator.lock:
-                self._accumulator.split(lane)
+                self._accumulator.split(queue)
             self._wake.set()
         else:
-            self._fail(self._landed(lane), error)
+            self._fail(self._landed(queue), error)
             self._tell()
 
     def _fail(self, batch: ProducerBatch, error: Exception) -> None:
@@ -449,9 +449,9 @@ class Producer:
         with self._ending():
             batch.fail(error)
 
-    def _landed(self, lane: PartitionQueue) -> ProducerBatch:
+    def _landed(self, queue: PartitionQueue) -> ProducerBatch:
         with self._accumulator.lock:
-            return self._accumulator.landed(lane)
+            return self._accumulator.landed(queue)
 
     def _expire(self, now: float) -> None:
         with self._accumulator.lock:

@@ -85,7 +85,7 @@ def build_coordinators(
 ) -> NodeCoordinators:
     """`now` is the time by which offsets expire."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
-    #: Lists have places of their own: they do not wait for shards that load.
+    #: Lists have slots of their own: they do not wait for shards that load.
     lane, lists, topics = Lane(), Lane(), KnownPartitions(metadata)
 
     memory, group_counts, transaction_counts = MemberMemory(), GroupCounts(), TransactionCounts()

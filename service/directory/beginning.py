@@ -105,8 +105,8 @@ async def may_begin(
         if settings.take_over in [cluster.cluster_id for cluster in found]:
             if settings.verify:
                 readiness.store = f"checked before cluster {settings.take_over} is taken over"
-                place = {"endpoint": settings.s3_endpoint, "region": settings.s3_region}
-                await unless_stopped(stop, verify(settings.store, settings.take_over, **place))
+                location = {"endpoint": settings.s3_endpoint, "region": settings.s3_region}
+                await unless_stopped(stop, verify(settings.store, settings.take_over, **location))
             return True
         raise StoreRefused(no_such_cluster(settings.store, settings.take_over, found))
     ours = _identified(data_dir)

@@ -92,13 +92,13 @@ async def collect_log(node: Node, into: Exposition) -> LogTotals:
     everything.bytes_out = past.read_bytes
     topics: dict[str, Sums] = {}
     now_ms = node.ground.host.clock.steady_ms()
-    for place, partition in enumerate(partitions):
-        if place % PARTITIONS_A_TURN == 0:
+    for index, partition in enumerate(partitions):
+        if index % PARTITIONS_A_TURN == 0:
             await asyncio.sleep(0)
         sums = topics.get(partition.partition.topic)
         if sums is None:
             sums = topics[partition.partition.topic] = Sums()
-        _look(node, partition, sums, seen, into if place < left else None, now_ms)
+        _look(node, partition, sums, seen, into if index < left else None, now_ms)
     await _put_topics(topics, everything, most_topics, into)
     _put_all(node, everything, into)
     into.put("tidelog_metrics_left_out", max(0, len(topics) - most_topics), labels_of(kind="topic"))
@@ -151,13 +151,13 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
 
 
 async def _put_topics(topics: dict[str, Sums], everything: Sums, most: int, into: Exposition) -> None:
-    for place, (topic, sums) in enumerate(topics.items()):
-        if place % TOPICS_A_TURN == 0:
+    for index, (topic, sums) in enumerate(topics.items()):
+        if index % TOPICS_A_TURN == 0:
             await asyncio.sleep(0)
         everything.counts.add(sums.counts)
         for _, attribute in _OF_SUMS:
             setattr(everything, attribute, getattr(everything, attribute) + getattr(sums, attribute))
-        if place < most:
+        if index < most:
             _put_sums(sums, into, labels_of(topic=topic))
 
 

@@ -3,7 +3,7 @@
 The plan contains the live segments that commits after the cursor added, grouped by commit, so that the cursor can advance
 after each. It omits segments added and removed since the cursor. If some of them may have been swept, `missed` reports it.
 
-Not promised: that offsets rise from commit to commit. Compaction puts one segment in the place of older neighbours, and its
+Not promised: that offsets rise from commit to commit. Compaction replaces older neighbours by one segment, and its
 commit is a new one: a reader gets their offsets again, or, if it was behind, for the first time after newer ones. A reader that
 needs each record once, in order, takes the segments of a whole plan by offset, and passes over what lies below the offset that
 it has reached before.

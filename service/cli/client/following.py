@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from service.cli.client import silence
-from service.cli.client.positions import LATEST, Place, Position, Unit, find_offsets, topic_partitions
+from service.cli.client.positions import LATEST, PartitionKey, Position, Unit, find_offsets, topic_partitions
 from service.cli.client.record_format import Format, ShownRecord
 from service.cli.client.waiting import why_nothing_comes
 from service.cli.errors import CommandError, report
@@ -50,8 +50,8 @@ class Follower:
         self._stopped = False
         self._exit_at_end = exit_at_end
         #: Partitions not at their end yet, and those among them that still have records to print.
-        self._unfinished: set[Place] = set()
-        self._behind: set[Place] = set()
+        self._unfinished: set[PartitionKey] = set()
+        self._behind: set[PartitionKey] = set()
         self._lost = False
         self._quiet = silence.Silence()
         self._consumer: Consumer = Consumer(
@@ -107,21 +107,21 @@ class Follower:
 
     def _take(self, message: Message) -> None:
         error = message.error()
-        place: Place = (message.topic() or "", message.partition() or 0)
+        key: PartitionKey = (message.topic() or "", message.partition() or 0)
         if error is None:
             self._lost = False
-            self._take_record(place, message)
+            self._take_record(key, message)
         elif error.name() == "_PARTITION_EOF":
-            self._unfinished.discard(place)
-            self._behind.discard(place)
+            self._unfinished.discard(key)
+            self._behind.discard(key)
         elif error.name() == "_AUTO_OFFSET_RESET":
-            raise self._out_of_range(place)
+            raise self._out_of_range(key)
         else:
-            what = f"cannot read {place[0]}-{place[1]}" if message.topic() else "cannot read"
+            what = f"cannot read {key[0]}-{key[1]}" if message.topic() else "cannot read"
             raise explain(self._bootstrap, error, what)
 
-    def _take_record(self, place: Place, message: Message) -> None:
-        self._behind.add(place)
+    def _take_record(self, key: PartitionKey, message: Message) -> None:
+        self._behind.add(key)
         sys.stdout.buffer.write(self._show(_record(message)))
         if self._left is not None:
             self._left -= 1
@@ -129,15 +129,15 @@ class Follower:
     def _printed(self, messages: Sequence[Message]) -> None:
         """Called once these messages are flushed to the output."""
 
-    def _out_of_range(self, place: Place) -> CommandError:
+    def _out_of_range(self, key: PartitionKey) -> CommandError:
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
-            start, end = self._consumer.get_watermark_offsets(TopicPartition(*place), REQUEST_TIMEOUT_S)
+            start, end = self._consumer.get_watermark_offsets(TopicPartition(*key), REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            return as_command_error(self._bootstrap, error, f"cannot find the offsets of {place[0]}-{place[1]}")
+            return as_command_error(self._bootstrap, error, f"cannot find the offsets of {key[0]}-{key[1]}")
         return CommandError(
-            f"cannot read {place[0]}-{place[1]} there: its log starts at offset {start} and ends at {end}; "
+            f"cannot read {key[0]}-{key[1]} there: its log starts at offset {start} and ends at {end}; "
             "give --from an offset between them, beginning or end"
         )
 
@@ -180,50 +180,50 @@ class RangeFollower(Follower):
         config = {"group.id": GROUP, "enable.auto.commit": False, "auto.offset.reset": "error"}
         super().__init__(bootstrap, show, max_messages, exit_at_end, config=config)
         self._ranges = ranges
-        self._spans: dict[Place, ConsumedRange] = {}
+        self._spans: dict[PartitionKey, ConsumedRange] = {}
 
     def begin(self) -> None:
         from confluent_kafka import TopicPartition
 
         topics, partitions, begin, bound = self._ranges
-        places = topic_partitions(self._bootstrap, self._consumer, topics, partitions)
-        self._spans = _spans(self._bootstrap, self._consumer, places, begin, bound)
+        keys = topic_partitions(self._bootstrap, self._consumer, topics, partitions)
+        self._spans = _spans(self._bootstrap, self._consumer, keys, begin, bound)
         self._unfinished = set(self._spans)
         self._behind = set(self._spans)
-        self._consumer.assign([TopicPartition(*place, span.start) for place, span in self._spans.items()])
+        self._consumer.assign([TopicPartition(*key, span.start) for key, span in self._spans.items()])
 
-    def _take_record(self, place: Place, message: Message) -> None:
-        stop, offset = self._spans[place].stop, message.offset() or 0
+    def _take_record(self, key: PartitionKey, message: Message) -> None:
+        stop, offset = self._spans[key].stop, message.offset() or 0
         if stop is not None and offset >= stop:
-            self._finish(place)
+            self._finish(key)
             return
-        super()._take_record(place, message)
+        super()._take_record(key, message)
         if stop is not None and offset + 1 >= stop:
-            self._finish(place)
+            self._finish(key)
 
-    def _finish(self, place: Place) -> None:
+    def _finish(self, key: PartitionKey) -> None:
         """Stops reading the partition."""
         from confluent_kafka import TopicPartition
 
-        self._behind.discard(place)
-        if place in self._unfinished:
-            self._unfinished.discard(place)
-            self._consumer.pause([TopicPartition(*place)])
+        self._behind.discard(key)
+        if key in self._unfinished:
+            self._unfinished.discard(key)
+            self._consumer.pause([TopicPartition(*key)])
 
 
 def _spans(
-    bootstrap: str, consumer: Consumer, places: Sequence[Place], begin: Position, bound: Position | None
-) -> dict[Place, ConsumedRange]:
+    bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], begin: Position, bound: Position | None
+) -> dict[PartitionKey, ConsumedRange]:
     """The range to read of each partition, without empty ranges."""
     if bound is None and begin.is_an_end:
-        return {place: ConsumedRange(begin.value, None) for place in places}  # librdkafka uses the same numbers
-    starts = find_offsets(bootstrap, consumer, places, begin)
+        return {key: ConsumedRange(begin.value, None) for key in keys}  # librdkafka uses the same numbers
+    starts = find_offsets(bootstrap, consumer, keys, begin)
     if bound is None:
-        return {place: ConsumedRange(start, None) for place, start in starts.items()}
-    ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
-    stops = find_offsets(bootstrap, consumer, places, bound)
-    stops = {place: min(stop, ends[place]) for place, stop in stops.items()}
-    return {place: ConsumedRange(starts[place], stops[place]) for place in places if starts[place] < stops[place]}
+        return {key: ConsumedRange(start, None) for key, start in starts.items()}
+    ends = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, LATEST))
+    stops = find_offsets(bootstrap, consumer, keys, bound)
+    stops = {key: min(stop, ends[key]) for key, stop in stops.items()}
+    return {key: ConsumedRange(starts[key], stops[key]) for key in keys if starts[key] < stops[key]}
 
 
 # --- partitions that a group assigns ----------------------------------------------------------------------------------

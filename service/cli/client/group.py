@@ -144,7 +144,7 @@ def delete_offsets(
     admin = connect_admin(bootstrap)
     deleted = group_offsets.delete(bootstrap, admin, name, topic)
     if as_json:
-        print_json([{"topic": place[0], "partition": place[1]} for place in deleted])
+        print_json([{"topic": key[0], "partition": key[1]} for key in deleted])
     else:
         typer.echo(f"deleted the offsets of {counted(len(deleted), 'partition')}")
 
@@ -191,8 +191,8 @@ def reset_offsets(
         wanted = group_offsets.parse_csv(from_file, name)
         moves = group_offsets.moves_to(bootstrap, admin, name, list(wanted), wanted)
     else:
-        places = group_offsets.scope(bootstrap, admin, name, topic)
-        moves = group_offsets.moves(bootstrap, admin, name, places, to=to, shift_by=shift_by)
+        keys = group_offsets.scope(bootstrap, admin, name, topic)
+        moves = group_offsets.moves(bootstrap, admin, name, keys, to=to, shift_by=shift_by)
     if execute:
         group_offsets.commit(bootstrap, admin, name, moves)
     if as_json:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.cli.client.positions import EARLIEST, LATEST, Place, Position, Unit, find_offsets, parse_position
+from service.cli.client.positions import EARLIEST, LATEST, PartitionKey, Position, Unit, find_offsets, parse_position
 from service.cli.client.positions import topic_partitions as partitions_of
 from service.cli.client.requests import ask, tiered_ends
 from service.cli.errors import CommandError
@@ -43,7 +43,7 @@ class Lag(NamedTuple):
     in_bucket: int | None
 
     @property
-    def key(self) -> Place:
+    def key(self) -> PartitionKey:
         return self.topic, self.partition
 
 
@@ -56,7 +56,7 @@ class Move(NamedTuple):
     offset: int
 
 
-def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[Place, int]:
+def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[PartitionKey, int]:
     """All committed offsets of the group, in order. The request goes to the coordinator directly:
     `list_consumer_group_offsets` of confluent-kafka 2.16 ends the process with a segmentation fault if the answer is an error
     for the whole group, as while a coordinator loads."""
@@ -82,49 +82,49 @@ def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[Place, int
     return dict(sorted(found.items()))
 
 
-def lags(bootstrap: str, admin: AdminClient, group: str, assigned: Iterable[Place] = ()) -> list[Lag]:
+def lags(bootstrap: str, admin: AdminClient, group: str, assigned: Iterable[PartitionKey] = ()) -> list[Lag]:
     """The lag of all partitions with a committed offset or an assigned member, in order."""
     offsets = committed(bootstrap, admin, group)
-    places = sorted({*offsets, *assigned})
-    if not places:
+    keys = sorted({*offsets, *assigned})
+    if not keys:
         return []
     with _Lookup(bootstrap) as consumer:
-        there = _existing(consumer, places)
+        there = _existing(consumer, keys)
         ends = find_offsets(bootstrap, consumer, there, Position(Unit.TIME, LATEST)) if there else {}
     address = require_reachable(bootstrap)
-    tiered: dict[Place, int | None] = {}
+    tiered: dict[PartitionKey, int | None] = {}
     for topic in dict.fromkeys(topic for topic, _ in there):
         numbers = [number for name, number in there if name == topic]
         tiered |= {(topic, number): end for number, end in tiered_ends(address, topic, numbers).items()}
-    return [_lag(place, offsets.get(place), ends.get(place), tiered.get(place, 0)) for place in places]
+    return [_lag(key, offsets.get(key), ends.get(key), tiered.get(key, 0)) for key in keys]
 
 
-def _existing(consumer: Consumer, places: Sequence[Place]) -> list[Place]:
+def _existing(consumer: Consumer, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
     """Without those of deleted topics, which members keep until they rebalance."""
     found = {
         topic: consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
-        for topic in dict.fromkeys(topic for topic, _ in places)
+        for topic in dict.fromkeys(topic for topic, _ in keys)
     }
-    return [(topic, number) for topic, number in places if number in found[topic]]
+    return [(topic, number) for topic, number in keys if number in found[topic]]
 
 
-def _lag(place: Place, offset: int | None, end: int | None, tiered_end: int | None) -> Lag:
+def _lag(key: PartitionKey, offset: int | None, end: int | None, tiered_end: int | None) -> Lag:
     if offset is None or end is None:
-        return Lag(*place, offset, end, None, None)
+        return Lag(*key, offset, end, None, None)
     in_bucket = None if tiered_end is None else max(0, tiered_end - offset)
-    return Lag(*place, offset, end, max(0, end - offset), in_bucket)
+    return Lag(*key, offset, end, max(0, end - offset), in_bucket)
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------
-def scope(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str] | None) -> list[Place]:
+def scope(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str] | None) -> list[PartitionKey]:
     """The partitions that `--topic` names, or all with a committed offset."""
     if not topics:
-        places = list(committed(bootstrap, admin, group))
-        if not places:
+        keys = list(committed(bootstrap, admin, group))
+        if not keys:
             raise CommandError(f"group {group} has committed no offsets; name the partitions with --topic")
-        return places
+        return keys
     with _Lookup(bootstrap) as consumer:
-        found: dict[Place, None] = {}
+        found: dict[PartitionKey, None] = {}
         for word in topics:
             topic, numbers = parse_scope(word)
             found |= dict.fromkeys(partitions_of(bootstrap, consumer, [topic], numbers))
@@ -141,7 +141,13 @@ def parse_scope(word: str) -> tuple[str, list[int] | None]:
 
 
 def moves(
-    bootstrap: str, admin: AdminClient, group: str, places: Sequence[Place], *, to: str | None, shift_by: int | None
+    bootstrap: str,
+    admin: AdminClient,
+    group: str,
+    keys: Sequence[PartitionKey],
+    *,
+    to: str | None,
+    shift_by: int | None,
 ) -> list[Move]:
     """To a position, by a number of records from the committed offset, or to the committed offset itself."""
     from storage_tiers.clock import SystemClock
@@ -149,37 +155,35 @@ def moves(
     with _Lookup(bootstrap) as consumer:
         if to is not None:
             position = parse_position(to, SystemClock().unix_ms(), "--to")
-            return moves_to(bootstrap, admin, group, places, find_offsets(bootstrap, consumer, places, position))
+            return moves_to(bootstrap, admin, group, keys, find_offsets(bootstrap, consumer, keys, position))
         now = committed(bootstrap, admin, group)
         if shift_by is not None:
-            missing = [f"{topic}-{number}" for topic, number in places if (topic, number) not in now]
+            missing = [f"{topic}-{number}" for topic, number in keys if (topic, number) not in now]
             if missing:
                 raise CommandError(f"group {group} has committed no offset of {', '.join(missing)}; use --to")
-            return moves_to(bootstrap, admin, group, places, {place: now[place] + shift_by for place in places})
-        ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
-        return moves_to(bootstrap, admin, group, places, {place: now.get(place, ends[place]) for place in places})
+            return moves_to(bootstrap, admin, group, keys, {key: now[key] + shift_by for key in keys})
+        ends = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, LATEST))
+        return moves_to(bootstrap, admin, group, keys, {key: now.get(key, ends[key]) for key in keys})
 
 
 def moves_to(
-    bootstrap: str, admin: AdminClient, group: str, places: Sequence[Place], wanted: Mapping[Place, int]
+    bootstrap: str, admin: AdminClient, group: str, keys: Sequence[PartitionKey], wanted: Mapping[PartitionKey, int]
 ) -> list[Move]:
     """Each wanted offset, kept within its partition."""
     with _Lookup(bootstrap) as consumer:
-        for topic in dict.fromkeys(topic for topic, _ in places):
-            partitions_of(bootstrap, consumer, [topic], [number for name, number in places if name == topic])
-        starts = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, EARLIEST))
-        ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
+        for topic in dict.fromkeys(topic for topic, _ in keys):
+            partitions_of(bootstrap, consumer, [topic], [number for name, number in keys if name == topic])
+        starts = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, EARLIEST))
+        ends = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, LATEST))
     now = committed(bootstrap, admin, group)
-    return [
-        Move(*place, now.get(place), min(max(wanted[place], starts[place]), ends[place])) for place in sorted(places)
-    ]
+    return [Move(*key, now.get(key), min(max(wanted[key], starts[key]), ends[key])) for key in sorted(keys)]
 
 
-def parse_csv(lines: Iterable[str], group: str) -> dict[Place, int]:
+def parse_csv(lines: Iterable[str], group: str) -> dict[PartitionKey, int]:
     """TOPIC,PARTITION,OFFSET a line, or GROUP,TOPIC,PARTITION,OFFSET, whose lines of other groups are left out: the two formats
     of `kafka-consumer-groups --export`, for one group and for several. As there, the first line decides which one it is.
     CommandError names the first wrong line."""
-    found: dict[Place, int] = {}
+    found: dict[PartitionKey, int] = {}
     columns = 0
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:
@@ -193,12 +197,12 @@ def parse_csv(lines: Iterable[str], group: str) -> dict[Place, int]:
             form = ",".join(_COLUMNS[-columns:])
             raise CommandError(f"line {number}: {','.join(row)!r} is not {form}") from None
         try:
-            place, wanted = (topic, int(partition)), int(offset)
+            key, wanted = (topic, int(partition)), int(offset)
         except ValueError:
             why = "partition and offset must be numbers; leave the header line out"
             raise CommandError(f"line {number}: {','.join(row)!r}: {why}") from None
         if not named or named[0] == group:
-            found[place] = wanted
+            found[key] = wanted
     if columns == 4 and not found:
         raise CommandError(f"the file has no line of group {group}")
     if not found:
@@ -220,7 +224,7 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
             raise CommandError(f"cannot move {each.topic}-{each.partition}: {each.error.str()}")
 
 
-def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[Place]:
+def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[PartitionKey]:
     """librdkafka's Python client lacks OffsetDelete; the request goes to the coordinator directly."""
     from kio.schema.offset_delete.v0.request import (
         OffsetDeleteRequest,
@@ -231,15 +235,15 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     from kio.schema.types import GroupId, TopicName
     from kio.static.primitive import i32
 
-    places = scope(bootstrap, admin, group, topics)
+    keys = scope(bootstrap, admin, group, topics)
     rows = tuple(
         OffsetDeleteRequestTopic(
             name=TopicName(topic),
             partitions=tuple(
-                OffsetDeleteRequestPartition(partition_index=i32(number)) for name, number in places if name == topic
+                OffsetDeleteRequestPartition(partition_index=i32(number)) for name, number in keys if name == topic
             ),
         )
-        for topic in dict.fromkeys(topic for topic, _ in places)
+        for topic in dict.fromkeys(topic for topic, _ in keys)
     )
     request = OffsetDeleteRequest(group_id=GroupId(group), topics=rows)
     answer = ask(_coordinator(bootstrap, admin, group), request, OffsetDeleteResponse)
@@ -253,7 +257,7 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     ]
     if refused:
         raise CommandError("cannot delete all of these offsets: " + "; ".join(refused))
-    return places
+    return keys
 
 
 def described(bootstrap: str, admin: AdminClient, group: str) -> Any:

@@ -29,7 +29,7 @@ _STEP = r"(\d+)(ms|[smhdw])"
 _DURATION = re.compile(rf"(?:{_STEP})+")
 
 #: (topic, partition).
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 class Unit(Enum):
@@ -97,27 +97,29 @@ def _within_64_bits(number: int, option: str) -> int:
 
 
 def find_offsets(
-    bootstrap: str, consumer: Consumer, places: Sequence[Place], position: Position
-) -> Mapping[Place, int]:
+    bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], position: Position
+) -> Mapping[PartitionKey, int]:
     """The offset that `position` means in each partition. CommandError if the node cannot tell."""
     if position.unit is Unit.OFFSET:
-        return dict.fromkeys(places, position.value)
+        return dict.fromkeys(keys, position.value)
     if position.unit is Unit.FROM_END:
-        ends = _ask(bootstrap, consumer, places, LATEST)
-        starts = _ask(bootstrap, consumer, places, EARLIEST)
-        return {place: max(starts[place], ends[place] - position.value) for place in places}
-    found = _ask(bootstrap, consumer, places, position.value)
+        ends = _ask(bootstrap, consumer, keys, LATEST)
+        starts = _ask(bootstrap, consumer, keys, EARLIEST)
+        return {key: max(starts[key], ends[key] - position.value) for key in keys}
+    found = _ask(bootstrap, consumer, keys, position.value)
     if position.is_an_end or all(offset >= 0 for offset in found.values()):
         return found
-    ends = _ask(bootstrap, consumer, places, LATEST)
-    return {place: offset if offset >= 0 else ends[place] for place, offset in found.items()}
+    ends = _ask(bootstrap, consumer, keys, LATEST)
+    return {key: offset if offset >= 0 else ends[key] for key, offset in found.items()}
 
 
-def _ask(bootstrap: str, consumer: Consumer, places: Sequence[Place], timestamp: int) -> Mapping[Place, int]:
+def _ask(
+    bootstrap: str, consumer: Consumer, keys: Sequence[PartitionKey], timestamp: int
+) -> Mapping[PartitionKey, int]:
     """Looks up by timestamp; a negative offset means that no record is that late."""
     from confluent_kafka import KafkaException, TopicPartition
 
-    asked = [TopicPartition(topic, number, timestamp) for topic, number in places]
+    asked = [TopicPartition(topic, number, timestamp) for topic, number in keys]
     try:
         answers: list[TopicPartition] = consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
     except KafkaException as error:
@@ -130,9 +132,9 @@ def _ask(bootstrap: str, consumer: Consumer, places: Sequence[Place], timestamp:
 
 def topic_partitions(
     bootstrap: str, consumer: Consumer, topics: Sequence[str], wanted: Sequence[int] | None
-) -> list[Place]:
+) -> list[PartitionKey]:
     """All partitions of the topics, or the `wanted` ones of each. CommandError if a topic or partition does not exist."""
-    places: list[Place] = []
+    keys: list[PartitionKey] = []
     for topic in dict.fromkeys(topics):
         found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
         if found.error is not None:
@@ -140,5 +142,5 @@ def topic_partitions(
         unknown = sorted(set(wanted or ()) - set(found.partitions))
         if unknown:
             raise CommandError(f"{topic} has no partition {unknown[0]}, only 0 to {len(found.partitions) - 1}")
-        places += [(topic, number) for number in sorted(set(wanted or found.partitions))]
-    return places
+        keys += [(topic, number) for number in sorted(set(wanted or found.partitions))]
+    return keys

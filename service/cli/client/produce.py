@@ -18,7 +18,7 @@ import typer
 
 from service.cli.client import silence
 from service.cli.client.json_records import JsonRecord, from_json
-from service.cli.client.positions import Place
+from service.cli.client.positions import PartitionKey
 from service.cli.completion import complete_topic
 from service.cli.errors import CommandError, report
 from service.cli.kafka import (
@@ -85,9 +85,9 @@ class Deliveries:
     records: int = 0
     quiet: silence.Silence = field(default_factory=silence.Silence)
     failure: KafkaError | None = None
-    failed_at: Place = ("", 0)
-    first: dict[Place, int] = field(default_factory=dict)
-    last: dict[Place, int] = field(default_factory=dict)
+    failed_at: PartitionKey = ("", 0)
+    first: dict[PartitionKey, int] = field(default_factory=dict)
+    last: dict[PartitionKey, int] = field(default_factory=dict)
 
     def say_silence(self) -> None:
         """Prints one line per silence, because librdkafka retries without a word."""
@@ -103,9 +103,9 @@ class Deliveries:
         self.quiet.heard()
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if topic is not None and partition is not None and offset is not None and offset >= 0:
-            place = topic, partition
-            self.first[place] = min(offset, self.first.get(place, offset))
-            self.last[place] = max(offset, self.last.get(place, offset))
+            written = topic, partition
+            self.first[written] = min(offset, self.first.get(written, offset))
+            self.last[written] = max(offset, self.last.get(written, offset))
 
 
 def report_unacknowledged() -> None:
@@ -335,7 +335,7 @@ def _summarise(topic: str | None, deliveries: Deliveries, *, as_json: bool) -> N
         typer.echo(f"{counted(deliveries.records, 'record')} written to {names}", err=True)
         return
     offsets: dict[str, dict[str, list[int]]] = {}
-    for place in sorted(deliveries.first):
-        name, number = place
-        offsets.setdefault(name, {})[str(number)] = [deliveries.first[place], deliveries.last[place]]
+    for written in sorted(deliveries.first):
+        name, number = written
+        offsets.setdefault(name, {})[str(number)] = [deliveries.first[written], deliveries.last[written]]
     print_json({"records": deliveries.records, "offsets": offsets})

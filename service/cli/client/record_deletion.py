@@ -40,25 +40,25 @@ def delete_before(
     admin = connect_admin(bootstrap)
     consumer = Consumer({**client_config(bootstrap), "group.id": "tidelog-cli", "enable.auto.commit": False})
     try:
-        places = topic_partitions(bootstrap, consumer, [topic], partitions)
-        starts = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, EARLIEST))
-        ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
-        wanted = find_offsets(bootstrap, consumer, places, position)
+        keys = topic_partitions(bootstrap, consumer, [topic], partitions)
+        starts = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, EARLIEST))
+        ends = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, LATEST))
+        wanted = find_offsets(bootstrap, consumer, keys, position)
     finally:
         consumer.close()
-    beyond = [f"{topic}-{place[1]} ({ends[place]})" for place in places if wanted[place] > ends[place]]
+    beyond = [f"{topic}-{key[1]} ({ends[key]})" for key in keys if wanted[key] > ends[key]]
     if beyond:
         raise CommandError(f"{before} is beyond the end of {', '.join(beyond)}; nothing was deleted")
     rows = [
-        Deleted(place[1], starts[place], max(starts[place], wanted[place]), ends[place]) for place in places
+        Deleted(key[1], starts[key], max(starts[key], wanted[key]), ends[key]) for key in keys
     ]  # nothing to delete below the log start
     asked = [TopicPartition(topic, row.partition, row.start) for row in rows if row.start > row.start_before]
     if dry_run or not asked:
         return rows
     failures = []
-    for place, future in admin.delete_records(asked, request_timeout=REQUEST_TIMEOUT_S).items():
+    for deleted, future in admin.delete_records(asked, request_timeout=REQUEST_TIMEOUT_S).items():
         try:
-            outcome(bootstrap, future, f"cannot delete records of {topic}-{place.partition}")
+            outcome(bootstrap, future, f"cannot delete records of {topic}-{deleted.partition}")
         except CommandError as error:
             failures.append(error)
     if failures:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from service.cli.client.positions import Place
+from service.cli.client.positions import PartitionKey
 from service.cli.client.requests import ask, ask_for_numbers
 from service.cli.errors import CommandError
 
@@ -33,8 +33,8 @@ class Cluster(NamedTuple):
     """`leaders` has the broker of each partition; those without a leader are not in it."""
 
     brokers: Mapping[int, str]
-    partitions: Collection[Place]
-    leaders: Mapping[Place, int]
+    partitions: Collection[PartitionKey]
+    leaders: Mapping[PartitionKey, int]
 
 
 class TransactionRow(NamedTuple):
@@ -54,7 +54,7 @@ class TransactionSnapshot(NamedTuple):
     producer_epoch: int
     timeout_ms: int
     start_ms: int | None
-    partitions: Sequence[Place]
+    partitions: Sequence[PartitionKey]
 
 
 class PartitionProducer(NamedTuple):
@@ -70,7 +70,7 @@ class PartitionProducer(NamedTuple):
     start_offset: int | None
 
     @property
-    def place(self) -> Place:
+    def key(self) -> PartitionKey:
         return self.topic, self.partition
 
 
@@ -97,7 +97,7 @@ def cluster_of(address: str, topics: Collection[str] | None) -> Cluster:
         for each in topic.partitions
     }
     brokers = {int(each.node_id): f"{each.host}:{each.port}" for each in answer.brokers}
-    leaders = {place: leader for place, leader in partitions.items() if leader in brokers}
+    leaders = {key: leader for key, leader in partitions.items() if leader in brokers}
     return Cluster(brokers, sorted(partitions), leaders)
 
 
@@ -197,7 +197,7 @@ def _coordinator(address: str, transactional_id: str) -> int:
 
 
 # --- partitions -------------------------------------------------------------------------------------------------------
-def producers(cluster: Cluster, places: Sequence[Place]) -> list[PartitionProducer]:
+def producers(cluster: Cluster, keys: Sequence[PartitionKey]) -> list[PartitionProducer]:
     """The active producers of these partitions. CommandError for a partition without a leader."""
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse
@@ -205,7 +205,7 @@ def producers(cluster: Cluster, places: Sequence[Place]) -> list[PartitionProduc
     from kio.static.primitive import i32
 
     found = []
-    for number, led in _by_leader(cluster, places).items():
+    for number, led in _by_leader(cluster, keys).items():
         request = DescribeProducersRequest(
             topics=tuple(
                 TopicRequest(name=TopicName(topic), partition_indexes=tuple(map(i32, partitions)))
@@ -217,15 +217,15 @@ def producers(cluster: Cluster, places: Sequence[Place]) -> list[PartitionProduc
             for each in topic.partitions:
                 _require(each.error_code, f"cannot see the producers of {topic.name}-{each.partition_index}")
                 found += [_producer(str(topic.name), int(each.partition_index), row) for row in each.active_producers]
-    return sorted(found, key=lambda each: (each.place, each.producer_id))
+    return sorted(found, key=lambda each: (each.key, each.producer_id))
 
 
-def _by_leader(cluster: Cluster, places: Sequence[Place]) -> Mapping[int, Mapping[str, list[int]]]:
+def _by_leader(cluster: Cluster, keys: Sequence[PartitionKey]) -> Mapping[int, Mapping[str, list[int]]]:
     found: dict[int, dict[str, list[int]]] = {}
-    for place in places:
-        if place not in cluster.leaders:
-            raise CommandError(f"{place[0]}-{place[1]} has no leader now")
-        found.setdefault(cluster.leaders[place], {}).setdefault(place[0], []).append(place[1])
+    for key in keys:
+        if key not in cluster.leaders:
+            raise CommandError(f"{key[0]}-{key[1]} has no leader now")
+        found.setdefault(cluster.leaders[key], {}).setdefault(key[0], []).append(key[1])
     return found
 
 
@@ -263,7 +263,7 @@ def abort_in_partition(cluster: Cluster, open_one: PartitionProducer) -> None:
         topics=(WritableTxnMarkerTopic(name=TopicName(open_one.topic), partition_indexes=(i32(open_one.partition),)),),
         coordinator_epoch=i32(open_one.coordinator_epoch or 0),
     )
-    leader = cluster.brokers[cluster.leaders[open_one.place]]
+    leader = cluster.brokers[cluster.leaders[open_one.key]]
     answer = ask(leader, WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse)
     (result,) = (each for row in answer.markers for topic in row.topics for each in topic.partitions)
     _require(result.error_code, f"cannot abort the transaction in {open_one.topic}-{open_one.partition}")
@@ -271,27 +271,29 @@ def abort_in_partition(cluster: Cluster, open_one: PartitionProducer) -> None:
 
 # --- hanging transactions ---------------------------------------------------------------------------------------------
 def hanging(
-    cluster: Cluster, address: str, places: Sequence[Place], *, silent_ms: int, now_ms: int
+    cluster: Cluster, address: str, keys: Sequence[PartitionKey], *, silent_ms: int, now_ms: int
 ) -> list[PartitionProducer]:
     """The transactions that hang in these partitions, and whose producers wrote nothing there for so long."""
     suspects = [
         each
-        for each in producers(cluster, places)
+        for each in producers(cluster, keys)
         if each.start_offset is not None and (each.last_ms is None or now_ms - each.last_ms > silent_ms)
     ]
     known = coordinated(cluster, address, {each.producer_id for each in suspects})
-    return [each for each in suspects if (each.producer_id, each.place) not in known]
+    return [each for each in suspects if (each.producer_id, each.key) not in known]
 
 
-def coordinated(cluster: Cluster, address: str, producer_ids: Collection[int]) -> Mapping[tuple[int, Place], str]:
+def coordinated(
+    cluster: Cluster, address: str, producer_ids: Collection[int]
+) -> Mapping[tuple[int, PartitionKey], str]:
     """The transactional ids in whose transactions the producers' partitions are, as coordinators know them."""
     if not producer_ids:
         return {}
     listed = list_transactions(cluster, producer_ids=sorted(producer_ids))
     return {
-        (each.producer_id, place): each.transactional_id
+        (each.producer_id, key): each.transactional_id
         for each in listed
-        for place in describe(cluster, address, each.transactional_id).partitions
+        for key in describe(cluster, address, each.transactional_id).partitions
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.client import transactions
-from service.cli.client.positions import Place, parse_duration
+from service.cli.client.positions import PartitionKey, parse_duration
 from service.cli.completion import complete_topic
 from service.cli.errors import CommandError
 from service.cli.kafka import DEFAULT_BOOTSTRAP, HIGHEST_OFFSET, HIGHEST_PARTITION, Bootstrap, Profile
@@ -86,11 +86,11 @@ def describe(
     if found.state == transactions.ONGOING and found.start_ms is not None:
         open_ms = max(0, SystemClock().unix_ms() - found.start_ms)
     if as_json:
-        places = [
+        partitions = [
             {"topic": topic, "partition": partition, "start_offset": began.get((topic, partition))}
             for topic, partition in found.partitions
         ]
-        print_json(found._asdict() | {"duration_ms": open_ms, "partitions": places})
+        print_json(found._asdict() | {"duration_ms": open_ms, "partitions": partitions})
         return
     typer.echo(
         f"{name}  {found.state}  producer {found.producer_id}, epoch {found.producer_epoch}  "
@@ -99,7 +99,7 @@ def describe(
     if open_ms is not None and found.start_ms is not None:
         typer.echo(f"it is open for {open_ms} ms, since {moment(found.start_ms)}")
     if found.partitions:
-        print_table(("TOPIC", "PARTITION", "BEGAN AT"), [(*place, began.get(place)) for place in found.partitions])
+        print_table(("TOPIC", "PARTITION", "BEGAN AT"), [(*key, began.get(key)) for key in found.partitions])
 
 
 @txn.command()
@@ -113,7 +113,7 @@ def producers(
     """Show the active producers of a topic's partitions, and where their open transactions began."""
     address = require_reachable(bootstrap)
     cluster = transactions.cluster_of(address, (topic,))
-    _print_producers(transactions.producers(cluster, _places(cluster, topic, partition)), as_json=as_json)
+    _print_producers(transactions.producers(cluster, _partitions_of(cluster, topic, partition)), as_json=as_json)
 
 
 @txn.command("find-hanging")
@@ -140,11 +140,9 @@ def find_hanging(
     silent_ms = parse_duration(longest, "--max-transaction-timeout")
     address = require_reachable(bootstrap)
     cluster = transactions.cluster_of(address, None if topic is None else (topic,))
-    places = _places(cluster, topic, partition)
+    keys = _partitions_of(cluster, topic, partition)
     now_ms = SystemClock().unix_ms()
-    _print_producers(
-        transactions.hanging(cluster, address, places, silent_ms=silent_ms, now_ms=now_ms), as_json=as_json
-    )
+    _print_producers(transactions.hanging(cluster, address, keys, silent_ms=silent_ms, now_ms=now_ms), as_json=as_json)
 
 
 @txn.command()
@@ -181,7 +179,7 @@ def abort(
         typer.echo(f"aborted the transaction from offset {start_offset} on in {topic}-{partition}")
 
 
-def _abort_id(address: str, name: str) -> Sequence[Place]:
+def _abort_id(address: str, name: str) -> Sequence[PartitionKey]:
     """The partitions that the transaction had."""
     cluster = transactions.cluster_of(address, ())
     found = transactions.describe(cluster, address, name)
@@ -191,17 +189,17 @@ def _abort_id(address: str, name: str) -> Sequence[Place]:
     return found.partitions
 
 
-def _abort_hanging(address: str, place: Place, start_offset: int) -> None:
-    cluster = transactions.cluster_of(address, (place[0],))
-    where = f"{place[0]}-{place[1]}"
-    rows = transactions.producers(cluster, _places(cluster, *place))
+def _abort_hanging(address: str, key: PartitionKey, start_offset: int) -> None:
+    cluster = transactions.cluster_of(address, (key[0],))
+    where = f"{key[0]}-{key[1]}"
+    rows = transactions.producers(cluster, _partitions_of(cluster, *key))
     open_one = next((each for each in rows if each.start_offset == start_offset), None)
     if open_one is None:
         raise CommandError(
-            f"no open transaction began at offset {start_offset} of {where}; `tidelog txn producers {place[0]}` shows all"
+            f"no open transaction began at offset {start_offset} of {where}; `tidelog txn producers {key[0]}` shows all"
         )
     known = transactions.coordinated(cluster, address, {open_one.producer_id})
-    owner = known.get((open_one.producer_id, place))
+    owner = known.get((open_one.producer_id, key))
     if owner is not None:
         raise CommandError(
             f"the transaction of {where} is not hanging: it is that of {owner}; `tidelog txn abort {owner}` ends it everywhere"
@@ -209,17 +207,17 @@ def _abort_hanging(address: str, place: Place, start_offset: int) -> None:
     transactions.abort_in_partition(cluster, open_one)
 
 
-def _began(address: str, found: transactions.TransactionSnapshot) -> dict[Place, int | None]:
+def _began(address: str, found: transactions.TransactionSnapshot) -> dict[PartitionKey, int | None]:
     """The first offset of its transaction in each partition, as far as the partition's leader has one."""
     if not found.partitions:
         return {}
     cluster = transactions.cluster_of(address, {topic for topic, _ in found.partitions})
-    led = [place for place in found.partitions if place in cluster.leaders]
+    led = [key for key in found.partitions if key in cluster.leaders]
     rows = transactions.producers(cluster, led)
-    return {row.place: row.start_offset for row in rows if row.producer_id == found.producer_id}
+    return {row.key: row.start_offset for row in rows if row.producer_id == found.producer_id}
 
 
-def _places(cluster: transactions.Cluster, topic: str | None, partition: int | None) -> Sequence[Place]:
+def _partitions_of(cluster: transactions.Cluster, topic: str | None, partition: int | None) -> Sequence[PartitionKey]:
     """All partitions, or that one. CommandError if there is no such partition."""
     if partition is None:
         return list(cluster.partitions)

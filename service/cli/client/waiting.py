@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.cli.client.positions import Place
+from service.cli.client.positions import PartitionKey
 from service.cli.errors import CommandError
 
 #: Timeout of the node's answer.
@@ -17,13 +17,13 @@ _LONGEST_BODY = 1 << 20
 ASK_THE_LOG = "the node reports no problem; retrying"
 
 
-def why_nothing_comes(bootstrap: str, places: Sequence[Place]) -> str:
+def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
     """A sentence, even if the node does not answer. Takes at most a few times `PATIENCE_S`."""
     try:
         body = _readyz(bootstrap)
     except (CommandError, OSError, ValueError):
         return "the node gives no reason; retrying. Its log and /readyz have it"
-    return explain_readyz(body, [f"{topic}-{number}" for topic, number in places])
+    return explain_readyz(body, [f"{topic}-{number}" for topic, number in keys])
 
 
 def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:

@@ -170,7 +170,7 @@ def _is_newest(path: Path) -> bool:
 def dump_offset_index(path: Path) -> Iterator[Line]:
     """A line per entry; an entry is damaged unless it names the last offset of the batch at its position."""
     base = _base_offset(path)
-    batches = _places(path)
+    batches = _batch_positions(path)
     if batches is None:
         yield note("no .log beside it: its entries are not verified")
     current: BatchPosition | None = None
@@ -197,7 +197,7 @@ def _offset_fault(batch: BatchPosition | None, offset: int, position: int) -> st
 def dump_time_index(path: Path) -> Iterator[Line]:
     """A line per entry; its batch must exist and have that maximum timestamp, and no earlier batch may have a larger one."""
     base = _base_offset(path)
-    batches = _places(path)
+    batches = _batch_positions(path)
     if batches is None:
         yield note("no .log beside it: its entries are not verified")
     current: BatchPosition | None = None
@@ -242,7 +242,7 @@ def _left_over(path: Path, width: int) -> Iterator[Line]:
         yield damage(f"{rest} bytes follow the last whole entry")
 
 
-def _places(index: Path) -> Iterator[BatchPosition] | None:
+def _batch_positions(index: Path) -> Iterator[BatchPosition] | None:
     """The batches of the log that belongs to an index; None without that log."""
     log = index.with_suffix(layout.LOG)
     return _walk(log) if log.exists() else None

@@ -1,4 +1,4 @@
-"""The transition that compaction of the bucket commits: one rewritten segment takes the place of neighbouring live ones.
+"""The transition that compaction of the bucket commits: one rewritten segment replaces neighbouring live ones.
 
 The segments that it replaces move to `removed`: readers of an earlier commit and pins keep their objects until the sweep's
 grace has passed. Nothing else of the manifest changes, so any authorised writer may commit it under any leader epoch (I4).

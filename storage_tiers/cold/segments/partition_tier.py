@@ -101,7 +101,7 @@ class PartitionTier:
         )
 
     async def replace(self, job: ExtendJob, old: Sequence[RemoteSegment]) -> Manifest:
-        """Offloads a rewritten segment, which takes the place of the live neighbours `old`. InvalidRequest if they are not all
+        """Offloads a rewritten segment, which replaces the live neighbours `old`. InvalidRequest if they are not all
         live any more."""
 
         def may_write(manifest: Manifest) -> bool:

@@ -264,12 +264,12 @@ class S3Store:
             raise
 
     async def _send_parts(self, upload: UnfinishedUpload, full: str, source: Iterator[bytes]) -> Parts:
-        """Sends the pieces in PARTS_AT_ONCE lanes. A lane takes its next piece when its last one has arrived."""
+        """Sends the pieces by PARTS_AT_ONCE workers. A worker takes its next piece when its last one has arrived."""
         parts: dict[int, dict[str, Any]] = {}
         failures: list[LogError] = []
         taking = asyncio.Lock()
 
-        async def lane() -> None:
+        async def send() -> None:
             while not failures:
                 async with taking:
                     data = await asyncio.to_thread(next, source, None)
@@ -290,14 +290,14 @@ class S3Store:
                 )
                 parts[number]["ETag"] = s3_common.required(answer, "ETag")
 
-        async def lane_to_its_end() -> None:
-            # A part that arrives after the abort may revive the upload: the other lanes finish their parts first.
+        async def send_to_the_end() -> None:
+            # A part that arrives after the abort may revive the upload: the other workers finish their parts first.
             try:
-                await lane()
+                await send()
             except LogError as error:
                 failures.append(error)
 
-        await asyncio.gather(*(lane_to_its_end() for _ in range(PARTS_AT_ONCE)))
+        await asyncio.gather(*(send_to_the_end() for _ in range(PARTS_AT_ONCE)))
         if failures:
             raise failures[0]
         return [parts[number] for number in sorted(parts)]

@@ -65,9 +65,9 @@ async def test_a_batch_is_due_when_it_is_full_or_has_lingered(held: Accumulator)
 
 async def test_one_batch_of_a_partition_flies_at_a_time(held: Accumulator) -> None:
     add(held, 7)
-    ((lane, first),) = held.take_due(0.0)
+    ((queue, first),) = held.take_due(0.0)
     assert held.take_due(5.0) == []
-    held.landed(lane)
+    held.landed(queue)
     ((_, second),) = held.take_due(0.0)
     assert [first.records.count, second.records.count] == [3, 3]
 
@@ -80,12 +80,12 @@ async def test_a_flush_waits_for_no_linger(held: Accumulator) -> None:
 
 async def test_a_retried_batch_is_sent_unchanged_at_its_time(held: Accumulator) -> None:
     add(held, 3)
-    ((lane, batch),) = held.take_due(0.0)
+    ((queue, batch),) = held.take_due(0.0)
     batch.encoded = b"bytes"
-    lane.resume_at = 2.0
+    queue.resume_at = 2.0
     assert held.take_due(1.9) == []
     assert held.next_due() == 2.0
-    assert held.take_due(2.0, only_again=True) == [(lane, batch)]
+    assert held.take_due(2.0, only_again=True) == [(queue, batch)]
     assert batch.encoded == b"bytes"
 
 
@@ -94,8 +94,8 @@ async def test_memory_is_returned_however_a_batch_ends(held: Accumulator) -> Non
     assert held.buffer.has_room(SIZE)
     add(held, 1)
     assert not held.buffer.has_room(1)
-    ((lane, _),) = held.take_due(0.0)
-    held.landed(lane)
+    ((queue, _),) = held.take_due(0.0)
+    held.landed(queue)
     assert held.buffer.held_bytes == 7 * SIZE
     assert [flew for _, flew in held.take_expired(10.0)] == [False, False, False]
     assert (held.buffer.held_bytes, held.empty) == (0, True)
@@ -115,13 +115,13 @@ async def test_time_runs_out_in_flight_too(held: Accumulator) -> None:
 
 async def test_halves_keep_records_order_and_waiters(held: Accumulator) -> None:
     waiters = add(held, 3)
-    ((lane, _),) = held.take_due(0.0)
-    held.split(lane)
+    ((queue, _),) = held.take_due(0.0)
+    held.split(queue)
     before = held.buffer.held_bytes
     ((_, first),) = held.take_due(0.0)
-    held.landed(lane).succeed(5)
+    held.landed(queue).succeed(5)
     ((_, second),) = held.take_due(0.0)
-    held.landed(lane).succeed(6)
+    held.landed(queue).succeed(6)
     assert (first.records.count, second.records.count) == (1, 2)
     assert [waiter.result().offset for waiter in waiters] == [5, 6, 7]
     assert (before, held.buffer.held_bytes) == (3 * SIZE, 0)
@@ -131,8 +131,8 @@ async def test_unknown_offsets_are_minus_one_and_cancelled_waiters_are_ignored(h
     gone, there = add(held, 2)
     gone.cancel()
     held.flushing += 1
-    ((lane, _),) = held.take_due(0.0)
-    held.landed(lane).succeed(-1)
+    ((queue, _),) = held.take_due(0.0)
+    held.landed(queue).succeed(-1)
     assert there.result() == Sent("t", 0, -1)
 
 
@@ -142,19 +142,19 @@ async def test_a_flush_knows_when_all_that_was_held_is_over(held: Accumulator) -
     last = held.last_batches()
     assert [(batch.partition, batch.records.count) for batch in last] == [(T0, 1), (T1, 1)]
     held.flushing += 1
-    for lane, _ in held.take_due(0.0):
-        held.landed(lane).succeed(0)
+    for queue, _ in held.take_due(0.0):
+        held.landed(queue).succeed(0)
     assert [batch.is_over for batch in last] == [False, True]
-    ((lane, _),) = held.take_due(0.0)
-    held.landed(lane).succeed(3)
+    ((queue, _),) = held.take_due(0.0)
+    held.landed(queue).succeed(3)
     assert all(batch.is_over for batch in last)
 
 
 async def test_a_split_batch_is_complete_with_its_second_half(held: Accumulator) -> None:
     add(held, 3)
     (last,) = held.last_batches()
-    ((lane, _),) = held.take_due(0.0)
-    held.split(lane)
+    ((queue, _),) = held.take_due(0.0)
+    held.split(queue)
     ended = []
     while due := held.take_due(0.0):
         held.landed(due[0][0]).succeed(0)
