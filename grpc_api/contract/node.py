@@ -71,7 +71,8 @@ class CallerTurns(Protocol):
     def has_writes(self) -> bool:
         """Whether anything waits for the end of the turn."""
 
-    def begin(self) -> None: ...
+    def begin(self, *, at_once: bool = False) -> None:
+        """`at_once`: no other caller's requests are gathered with these: what each decides is written when it is decided."""
 
     def end(self) -> None:
         """May be called without `begin`."""

@@ -136,14 +136,12 @@ class ShardHost(Generic[State]):
             self._log.check_transaction(*producer)
         waiter: asyncio.Future[Any] = self._loop.create_future()
         outcome = self._decided(lambda: self._shard.handle(event, caller, waiter, self._clock.steady_ms()))
-        self._take(outcome)
         if len(outcome.answers) != 1 or outcome.answers[0].waiter is not waiter:
-            # It waits for others. One that waits for its record alone is in `_answers`: a callback would cost a call of the
-            # loop with each commit.
+            # It waits for others. One that waits for its record alone will be in `_answers`: a callback would cost a call of
+            # the loop with each commit.
             self._waiting.add(waiter)
             waiter.add_done_callback(self._waiting.discard)
-        if producer is not None:
-            self._write(producer)
+        self._take(outcome, producer)
         return waiter
 
     def look(self, read: Callable[[State], Result]) -> Result:
@@ -213,14 +211,10 @@ class ShardHost(Generic[State]):
             raise self._why.with_traceback(None)
 
     # --- writing ------------------------------------------------------------------------------------------------------
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: Outcome, producer: ProducerIdAndEpoch | None = None) -> None:
         for note in outcome.notes:
             events.info(log, note.event, **note.fields)
-        if outcome.records:
-            self._records += outcome.records
-            if not self._is_planned:
-                self._is_planned = True
-                self._writes.add(self._flush)
+        self._records += outcome.records
         if self._records or self._uncommitted:
             self._answers.extend((self._shard.written, *each) for each in outcome.answers)
             if outcome.answers and not self._records and not self._timeout.covers(self._shard.written):
@@ -229,6 +223,11 @@ class ShardHost(Generic[State]):
         else:
             self._release.answers(outcome.answers)
         self._arm()
+        if producer is not None:
+            self._write(producer)
+        elif outcome.records and not self._is_planned:
+            self._is_planned = True
+            self._writes.add(self._flush)  # last, because it may write at once
 
     def _flush(self) -> None:
         self._is_planned = False

@@ -49,9 +49,10 @@ HELD = {"flush.messages": "1"}
 class Held:
     """A node whose flushes of the coordinator's partition wait until `release`."""
 
-    def __init__(self, node: Running, runtime: CoordinatorRuntime[GroupShard]) -> None:
+    def __init__(self, node: Running, runtime: CoordinatorRuntime[GroupShard], writes: TurnWrites) -> None:
         self.node = node
         self.runtime = runtime
+        self.writes = writes
 
     @property
     def partition(self) -> Partition:
@@ -94,15 +95,16 @@ async def coordinated(
                 SeededRng(1), GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0), OffsetSettings()
             )
 
+        writes = TurnWrites()
         runtime = CoordinatorRuntime(
             TOPIC,
             shard,
             clock=clock,
             lane=Lane(),
             backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
-            writes=TurnWrites(),
+            writes=writes,
         )
-        held = Held(node, runtime)
+        held = Held(node, runtime, writes)
         if configs == HELD:
             # The node's flusher does not run: a test says when all is on disk.
             monkeypatch.setattr(held.partition, "_on_flush_needed", lambda _: None)

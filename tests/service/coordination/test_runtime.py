@@ -107,6 +107,25 @@ async def test_batches_of_several_turns_are_answered_in_order(held: Held) -> Non
     assert held.fetched() == [2]
 
 
+async def test_a_commit_of_a_turn_that_gathers_nothing_is_written_and_answered_at_once(coordinator: Held) -> None:
+    await coordinator.commit(1)
+    coordinator.writes.begin(at_once=True)
+    commit = coordinator.commit(2)
+    assert commit.result().topics[0].partitions[0].error is None
+    assert (coordinator.partition.log.end_offset, coordinator.fetched()) == (2, [2])
+    coordinator.writes.end()
+
+
+async def test_an_answer_of_a_turn_that_gathers_nothing_waits_until_its_record_is_committed(held: Held) -> None:
+    held.writes.begin(at_once=True)
+    commit = held.commit(5)
+    held.writes.end()
+    assert (held.partition.log.end_offset, commit.done(), held.fetched()) == (1, False, [])
+    release(held)
+    await commit
+    assert held.fetched() == [5]
+
+
 def test_records_beyond_a_batch_make_another() -> None:
     records = [CoordinatorRecord(b"k" * 10, b"v" * size) for size in (100, 100, 900, 5_000, 10)]
     assert [[len(each.value or b"") for each in some] for some in in_batches(records, 1_000)] == [
@@ -118,6 +137,21 @@ def test_records_beyond_a_batch_make_another() -> None:
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
+async def test_a_write_that_fails_at_once_ends_its_request_and_those_that_wait(
+    coordinator: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.writes.begin(at_once=True)
+    join = coordinator.host.ask(join_request(needs_member_id=False), CALLER)
+    monkeypatch.setattr(PartitionLog, "append", _refuse)
+    commit = coordinator.commit(6, "other")
+    coordinator.writes.end()
+    for answer in (commit, join):
+        assert isinstance(answer.exception(), NotCoordinator)
+    monkeypatch.undo()
+    await coordinator.loaded()
+    assert coordinator.fetched("other") == []
+
+
 async def test_a_write_that_fails_drops_the_shard_and_loads_what_is_on_disk(
     coordinator: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
