@@ -5,31 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from service.broker.api.append_queues import AppendQueues
-from service.broker.api.appending import Appending
 from service.broker.api.cold_service import ColdService
 from service.broker.api.config_service import ConfigService
 from service.broker.api.core import BrokerCore
 from service.broker.api.feature_service import FeatureService
-from service.broker.api.internal_topics import coordinated_topics
 from service.broker.api.log_service import LogService
 from service.broker.api.node_service import NodeService
 from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
-from service.broker.background.cleaner_process import CleanerProcess
-from service.broker.background.cleaning import (
+from service.broker.appending.append_queues import AppendQueues
+from service.broker.appending.appending import Appending
+from service.broker.background.cleaner.cleaner_process import CleanerProcess
+from service.broker.background.cleaner.cleaning import (
     CleanerSettings,
     Cleaning,
     CleaningParts,
     CleaningPolicy,
     TopicCleaning,
 )
-from service.broker.background.cold_cleaning import ColdCleaning
+from service.broker.background.cleaner.cold_cleaning import ColdCleaning
 from service.broker.background.maintenance import Maintenance
 from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.retention import Retention
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.sweeping import Sweeping
+from service.broker.coordinators.internal_topics import coordinated_topics
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.opening import led_again, opened
 from service.broker.partition.partitions import ColdSource, LogStorage, Partitions, Wakers

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from service.broker.api.group_service import GroupService
-from service.broker.api.internal_topics import InternalTopic, coordinated_topics
-from service.broker.api.known_partitions import KnownPartitions
-from service.broker.api.producer_ids import ProducerIds, blocks_of
-from service.broker.api.transaction_markers import TransactionMarkers
 from service.broker.api.transaction_service import TransactionService
-from service.broker.api.transactional_offsets import TransactionalOffsets
 from service.broker.background.disk import DiskGuard
-from service.broker.background.offset_expiry import OffsetExpiry
-from service.broker.background.recovered_offsets import RecoveredOffsets
-from service.broker.partition.coordinators import Coordinators
+from service.broker.coordinators.internal_topics import InternalTopic, coordinated_topics
+from service.broker.coordinators.known_partitions import KnownPartitions
+from service.broker.coordinators.leadership import Coordinators
+from service.broker.coordinators.offset_expiry import OffsetExpiry
+from service.broker.coordinators.producer_ids import ProducerIds, blocks_of
+from service.broker.coordinators.recovered_offsets import RecoveredOffsets
+from service.broker.coordinators.transaction_markers import TransactionMarkers
+from service.broker.coordinators.transactional_offsets import TransactionalOffsets
 from service.broker.partition.partitions import Partitions
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from service.broker.background.held_back import held_back
+from service.broker.background.delayed_offloads import held_back
 from service.broker.partition.counts import PartitionCounts
 from service.observability.exposition import Exposition, labels_of
 

@@ -12,7 +12,7 @@ from kafka_gateway.message_writer import ANSWER_BYTES
 from kafka_gateway.messages import MESSAGE_BYTES, SYNC_GROUP_BYTES
 from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
-from service.broker.api.append_queues import MAX_HELD_BYTES
+from service.broker.appending.append_queues import MAX_HELD_BYTES
 from service.configs.types import LONGEST_VALUE
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.member_memory import MEMBERS_BYTES

@@ -1,1 +1,1 @@
-"""The contract's implementations: they answer a node's callers. May import `background` and `partition`."""
+"""The contract's implementations: they answer a node's callers. The mechanisms lie in the rooms below."""

@@ -41,7 +41,7 @@ from grpc_api.contract.groups import (
     TxnOffsetCommit,
 )
 from grpc_api.contract.transactions import ProducerIdAndEpoch
-from service.broker.api.listing import listed
+from service.broker.coordinators.listing import listed
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers.errors import (

@@ -17,12 +17,12 @@ from grpc_api.contract.log import (
 )
 from grpc_api.contract.ready import Ready
 from grpc_api.contract.transactions import ProducerTransaction
-from service.broker.api.appending import Appending
-from service.broker.api.fetching import BytesRead, fetch_records
-from service.broker.api.looks import Looks
-from service.broker.api.many_partitions import MANY, ManyFetch
-from service.broker.api.producer_ids import ProducerIds
+from service.broker.appending.appending import Appending
 from service.broker.background.tiering import Tiering
+from service.broker.coordinators.producer_ids import ProducerIds
+from service.broker.fetching.fetch_rechecks import Looks
+from service.broker.fetching.fetching import BytesRead, fetch_records
+from service.broker.fetching.many_partitions import MANY, ManyFetch
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use

@@ -15,7 +15,7 @@ from grpc_api.contract.topics import (
     PartitionDescription,
     TopicDescription,
 )
-from service.broker.api.internal_topics import CoordinatedTopics
+from service.broker.coordinators.internal_topics import CoordinatedTopics
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.partitions import Partitions
 from service.configs.resolve import Resolver

@@ -26,7 +26,7 @@ from grpc_api.contract.transactions import (
     TransactionsListed,
 )
 from service.broker.api.group_service import GroupTopic, Partitioned
-from service.broker.api.listing import listed
+from service.broker.coordinators.listing import listed
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent

@@ -1,1 +1,1 @@
-"""Background work of a node: offload, eviction, expiry, sweeps, flushes, checkpoints. May import `partition`, not `api`."""
+"""Background work of a node: offload, eviction, expiry, sweeps, flushes, checkpoints, compaction. May import `partition`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from service.broker.background.delayed_offloads import HeldBack
 from service.broker.background.flusher import Flusher
-from service.broker.background.held_back import HeldBack
 from service.broker.background.tiering import Tiering
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partitions import Partitions

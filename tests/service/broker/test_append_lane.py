@@ -21,10 +21,10 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
     ProducerTransaction,
 )
-from service.broker.api import append_lane
-from service.broker.api.append_lane import AppendLane
-from service.broker.api.appending import Appending
 from service.broker.api.log_service import LogService
+from service.broker.appending import append_lane
+from service.broker.appending.append_lane import AppendLane
+from service.broker.appending.appending import Appending
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import (
     ConcurrentTransactions,

@@ -14,7 +14,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.api.append_queues import FAST_S_PER_GB, PROBED, SLOW_S_PER_GB, WRITING_THREADS, WriteCost
+from service.broker.appending.append_queues import FAST_S_PER_GB, PROBED, SLOW_S_PER_GB, WRITING_THREADS, WriteCost
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.broker.partition.phase import Use
 from service.broker.partition.validating import INFLATED_AT_ONCE
@@ -133,7 +133,7 @@ async def test_queued_batches_do_not_change_when_their_buffer_is_reused(node: Ru
 
 async def test_the_queue_is_bounded(node: Running, gate: ThreadGate, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(batch(b"1"))
-    monkeypatch.setattr("service.broker.api.append_queues.MAX_HELD_BYTES", one)
+    monkeypatch.setattr("service.broker.appending.append_queues.MAX_HELD_BYTES", one)
     first = send(node, b"1")
     (refused,) = node.log.append([Append(T0, memoryview(batch(b"2")))])
     assert isinstance(refused, RequestTimedOut)
@@ -365,7 +365,7 @@ async def test_beyond_a_bound_the_loop_writes_itself(
     node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer that keeps sending without awaiting answers is slowed, not refused."""
-    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
+    monkeypatch.setattr("service.broker.appending.append_queues.WRITING_BYTES", 2 * len(LARGER))
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(send(node, b"2", topic="plain"))

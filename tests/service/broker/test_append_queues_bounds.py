@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.log import Append, Appended
-from service.broker.api.append_queues import WriteCost
+from service.broker.appending.append_queues import WriteCost
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.broker.partition.validating import INFLATED_AT_ONCE
 from storage_tiers.errors import LogError, RequestTimedOut, StorageError
@@ -28,7 +28,7 @@ from tests.service.broker.support import Running, batch, running, until
 from tests.support.thread_gates import ThreadGate
 
 PLAIN = TopicPartition("plain", 0)
-MODULE = "service.broker.api.append_queues."
+MODULE = "service.broker.appending.append_queues."
 #: Takes long to validate.
 INFLATES = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
 LARGER = os.urandom(WRITTEN_BY_THREAD)

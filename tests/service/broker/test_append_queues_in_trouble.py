@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from grpc_api.contract.log import Append, Appended
-from service.broker.api.append_queues import AppendQueues
+from service.broker.appending.append_queues import AppendQueues
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.broker.partition.validating import INFLATED_AT_ONCE
 from storage_tiers.errors import LeaderNotAvailable, LogError, RequestTimedOut, StorageError
@@ -71,7 +71,7 @@ async def test_a_batch_joins_the_log_only_when_it_is_written(node: Running, gate
 async def test_a_partition_that_refuses_appends_queues_none_beyond_the_bound(
     node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch, why: LogError
 ) -> None:
-    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
+    monkeypatch.setattr("service.broker.appending.append_queues.WRITING_BYTES", 2 * len(LARGER))
     partition, sent = node.node.broker.partitions.get(PLAIN), [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(send(node, b"2", topic="plain"))
@@ -103,7 +103,7 @@ async def test_a_batch_refused_by_the_full_queue_is_not_written_by_the_loop(
     monkeypatch.setattr(Partition, "validate", waits)
     bomb = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
     one = batch(bytes(1000))
-    monkeypatch.setattr("service.broker.api.append_queues.MAX_HELD_BYTES", len(bomb) + 2 * len(one))
+    monkeypatch.setattr("service.broker.appending.append_queues.MAX_HELD_BYTES", len(bomb) + 2 * len(one))
     sent = [node.log.append([Append(PLAIN, memoryview(each))]) for each in (bomb, one, one)]
     (refused,) = node.log.append([Append(PLAIN, memoryview(one))])
     assert isinstance(refused, RequestTimedOut)
@@ -166,7 +166,7 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
     sent.append(node.log.append([Append(PLAIN, memoryview(bomb))]))  # type: ignore[arg-type]
     validated = queues._queues[node.node.broker.partitions.get(PLAIN)].of_producer[NO_PRODUCER_ID][1]
     await until(lambda: validated.found is not None)
-    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 0)
+    monkeypatch.setattr("service.broker.appending.append_queues.WRITING_BYTES", 0)
     threading.Timer(0.02, held.open.set).start()
     third = node.log.append([Append(PLAIN, memoryview(batch(b"3")))])
     assert type(third) is list and third[0].base_offset == 2
@@ -177,7 +177,7 @@ async def test_the_bound_is_for_all_partitions(
     node: Running, held: ThreadGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.create("other")
-    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", len(batch(LARGER)))
+    monkeypatch.setattr("service.broker.appending.append_queues.WRITING_BYTES", len(batch(LARGER)))
     waiting = send(node, LARGER, topic="plain")
     other = [Append(TopicPartition("other", 0), memoryview(batch(LARGER)))]
     assert type(node.log.append(other)) is list, "the loop writes the batch"

@@ -13,7 +13,7 @@ import pytest
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
-from service.broker.api.append_queues import AppendQueues
+from service.broker.appending.append_queues import AppendQueues
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import LogError
@@ -129,7 +129,7 @@ async def test_markers_and_coordinators_pass_one_that_a_thread_writes(
         write(self)
 
     monkeypatch.setattr(BatchWrite, "_write", waits)
-    monkeypatch.setattr("service.broker.api.append_queues.WriteCost.for_thread", lambda _: True)
+    monkeypatch.setattr("service.broker.appending.append_queues.WriteCost.for_thread", lambda _: True)
     await node.create("plain")
     partition = node.node.broker.partitions.get(TopicPartition("plain", 0))
     larger = batch_of(1, value=random.Random(1).randbytes(20_000), producer=(SLOW, 0, 0))

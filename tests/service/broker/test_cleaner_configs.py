@@ -97,7 +97,7 @@ async def test_a_pass_under_way_ends_when_its_topic_is_deleted(tmp_path: Path, m
         heard.append(decode_answer(line))
         return heard[-1]
 
-    monkeypatch.setattr("service.broker.background.cleaner_process.decode_answer", noted)
+    monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.decode_answer", noted)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await slowly_cleaned(node, is_remote=False)
         await until(lambda: heard == [Working()])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.broker.background import cleaner_process
-from service.broker.background.cleaner_process import CleanerProcess
+from service.broker.background.cleaner import cleaner_process
+from service.broker.background.cleaner.cleaner_process import CleanerProcess
 from storage_tiers.child_process import Started, start_child
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.groups import OffsetFetch
-from service.broker.background.cleaning import Cleaning
+from service.broker.background.cleaner.cleaning import Cleaning
 from service.broker.partition.partition import Partition
 from service.broker.partition.phase import Use
 from storage_tiers.child_process import Started, start_child
@@ -85,7 +85,7 @@ def store() -> FaultyStore:
 async def test_a_compacted_topic_keeps_the_newest_record_of_each_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "service.broker.background.cleaning")
+    caplog.set_level(logging.INFO, "service.broker.background.cleaner.cleaning")
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         for number in range(200):
@@ -239,7 +239,7 @@ def cleaned_files(hot: HotLog) -> list[str]:
 async def test_a_cleaner_that_dies_is_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.broker.background.cleaning.RETRY_MS", 1)
+    monkeypatch.setattr("service.broker.background.cleaner.cleaning.RETRY_MS", 1)
     started: list[int | None] = []
 
     async def doomed_at_first(module: str, arguments: Sequence[str]) -> Started:
@@ -249,7 +249,7 @@ async def test_a_cleaner_that_dies_is_started_again(
             await made.process.ended(0)
         return made
 
-    monkeypatch.setattr("service.broker.background.cleaner_process.start_child", doomed_at_first)
+    monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.start_child", doomed_at_first)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         await put(node, ("a", "1"), ("a", "2"))
@@ -263,8 +263,8 @@ async def test_a_cleaner_that_dies_is_started_again(
 async def test_a_cleaner_that_hangs_is_ended_and_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.broker.background.cleaning.RETRY_MS", 1)
-    monkeypatch.setattr("service.broker.background.cleaner_process.SILENCE_S", 2.0)
+    monkeypatch.setattr("service.broker.background.cleaner.cleaning.RETRY_MS", 1)
+    monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.SILENCE_S", 2.0)
     started: list[int] = []
 
     async def paused_at_first(module: str, arguments: Sequence[str]) -> Started:
@@ -275,7 +275,7 @@ async def test_a_cleaner_that_hangs_is_ended_and_started_again(
             os.kill(started[0], signal.SIGSTOP)
         return made
 
-    monkeypatch.setattr("service.broker.background.cleaner_process.start_child", paused_at_first)
+    monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.start_child", paused_at_first)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)
         await put(node, ("a", "1"), ("a", "2"))

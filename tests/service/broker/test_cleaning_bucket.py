@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
-from service.broker.background.cleaning import _ALL, Cleaning
-from service.broker.background.cold_cleaning import ColdCleaning
+from service.broker.background.cleaner.cleaning import _ALL, Cleaning
+from service.broker.background.cleaner.cold_cleaning import ColdCleaning
 from service.broker.background.tiering import Tiering
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
@@ -202,7 +202,7 @@ async def test_others_have_a_turn_between_the_plans_of_logs_with_many_segments(
             await put(node, ("a", f"{number}"))
             await node.seal("t")
         for most in (1000, 3, 3):
-            monkeypatch.setattr("service.broker.background.cold_cleaning.VIEWS_A_TURN", most)
+            monkeypatch.setattr("service.broker.background.cleaner.cold_cleaning.VIEWS_A_TURN", most)
             turns.clear()
             asyncio.get_running_loop().call_soon(turns.append, most)
             assert await bucket_plan(node, now_ms=LATER_MS) is not None
@@ -268,7 +268,7 @@ async def test_a_log_that_could_not_be_looked_at_counts_as_failed_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if nothing of it is to be cleaned then."""
-    monkeypatch.setattr("service.broker.background.cleaning.RETRY_MS", 0)
+    monkeypatch.setattr("service.broker.background.cleaner.cleaning.RETRY_MS", 0)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=COMPACTED)
         with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.background.cleaning import Cleaning
+from service.broker.background.cleaner.cleaning import Cleaning
 from service.broker.background.evicting import evict
 from service.broker.partition.partition import Partition
 from storage_tiers.files import OsFiles

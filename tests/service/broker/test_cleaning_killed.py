@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.background.cleaning import Cleaning
-from service.broker.background.cold_cleaning import ColdCleaning
+from service.broker.background.cleaner.cleaning import Cleaning
+from service.broker.background.cleaner.cold_cleaning import ColdCleaning
 from service.broker.partition.partition import Partition
 from service.fsck.findings import Report
 from service.fsck.local import check_local

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from service.broker.background.cold_cleaning import MAX_OPENED, ColdCleaning, _view
+from service.broker.background.cleaner.cold_cleaning import MAX_OPENED, ColdCleaning, _view
 from storage_tiers.cold.manifest.model import PageRef, RemoteSegment
 from storage_tiers.errors import StorageError
 from storage_tiers.policy.compaction import CleaningLimits, plan_cleaning

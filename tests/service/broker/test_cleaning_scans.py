@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from service.broker.background.cleaning import _ALL, Cleaning
+from service.broker.background.cleaner.cleaning import _ALL, Cleaning
 from service.broker.background.extensions import Extensions
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition

@@ -13,7 +13,7 @@ import pytest
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import JoinGroup, MemberProtocol, OffsetCommit, OffsetFetch, PartitionCommit, TopicCommit
 from grpc_api.contract.transactions import InitProducer
-from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.coordinators.coordinator_log import PartitionLog
 from service.coordination.runtime import partition_of
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from service.rounds import rounds

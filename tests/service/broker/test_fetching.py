@@ -13,8 +13,8 @@ import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
 from grpc_api.contract.ready import settled
-from service.broker.api import fetching
-from service.broker.api.fetching import DelayedFetch
+from service.broker.fetching import fetching
+from service.broker.fetching.fetching import DelayedFetch
 from storage_tiers.cold.read.known_segments import KnownSegments, cost
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
 from storage_tiers.hot.reading import LogReader

@@ -10,7 +10,7 @@ import pytest
 
 from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
-from service.broker.background.recovered_offsets import RecoveredOffsets
+from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import noted_recovered_end

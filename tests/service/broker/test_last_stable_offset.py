@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
-from service.broker.api.fetching import attempt
+from service.broker.fetching.fetching import attempt
 from service.broker.partition.partition import Partition
 from service.broker.partition.state import PartitionState
 from storage_tiers.clock import SystemClock

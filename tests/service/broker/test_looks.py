@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.log import Append, Fetch, FetchPartition
-from service.broker.api.fetching import Attempt, attempt
-from service.broker.api.looks import FEW, Looks
+from service.broker.fetching.fetch_rechecks import FEW, Looks
+from service.broker.fetching.fetching import Attempt, attempt
 from storage_tiers.turns import SLICE_S
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import batch, running
@@ -85,7 +85,7 @@ async def test_a_record_for_which_many_wait_costs_each_turn_a_slice(
             made += 1
             return attempt(*args, **more)
 
-        monkeypatch.setattr("service.broker.api.fetching.attempt", counted)
+        monkeypatch.setattr("service.broker.fetching.fetching.attempt", counted)
         node.log.append([Append(TopicPartition("t", 0), memoryview(batch(b"wakes all of them")))])
         in_turns = []
         while made < 201:

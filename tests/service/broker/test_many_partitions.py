@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
-from service.broker.api.fetching import DelayedFetch
-from service.broker.api.many_partitions import MANY, ManyFetch
+from service.broker.fetching.fetching import DelayedFetch
+from service.broker.fetching.many_partitions import MANY, ManyFetch
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.turns import SLICE_S
 from storage_tiers.types import TopicPartition

@@ -28,9 +28,9 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
     ProducerTransaction,
 )
-from service.broker.api.append_lane import AppendLane
-from service.broker.api.appending import Appending
 from service.broker.api.log_service import LogService
+from service.broker.appending.append_lane import AppendLane
+from service.broker.appending.appending import Appending
 from storage_tiers.errors import InvalidProducerEpoch, InvalidTransactionState, LogError
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import ControlKind

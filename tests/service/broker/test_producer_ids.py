@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from service.broker.api.producer_ids import ProducerIds
+from service.broker.coordinators.producer_ids import ProducerIds
 from service.metadata.commands import ProducerIdBlock
 
 COUNT = 3

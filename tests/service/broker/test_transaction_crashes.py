@@ -15,7 +15,7 @@ import pytest
 
 from grpc_api.contract.log import Appended, Isolation
 from grpc_api.contract.transactions import Markers
-from service.broker.api.transaction_markers import TransactionMarkers
+from service.broker.coordinators.transaction_markers import TransactionMarkers
 from service.broker.partition.partition import Partition
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore

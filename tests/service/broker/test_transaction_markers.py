@@ -10,7 +10,7 @@ import pytest
 
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
-from service.broker.api.transaction_markers import MARKERS_A_TURN, TransactionMarkers
+from service.broker.coordinators.transaction_markers import MARKERS_A_TURN, TransactionMarkers
 from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings

@@ -18,7 +18,7 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
     ProducerTransaction,
 )
-from service.broker.api.transaction_markers import MARKERS_A_TURN, TransactionMarkers
+from service.broker.coordinators.transaction_markers import MARKERS_A_TURN, TransactionMarkers
 from service.broker.partition.partition import Partition
 from service.coordination.transactions.transaction import LAST_EPOCH
 from storage_tiers.errors import (

@@ -10,8 +10,8 @@ import pytest
 from grpc_api.contract.groups import TopicCommit, TxnOffsetCommit
 from grpc_api.contract.log import Isolation
 from grpc_api.contract.transactions import PartitionsAdded
-from service.broker.api.append_queues import Done
-from service.broker.api.transactional_offsets import TransactionalOffsets
+from service.broker.appending.append_queues import Done
+from service.broker.coordinators.transactional_offsets import TransactionalOffsets
 from service.broker.partition import verification
 from service.broker.partition.verification import Verifications
 from storage_tiers.errors import (

@@ -7,8 +7,8 @@ import asyncio
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import AddPartitions, EndTransaction, InitProducer, ProducerIdAndEpoch
 from service.broker.api.transaction_service import TransactionService
+from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.append_origin import AppendOrigin
-from service.broker.partition.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import LogError
 from storage_tiers.records.batch import headers, read_header

@@ -23,7 +23,7 @@ from grpc_api.contract.groups import (
     PartitionCommit,
     TopicCommit,
 )
-from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings

@@ -30,7 +30,7 @@ from grpc_api.contract.transactions import (
     ListTransactions,
     ProducerIdAndEpoch,
 )
-from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.coordinators.coordinator_log import PartitionLog
 from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard

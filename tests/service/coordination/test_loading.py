@@ -9,7 +9,7 @@ import pytest
 from grpc_api.contract.groups import (
     Heartbeat,
 )
-from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.coordinators.coordinator_log import PartitionLog
 from storage_tiers.errors import (
     NotCoordinator,
     StorageError,

@@ -13,7 +13,7 @@ import pytest
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import Heartbeat
-from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
 from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState

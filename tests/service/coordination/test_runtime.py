@@ -21,8 +21,8 @@ from grpc_api.contract.groups import (
     SyncGroup,
 )
 from grpc_api.contract.log import Appended
-from service.broker.partition.coordinator_log import PartitionLog
-from service.broker.partition.coordinators import Coordinators
+from service.broker.coordinators.coordinator_log import PartitionLog
+from service.broker.coordinators.leadership import Coordinators
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard

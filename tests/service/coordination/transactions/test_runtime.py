@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from grpc_api.contract.transactions import AddPartitions, EndTransaction, InitProducer
-from service.broker.partition.coordinator_log import PartitionLog
+from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.shard_state import ShardState

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.contract.ready import Ready
-from service.broker.api.looks import Looks
+from service.broker.fetching.fetch_rechecks import Looks
 from service.broker.partition.partition import Partition
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError, as_value

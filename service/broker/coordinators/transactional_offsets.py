@@ -10,7 +10,7 @@ from typing import Protocol
 
 from grpc_api.contract.groups import TxnOffsetCommit
 from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, ProducerIdAndEpoch
-from service.broker.api.verifying import AsksCoordinator, asking, refusals
+from service.broker.appending.verification_requests import AsksCoordinator, asking, refusals
 from service.broker.partition.partition import Partition
 from storage_tiers.records.batch import NO_SEQUENCE
 from storage_tiers.types import TopicPartition

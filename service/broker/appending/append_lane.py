@@ -26,8 +26,8 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
     ProducerTransaction,
 )
-from service.broker.api.append_queues import Done
-from service.broker.api.verifying import AsksCoordinator, asking, refusals
+from service.broker.appending.append_queues import Done
+from service.broker.appending.verification_requests import AsksCoordinator, asking, refusals
 from service.broker.partition.partition import Partition
 from service.broker.partition.verification import Verification
 from storage_tiers.errors import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from service.broker.partition.coordinator_log import DiskRoom, PartitionLog
+from service.broker.coordinators.coordinator_log import DiskRoom, PartitionLog
 from service.broker.partition.partition import Partition
 from service.coordination.ports import PLAIN, WriteSettings
 from service.coordination.runtime import CoordinatorRuntime

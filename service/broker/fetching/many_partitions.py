@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from grpc_api.contract.log import Fetch, Fetched
-from service.broker.api.fetching import Attempt, BytesRead, Locate, Misses, attempt_some
+from service.broker.fetching.fetching import Attempt, BytesRead, Locate, Misses, attempt_some
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Lane, Turn

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
-from service.broker.background.cleaner_process import CleanerProcess
-from service.broker.background.cleaning_figures import CleaningFigures
-from service.broker.background.cold_cleaning import ColdCleaning
+from service.broker.background.cleaner.cleaner_process import CleanerProcess
+from service.broker.background.cleaner.cleaning_figures import CleaningFigures
+from service.broker.background.cleaner.cold_cleaning import ColdCleaning
 from service.broker.background.flusher import Flusher
 from service.broker.background.tiering import Tiering
 from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, slices

@@ -1,0 +1,1 @@
+"""Fetches, at once or after a wait. May import `partition`."""
