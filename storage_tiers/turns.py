@@ -5,7 +5,7 @@ each slice it rests until the loop has served all sockets. Resting requests take
 longer than one does. At most AT_WORK of them are in progress, which bounds their memory; the others start in order of arrival.
 Small requests have as many slots of their own: one whose first slice a garbage collection or another process has used up does
 not wait until hundreds of large ones are finished.
-A request whose client has left ends at its next rest.
+A request whose client has left ends at its next rest. Short steps that are due together share a slice, too (`soon`).
 
 Not promised: fairness of a step that never checks whether its turn is over.
 """
@@ -38,6 +38,7 @@ class Lane:
         self._large, self._small = _Entrance(), _Entrance()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
+        self._steps: deque[Callable[[], None]] = deque()
 
     def turn(self, is_wanted: Callable[[], bool] = lambda: True, size: int = SMALL_BYTES + 1) -> Turn:
         """The turn of a request of `size` bytes that starts now. The caller ends it with `leave`."""
@@ -47,6 +48,29 @@ class Lane:
     def waiting(self) -> int:
         """Number of requests that wait for others to finish before they continue."""
         return len(self._large.entering) + len(self._small.entering)
+
+    def soon(self, step: Callable[[], None]) -> None:
+        """Calls it in one of the next turns of the loop. Steps are called in order, and share a slice a turn: thousands may be
+        due together."""
+        self._steps.append(step)
+        if len(self._steps) == 1:
+            asyncio.get_running_loop().call_soon(self._call_steps)
+
+    def _call_steps(self) -> None:
+        until = self.seconds() + SLICE_S
+        try:
+            while self._steps:
+                # It stays in the queue while it is called: what it adds plans no second call.
+                self._steps[0]()
+                self._steps.popleft()
+                if self.seconds() >= until:
+                    break
+        except BaseException:
+            self._steps.popleft()
+            raise
+        finally:
+            if self._steps:
+                asyncio.get_running_loop().call_soon(self._call_steps)
 
     async def rest(self) -> None:
         """Waits until it is the caller's turn again."""

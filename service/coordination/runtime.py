@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from grpc_api.contract.caller import Caller
@@ -296,9 +296,15 @@ class ShardHost(Generic[State]):
         if self._timer is not None:
             self._timer.cancel()
         self._planned_ms = due_ms
-        self._timer = self._loop.call_at(at_s, self._tick, now_ms + int((at_s - now_s) * 1000))
+        self._timer = self._loop.call_at(at_s, self._fired, now_ms + int((at_s - now_s) * 1000))
 
-    def _tick(self, planned_ms: int) -> None:
+    def _fired(self, planned_ms: int) -> None:
+        """All shards of a node may have timers that are due now."""
+        self._lane.soon(partial(self._tick, self._timer, planned_ms))
+
+    def _tick(self, timer: asyncio.TimerHandle | None, planned_ms: int) -> None:
+        if timer is not self._timer:
+            return  # another one is planned, or the shard has ended
         self._timer = None
         if self.state is not ShardState.ACTIVE:
             return

@@ -153,3 +153,42 @@ async def test_abandoned_work_ends_at_its_next_rest() -> None:
     for other in others:
         await other.rest()
     assert lane.waiting == 0
+
+
+async def test_steps_that_are_due_together_share_a_slice_a_turn() -> None:
+    seconds, story = Seconds(), list[str]()
+    lane = Lane(seconds)
+
+    def step(name: str) -> None:
+        story.append(name)
+        seconds.now += SLICE_S / 2
+
+    for name in "abcde":
+        lane.soon(lambda name=name: step(name))  # type: ignore[misc]
+    lane.soon(lambda: lane.soon(lambda: step("last")))
+    assert story == []
+    turns = []
+    while "last" not in story:
+        await asyncio.sleep(0)
+        turns.append("".join(story))
+    assert turns[:3] == ["ab", "abcd", "abcdelast"]
+
+
+async def test_a_step_that_fails_keeps_no_other_from_its_turn() -> None:
+    seconds, story = Seconds(), list[str]()
+    lane = Lane(seconds)
+    failures: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    lane.soon(fails)
+    lane.soon(lambda: story.append("next"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert story == ["next"]
+    assert [type(each) for each in failures] == [ZeroDivisionError]
+    lane.soon(lambda: story.append("later"))
+    await asyncio.sleep(0)
+    assert story == ["next", "later"]

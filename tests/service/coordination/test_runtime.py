@@ -26,7 +26,7 @@ from service.broker.coordinators.leadership import Coordinators
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
-from service.coordination.outcome import CoordinatorRecord
+from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import PLAIN
 from service.coordination.record_batches import in_batches
 from service.coordination.runtime import (
@@ -46,7 +46,7 @@ from storage_tiers.errors import (
     UnknownMemberId,
 )
 from storage_tiers.records.batch import headers
-from storage_tiers.turns import Lane
+from storage_tiers.turns import SLICE_S, Lane
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.service.coordination.held import CALLER, Held, coordinated, join_request, release, turn
@@ -276,6 +276,48 @@ async def test_a_session_ends_by_the_clock_and_empties_the_group(coordinator: He
 
     assert not is_empty()
     await until(is_empty)
+
+
+async def test_timers_of_shards_that_are_due_together_share_a_slice_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, now = ManualClock(), 0.0
+    lane = Lane(lambda: now)
+    turns, ticks, turn_number = list[int](), GroupShard.tick, 0
+
+    def tick(shard: GroupShard, now_ms: int) -> Outcome:
+        nonlocal now
+        turns.append(turn_number)
+        now += SLICE_S
+        return ticks(shard, now_ms)
+
+    monkeypatch.setattr(GroupShard, "tick", tick)
+    settings = GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
+    hosts = []
+    for number in range(5):
+        log = Unreadable()
+        log.is_damaged = False
+        hosts.append(
+            ShardHost(
+                TopicPartition("offsets", number),
+                log,
+                lambda: GroupShard(SeededRng(1), settings, OffsetSettings()),
+                clock=clock,
+                lane=lane,
+                backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
+                writes=TurnWrites(),
+            )
+        )
+    await until(lambda: all(host.state is ShardState.ACTIVE for host in hosts))
+    turns.clear()
+    for host in hosts:
+        host.ask(join_request(needs_member_id=True), CALLER)
+    for host in hosts:
+        host._fired(clock.steady_ms())
+    while len(turns) < len(hosts):
+        await asyncio.sleep(0)
+        turn_number += 1
+    assert len(set(turns)) == len(hosts)
+    for host in hosts:
+        await host.close(NotCoordinator("the test is over"))
 
 
 async def test_after_a_pause_of_the_process_what_lies_in_the_sockets_comes_before_the_end_of_sessions() -> None:

@@ -47,7 +47,7 @@ def changes(host: Host) -> None:
 
 
 def ticks(host: Host) -> None:
-    host._tick(host._clock.steady_ms())
+    host._tick(host._timer, host._clock.steady_ms())
 
 
 @pytest.mark.parametrize(("what", "method"), [(asks, "handle"), (changes, "tick"), (ticks, "tick")])
