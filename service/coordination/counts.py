@@ -28,3 +28,9 @@ class TransactionCounts:
     aborted: int = 0
     timed_out: int = 0
     fenced: int = 0
+
+    def ended(self, *, commit: bool) -> None:
+        if commit:
+            self.committed += 1
+        else:
+            self.aborted += 1

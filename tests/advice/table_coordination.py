@@ -50,6 +50,15 @@ COORDINATION_ROWS = (
         _LARGE + "a_transaction_that_no_record_holds_leaves_the_shard_as_it_is",
         _LARGE + "a_transaction_that_is_open_while_the_bound_falls_ends_once_it_rises",
     ),
+    row(
+        "lowering its offset of … takes a record of … bytes, and … fit; raise max.message.bytes",
+        _LARGE + "an_offset_is_lowered_once_its_record_fits",
+    ),
+    row(
+        "completing its transaction takes a record of … bytes, and … fit; raise max.message.bytes",
+        _LARGE + "a_decided_transaction_is_completed_once_its_record_fits",
+        _LARGE + "a_completion_that_does_not_fit_is_logged_and_leaves_the_shard_as_it_is",
+    ),
     row("has … members; stop them first", _ADVICE + "a_group_whose_members_have_stopped_is_deleted"),
     row(
         "whose topics are not known; stop them first|is subscribed to …; stop its members first",

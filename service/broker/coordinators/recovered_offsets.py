@@ -12,6 +12,7 @@ before; that an offset stays that was committed before a coordinator was visited
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from typing import NamedTuple
@@ -21,9 +22,12 @@ from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import forget_recovered_end, note_recovered_end
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from storage_tiers.errors import LogError, StorageError
+from storage_tiers import events
+from storage_tiers.errors import CoordinatorRecordTooLarge, LogError, StorageError
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 #: Partitions whose notes are written again in one round: each takes a sync, and the next round waits for it.
 NOTES_A_ROUND = 50
@@ -44,6 +48,8 @@ class RecoveredOffsets:
         self._partitions = partitions
         self._lane = lane
         self._pending: dict[tuple[ShardHost[GroupShard], str], _PendingVisit] = {}
+        #: Groups whose offsets do not fit a record, each logged once.
+        self._too_large: set[str] = set()
 
     async def tick(self) -> None:
         again, self._pending = self._pending, {}
@@ -98,11 +104,18 @@ class RecoveredOffsets:
     def _lower(
         self, host: ShardHost[GroupShard], shard: GroupShard, group_id: str, ends: Mapping[TopicPartition, int]
     ) -> bool:
-        """False if the shard was lost meanwhile, or the disk has no room for its records: a later round visits it again."""
+        """False if the shard was lost meanwhile, the disk has no room for its records, or they are larger than records may be:
+        a later round visits it again."""
         try:
             host.change(lambda found, _: found.lower_offsets(group_id, ends))
+        except CoordinatorRecordTooLarge as error:
+            if group_id not in self._too_large:
+                self._too_large.add(group_id)
+                events.warning(log, "group.offsets_not_lowered", group=group_id, error=error)
+            return False
         except LogError:
             return False
+        self._too_large.discard(group_id)
         if shard.has_pending_above(group_id, ends):
             before = self._pending.get((host, group_id))
             known = {} if before is None else before.ends

@@ -28,6 +28,7 @@ from storage_tiers.clock import Clock
 from storage_tiers.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    CoordinatorRecordTooLarge,
     InvalidProducerEpoch,
     LogError,
     NotCoordinator,
@@ -168,7 +169,17 @@ class TransactionMarkers:
                 if wanted:
                     await self._clock.sleep(backoff.next_delay())
                     host.look(lambda _: None)
-            while not self._is_completed(host, markers):
+            has_told = False
+            while (error := self._refused_completion(host, markers)) is not None:
+                if isinstance(error, CoordinatorRecordTooLarge) and not has_told:
+                    has_told = True
+                    events.warning(
+                        log,
+                        "transaction.not_completed",
+                        transactional_id=markers.transactional_id,
+                        producer_id=markers.producer.id,
+                        error=error,
+                    )
                 await self._clock.sleep(backoff.next_delay())
         except (TransactionCoordinatorFenced, InvalidProducerEpoch) as error:
             events.warning(
@@ -181,14 +192,16 @@ class TransactionMarkers:
         except LogError:
             return  # the coordinator is gone; the next one asks for the markers again
 
-    def _is_completed(self, host: ShardHost[TransactionShard], markers: Markers) -> bool:
-        """False while the disk has no room for the record. LogError if the coordinator is gone."""
+    def _refused_completion(self, host: ShardHost[TransactionShard], markers: Markers) -> LogError | None:
+        """Why the completion cannot be recorded yet: the disk has no room for it, or it is larger than a record may be. None
+        once it is. LogError if the coordinator is gone."""
         host.look(lambda _: None)
         try:
             host.change(lambda shard, now_ms: shard.completed(markers, now_ms))
-        except LogError:
-            return host.look(lambda _: False)
-        return True
+        except LogError as error:
+            host.look(lambda _: None)
+            return as_value(error)
+        return None
 
     async def _write(self, wanted: list[TopicPartition], markers: Markers, epoch: int) -> list[TopicPartition]:
         """The partitions that are to be tried again. TransactionCoordinatorFenced or InvalidProducerEpoch if the decision is

@@ -270,17 +270,30 @@ class GroupOffsets:
     def lower(
         self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int, order: int, outcome: Outcome
     ) -> None:
-        """Lowers the group's offsets above these ends, if their records are older than order `loaded`."""
-        for partition, value in list(self._offsets.newest(group)):
-            end = ends.get(partition)
-            if end is None or value.offset <= end or self._offsets.order(group, partition) >= loaded:
-                continue
-            lowered = encode_offset(value._replace(offset=end, leader_epoch=NO_EPOCH))
+        """Lowers the group's offsets above these ends, if their records are older than order `loaded`.
+        CoordinatorRecordTooLarge if a record does not fit, as the topic's max.message.bytes was lowered: nothing is changed."""
+        too_high = [
+            (partition, value, encode_offset_key(group, *partition))
+            for partition, value in self._offsets.newest(group)
+            if value.offset > ends.get(partition, value.offset) and self._offsets.order(group, partition) < loaded
+        ]
+        changes = [
+            (partition, value.offset, key, encode_offset(value._replace(offset=ends[partition], leader_epoch=NO_EPOCH)))
+            for partition, value, key in too_high
+        ]
+        most = self._settings.max_record_bytes
+        for partition, _, key, lowered in changes:
+            if (size := record_bytes(len(key), len(lowered))) > most:
+                raise CoordinatorRecordTooLarge(
+                    f"group {group}: lowering its offset of {partition} takes a record of {size} bytes, and {most} fit; raise "
+                    "max.message.bytes of __consumer_offsets"
+                )
+        for partition, offset, key, lowered in changes:
             self._offsets.write(group, partition, lowered, order)
-            outcome.write(encode_offset_key(group, *partition), lowered)
+            outcome.write(key, lowered)
             topic, number = partition
             outcome.note(
-                "group.offset_lowered", group=group, topic=topic, partition=number, offset=value.offset, end=end
+                "group.offset_lowered", group=group, topic=topic, partition=number, offset=offset, end=ends[partition]
             )
             order += 1
 

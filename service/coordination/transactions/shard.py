@@ -177,15 +177,13 @@ class TransactionShard:
         return self._counted(outcome)
 
     def completed(self, markers: Markers, now_ms: int) -> Outcome:
-        """All of the markers are written; partitions that are deleted need none."""
+        """All of the markers are written; deleted partitions need none. CoordinatorRecordTooLarge changes nothing."""
         outcome = Outcome()
         found = self._transactions.get(markers.transactional_id)
         if found is None or found.status not in PREPARED or found.producer != markers.producer:
             return outcome
-        if found.status is TransactionStatus.PREPARE_COMMIT:
-            self._counts.committed += 1
-        else:
-            self._counts.aborted += 1
+        found.check_completion(self.settings.max_record_bytes)
+        self._counts.ended(commit=found.status is TransactionStatus.PREPARE_COMMIT)
         found.complete(now_ms)
         self._write(found, outcome)
         self._idle(found, now_ms)

@@ -31,6 +31,7 @@ from grpc_api.contract.transactions import (
 from service.coordination.deadlines import Timer
 from service.coordination.record_batches import record_bytes
 from service.coordination.transaction_records import TopicPartitions, TransactionStatus, TransactionValue
+from storage_tiers.errors import CoordinatorRecordTooLarge
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
 TransactionEvent = InitProducer | AddPartitions | EndTransaction
@@ -275,6 +276,16 @@ class Transaction:
             topics[topic] = topics.get(topic, 0) + 1
         names = sum(len(topic.encode()) + TOPIC_BYTES + PARTITION_BYTES * count for topic, count in topics.items())
         return record_bytes(len(self.transactional_id.encode()), VALUE_BYTES + names)
+
+    def check_completion(self, most: int) -> None:
+        """CoordinatorRecordTooLarge if the record of its completed transaction, which has no partitions, takes more bytes than
+        `most`: the topic's max.message.bytes was lowered since the decision."""
+        size = record_bytes(len(self.transactional_id.encode()), VALUE_BYTES)
+        if size > most:
+            raise CoordinatorRecordTooLarge(
+                f"{self.transactional_id!r}: completing its transaction takes a record of {size} bytes, and {most} fit; raise "
+                "max.message.bytes of __transaction_state"
+            )
 
     @classmethod
     def loaded(cls, transactional_id: str, value: TransactionValue) -> Generator[None, None, Transaction]:

@@ -21,7 +21,7 @@ from service.broker.background.disk import DiskGuard
 from service.broker.partition.record_loss import RecoveredEnd
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import CoordinatorNotAvailable, StorageError
+from storage_tiers.errors import CoordinatorNotAvailable, LogError, StorageError
 from tests.faults.disks import fill, small_disk
 from tests.service.broker.support import Running, running, until
 from tests.service.broker.test_groups import CALLER, coordinated, offsets
@@ -128,7 +128,7 @@ async def test_a_decided_transaction_gets_its_markers_once_there_is_room(
 
 
 @pytest.mark.usefixtures("judged")
-async def test_a_transaction_whose_markers_are_written_is_completed_once_there_is_room(
+async def test_a_transaction_whose_markers_are_written_refused_completion_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
@@ -137,19 +137,19 @@ async def test_a_transaction_whose_markers_are_written_is_completed_once_there_i
         await client.add(T0)
         disk = node.node.work.disk
         markers = node.node.broker.coordinators.markers
-        whole = markers._is_completed
-        tried: list[bool] = []
+        whole = markers._refused_completion
+        tried: list[LogError | None] = []
 
-        def completed(*asked: object) -> bool:
+        def completed(*asked: object) -> LogError | None:
             if not tried:
                 disk.judge(RESERVE_USED)
             tried.append(whole(*asked))  # type: ignore[arg-type]
             return tried[-1]
 
-        monkeypatch.setattr(markers, "_is_completed", completed)
+        monkeypatch.setattr(markers, "_refused_completion", completed)
         assert await client.end(commit=True) is None
         await until(lambda: len(tried) > 1)
-        assert (await client.state(), any(tried)) == ("PrepareCommit", False)
+        assert (await client.state(), all(tried)) == ("PrepareCommit", True)
         disk.judge(FREE)
         await client.reaches("CompleteCommit")
 

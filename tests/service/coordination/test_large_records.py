@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from grpc_api.contract.groups import DeleteGroup, DescribeGroup, LeavingMember, OffsetDelete, TopicPartitionIndexes
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from grpc_api.contract.transactions import AddPartitions, ProducerIdAndEpoch
+from service.broker.partition.partition import Partition
 from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import CoordinatorRecord
@@ -19,11 +20,11 @@ from service.coordination.record_batches import MOST_GZIP_BYTES, encode_batch
 from service.coordination.transaction_records import encode_key, encode_value
 from service.coordination.transactions.shard import TIME_OUT_AGAIN_MS
 from service.coordination.transactions.transaction import Transaction
-from storage_tiers.errors import CoordinatorRecordTooLarge, GroupMetadataTooLarge, OffsetMetadataTooLarge
+from storage_tiers.errors import CoordinatorRecordTooLarge, GroupMetadataTooLarge, NotLeader, OffsetMetadataTooLarge
 from storage_tiers.records.batch import headers
 from storage_tiers.records.codecs import Codec
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import running
+from tests.service.broker.support import running, until
 from tests.service.broker.transactional import Client
 from tests.service.coordination.groups.driver import Driver
 from tests.service.coordination.groups.shard_driver import MINUTE, Broker
@@ -65,6 +66,63 @@ def test_a_transaction_that_is_open_while_the_bound_falls_ends_once_it_rises() -
     x.shard.bound(1 << 20)
     x.wait(TIME_OUT_AGAIN_MS)
     assert x.status == "PrepareAbort"
+
+
+def test_a_decided_transaction_is_completed_once_its_record_fits() -> None:
+    x = Coordinator()
+    producer = x.producer()
+    assert x.add(producer, A, *MANY).error is None
+    assert x.end(producer).error is None
+    (markers,) = x.shard.prepared()
+    records = len(x.log)
+    x.shard.bound(100)
+    with pytest.raises(CoordinatorRecordTooLarge, match=r"max\.message\.bytes"):
+        x.shard.completed(markers, x.now)
+    assert (len(x.log), x.status) == (records, "PrepareCommit")
+    x.shard.bound(300)  # the partitions would not fit
+    x.keep(x.shard.completed(markers, x.now))
+    assert x.status == "CompleteCommit"
+
+
+async def test_a_completion_that_does_not_fit_is_logged_and_leaves_the_shard_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(*_: object) -> NoReturn:
+        raise NotLeader("not yet")
+
+    async def bound(most: int) -> None:
+        config = Resource(ResourceKind.TOPIC, "__transaction_state")
+        await node.core.configs.alter_configs(config, [ConfigAlteration("max.message.bytes", AlterOp.SET, str(most))])
+
+    async with running(tmp_path / "data", broker=ONE_PARTITION) as node:
+        await node.create("t")
+        client = await Client(node, "a").begin()
+        await client.add(MANY[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(Partition, "append_marker", refuses)
+            assert await client.end(commit=True) is None
+            await bound(100)
+        host = node.node.broker.coordinators.shards.transactions.host(0)
+        before = host.look(lambda shard: shard)
+        await until(lambda: "transaction.not_completed" in {record.__dict__.get("event") for record in caplog.records})
+        assert host.look(lambda shard: shard) is before
+        await bound(1 << 20)
+        await client.reaches("CompleteCommit")
+
+
+def test_an_offset_is_lowered_once_its_record_fits() -> None:
+    broker = Broker()
+    broker.commit(9, metadata="m" * 400)
+    broker.commit(9, partition=1)
+    broker.restart()
+    ends = {TopicPartition("t", each): 3 for each in range(2)}
+    broker.shard.bound(300)
+    with pytest.raises(CoordinatorRecordTooLarge, match=r"max\.message\.bytes"):
+        broker.shard.lower_offsets("g", ends)
+    assert [broker.fetch(partition=each).offset for each in range(2)] == [9, 9]
+    broker.shard.bound(1 << 20)
+    broker.keep(broker.shard.lower_offsets("g", ends))
+    assert [broker.fetch(partition=each).offset for each in range(2)] == [3, 3]
 
 
 def test_an_id_that_no_record_holds_is_not_begun() -> None:
