@@ -37,8 +37,9 @@ from storage_tiers.types import NO_EPOCH, TopicId
 SMALL_BYTES = 64 << 10
 #: Most topics, and most partitions, of an OffsetCommit that is read here. All of it is one turn of the event loop.
 AT_ONCE = 100
-#: Most assignments of a SyncGroup that is read here.
-ASSIGNMENTS_AT_ONCE = 1_000
+#: Most assignments of a SyncGroup that is read here, and its largest size: a leader sends those of all members, and by the
+#: schema thousands take several slices of the event loop.
+ASSIGNMENTS_AT_ONCE, SYNC_BYTES = 4_000, 1 << 20
 #: Most members of a JoinGroup's answer that is written here, and most bytes of it; a larger one is written in slices.
 MEMBERS_AT_ONCE, ANSWER_BYTES = 2_000, 1 << 20
 #: Longest retention that is read here. Beyond it lie those that no duration holds.
@@ -158,7 +159,7 @@ def join_group(cursor: FrameCursor, version: int) -> JoinGroup | None:
 
 def read_sync_group(data: bytearray, start: int, end: int, version: int) -> SyncGroup | None:
     """Reads a SyncGroup 0 to 5 from after its correlation id. A version 5 without the protocol is left to the schema, too."""
-    if end - start > SMALL_BYTES:
+    if end - start > SYNC_BYTES:
         return None
     try:
         return sync_group(FrameCursor(data, start, end, version >= 4), version)

@@ -11,7 +11,7 @@ protocols (types 3 and up); they are `UnknownKey`, which a reader passes over.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, finish, too_long
@@ -235,33 +235,46 @@ def _short_offset(data: bytes) -> CommittedOffset | None:
 
 def encode_group(value: GroupMetadata) -> bytes:
     """Version 3, as Kafka writes. ValueError if a name does not fit."""
+    return encode_members(
+        value,
+        [
+            (
+                encode_names(each.member_id, each.group_instance_id, each.client_id, each.client_host),
+                each.rebalance_timeout,
+                each.session_timeout,
+                each.subscription,
+                each.assignment,
+            )
+            for each in value.members
+        ],
+    )
+
+
+def encode_names(member_id: str, instance: str | None, client_id: str, host: str) -> bytes:
+    """The first fields of a member in a group's record. ValueError if a name does not fit."""
+    return b"".join(
+        (_string(member_id), _NULL if instance is None else _string(instance), _string(client_id), _string(host))
+    )
+
+
+def encode_members(value: GroupMetadata, members: Sequence[tuple[bytes, int, int, bytes, bytes]]) -> bytes:
+    """As `encode_group`, with these members. Each is its `encode_names`, the timeouts of its rebalances and of its session, its
+    subscription and its assignment. The event loop waits, and a group may have thousands."""
     writer = FieldWriter(_GROUP_VERSION)
     writer.string(value.protocol_type)
     writer.int32(value.generation)
     writer.string(value.protocol)
     writer.string(value.leader)
     writer.int64(value.state_timestamp)
-    writer.count(len(value.members))
-    # One list for all of them: a group may have thousands, and the event loop waits.
+    writer.count(len(members))
     parts: list[bytes] = [bytes(writer.data)]
-    for (
-        member_id,
-        instance,
-        client_id,
-        host,
-        rebalance_timeout,
-        session_timeout,
-        subscription,
-        assignment,
-    ) in value.members:
+    timeouts, length = _MEMBER.pack, _SIZE.pack
+    for names, rebalance_timeout, session_timeout, subscription, assignment in members:
         parts += (
-            _string(member_id),
-            _NULL if instance is None else _string(instance),
-            _string(client_id),
-            _string(host),
-            _MEMBER.pack(rebalance_timeout, session_timeout, len(subscription)),
+            names,
+            timeouts(rebalance_timeout, session_timeout, len(subscription)),
             subscription,
-            _SIZE.pack(len(assignment)),
+            length(len(assignment)),
             assignment,
         )
     return b"".join(parts)

@@ -35,7 +35,14 @@ from grpc_api.contract.groups import (
     TopicOutcome,
 )
 from grpc_api.contract.node import NodeCore
-from kafka_gateway.group_messages import ANSWER_BYTES, AT_ONCE, MEMBERS_AT_ONCE, SMALL_BYTES
+from kafka_gateway.group_messages import (
+    ANSWER_BYTES,
+    ASSIGNMENTS_AT_ONCE,
+    AT_ONCE,
+    MEMBERS_AT_ONCE,
+    SMALL_BYTES,
+    SYNC_BYTES,
+)
 from kafka_gateway.handlers import heartbeat, join_group, offset_commit, sync_group
 from kafka_gateway.hot_parse import TAGS, Malformed
 from kafka_gateway.message_handler import MessageHandler
@@ -290,6 +297,22 @@ def test_large_requests_are_left_to_the_schema(version: int, form: str) -> None:
         (1, 4, "x" * (SMALL_BYTES // 4), False),
     ]:
         assert is_read("offset_commit", version, commits(topics, partitions, metadata), form) is taken
+
+
+@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize("version", [3, 5])
+def test_the_assignments_of_thousands_are_read_at_once(version: int, form: str) -> None:
+    """A leader sends those of all members; the schema's reader would take several slices of the loop for them."""
+
+    def is_taken(count: int, size: int) -> bool:
+        rows = [{"member_id": f"consumer-{number:031}", "assignment": bytes(size)} for number in range(count)]
+        protocol: dict[str, Any] = {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
+        frame = request_frame("sync_group", version, group_id="g", member_id="m", assignments=rows, **protocol)
+        return is_read("sync_group", version, frame, form)
+
+    assert is_taken(2_000, 100)
+    assert is_taken(ASSIGNMENTS_AT_ONCE, 10) and not is_taken(ASSIGNMENTS_AT_ONCE + 1, 10)
+    assert is_taken(8, SYNC_BYTES // 9) and not is_taken(8, SYNC_BYTES // 8)
 
 
 @pytest.mark.parametrize("form", MODULES)

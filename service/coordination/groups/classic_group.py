@@ -27,7 +27,8 @@ from grpc_api.contract.groups import (
     MemberProtocol,
 )
 from service.coordination.deadlines import Timer
-from service.coordination.group_records import GroupMetadata, MemberMetadata
+from service.coordination.group_records import GroupMetadata, encode_members, encode_names
+from service.coordination.outcome import CoordinatorAnswer
 from storage_tiers.errors import FencedInstanceId, LogError, UnknownMemberId
 
 
@@ -57,6 +58,10 @@ TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
 REBALANCES_FROM = frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE})
 
 
+#: Makes a named tuple in half the time, of which a rebalance makes thousands.
+_new_tuple = tuple.__new__
+
+
 class UnexpectedTransition(Exception):
     """A change of state that cannot happen: a defect of the code that asks for it."""
 
@@ -74,6 +79,7 @@ class Member:
         "is_new",
         "join_waiter",
         "member_id",
+        "names",
         "protocols",
         "rebalance_timeout_ms",
         "session",
@@ -96,6 +102,8 @@ class Member:
         self.group_instance_id = group_instance_id
         self.client_id = client_id
         self.client_host = client_host
+        #: Both ids, the client's id and its host, as the group's record has them: it has those of thousands, and changes often.
+        self.names = encode_names(member_id, group_instance_id, client_id, client_host)
         self.protocols = tuple(protocols)
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
@@ -105,6 +113,10 @@ class Member:
         self.sync_waiter: object | None = None
         #: When the member is removed unless it is heard from; its group sets it.
         self.session: Timer | None = None
+
+    def rename(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.names = encode_names(member_id, self.group_instance_id, self.client_id, self.client_host)
 
     @property
     def record_bytes(self) -> int:
@@ -254,7 +266,7 @@ class ClassicGroup:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest of its members'."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max([member.rebalance_timeout_ms for member in self.members.values()], default=0)
 
     @property
     def has_all_joined(self) -> bool:
@@ -316,7 +328,7 @@ class ClassicGroup:
     def replace_static(self, old_id: str, new_id: str) -> Member:
         """A static member returns under a new id and keeps all else, leadership included. The old id is a member no more."""
         member = self.members.pop(old_id)
-        member.member_id = new_id
+        member.rename(new_id)
         self.members[new_id] = member
         if member.group_instance_id is not None:
             self.static[member.group_instance_id] = new_id
@@ -332,6 +344,29 @@ class ClassicGroup:
         member.join_waiter = waiter
         self.joining += (waiter is not None) - (before is not None)
         return before
+
+    def end_joins(self) -> list[CoordinatorAnswer]:
+        """Answers the members that have joined, and awaits their SyncGroups."""
+        kind, protocol, generation, leader = (
+            self.protocol_type,
+            self.protocol,
+            self.generation,
+            self.leader or UNKNOWN_MEMBER,
+        )
+        answers = []
+        for member_id, member in self.members.items():
+            member.is_new = False
+            waiter = member.join_waiter
+            if waiter is not None:
+                member.join_waiter = None
+                if member_id == leader:
+                    joined = self.joined(member_id)
+                else:
+                    joined = _new_tuple(Joined, (None, member_id, generation, kind, protocol, leader, (), False))
+                answers.append(_new_tuple(CoordinatorAnswer, (waiter, joined)))
+        self.joining = 0
+        self.pending_syncs.update(dict.fromkeys(self.members))
+        return answers
 
     def _count_protocols(self, member: Member, step: int) -> None:
         self.kept_bytes += step * kept_bytes(member.protocols)
@@ -394,8 +429,8 @@ class ClassicGroup:
         members: Sequence[JoinedMember] = ()
         if leader is None and member_id == self.leader and protocol is not None:
             members = [
-                JoinedMember(each.member_id, each.group_instance_id, each.metadata(protocol))
-                for each in self.members.values()
+                _new_tuple(JoinedMember, (each_id, each.group_instance_id, _subscription(each.protocols, protocol)))
+                for each_id, each in self.members.items()
             ]
         return Joined(
             None,
@@ -412,28 +447,22 @@ class ClassicGroup:
         """The group as readers see it now."""
         return GroupView(self.state, self.protocol_type, self.protocol, list(map(_MEMBER_ROW, self.members.values())))
 
-    def metadata(self) -> GroupMetadata:
-        """The group as its record holds it."""
+    def record(self, state_timestamp: int) -> bytes:
+        """The value of its record, as if its last change of state was then."""
         protocol = self.protocol
-        return GroupMetadata(
-            self.protocol_type or "",
-            self.generation,
-            protocol,
-            self.leader,
-            self.state_timestamp,
-            tuple(
-                MemberMetadata(
-                    member.member_id,
-                    member.group_instance_id,
-                    member.client_id,
-                    member.client_host,
+        head = GroupMetadata(self.protocol_type or "", self.generation, protocol, self.leader, state_timestamp, ())
+        return encode_members(
+            head,
+            [
+                (
+                    member.names,
                     member.rebalance_timeout_ms,
                     member.session_timeout_ms,
-                    b"" if protocol is None else member.metadata(protocol),
+                    b"" if protocol is None else _subscription(member.protocols, protocol),
                     member.assignment,
                 )
                 for member in self.members.values()
-            ),
+            ],
         )
 
     @classmethod

@@ -11,13 +11,13 @@ before any member's answer that contains it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, Synced
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines, Timer
-from service.coordination.group_records import GroupKey, encode_group, encode_key
+from service.coordination.group_records import GroupKey, encode_key
 from service.coordination.groups.classic_group import (
     REBALANCES_FROM,
     ClassicGroup,
@@ -26,7 +26,7 @@ from service.coordination.groups.classic_group import (
     Member,
     Session,
 )
-from service.coordination.outcome import Outcome
+from service.coordination.outcome import CoordinatorAnswer, Outcome
 from storage_tiers.errors import GroupMetadataTooLarge, LogError, RebalanceInProgress, UnknownMemberId
 
 #: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
@@ -35,6 +35,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 PENDING_IDS = 10_000
 #: Bytes at most of a batch of one record besides its key and value.
 BATCH_BYTES = 100
+
+_new_tuple = tuple.__new__
 
 
 class GroupSettings(NamedTuple):
@@ -65,6 +67,15 @@ class Rebalancing:
 
     def heard(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
         self.expect(group, member, member.session_timeout_ms, now_ms)
+
+    def _all_heard(self, group: ClassicGroup, members: Iterable[Member], now_ms: int) -> None:
+        """As `heard` for each, in half the time: there may be thousands, in one turn of the loop."""
+        set_deadline = self._deadlines.set
+        for member in members:
+            if member.session is None:
+                self.heard(group, member, now_ms)
+            else:
+                set_deadline(member.session, now_ms + member.session_timeout_ms)
 
     def expect_join(self, group: ClassicGroup, member_id: str, within_ms: int, now_ms: int) -> None:
         """A member has been given an id and joins with it, or the id is forgotten (KIP-394)."""
@@ -181,20 +192,15 @@ class Rebalancing:
             if error is not None:  # after a crash the members of its last record are back, until their sessions end
                 outcome.note("group.too_large", group=group.group_id, error=error)
             return
-        for member in group.members.values():
-            waiter = group.wait_for_join(member, None)
-            if waiter is not None:
-                outcome.answer(waiter, group.joined(member.member_id))
-            self.heard(group, member, now_ms)
-            member.is_new = False
-            group.pending_syncs[member.member_id] = None
+        outcome.answers += group.end_joins()
+        self._all_heard(group, group.members.values(), now_ms)
         self._deadlines.set(group.sync, now_ms + group.rebalance_timeout_ms)
 
     def write(
         self, group: ClassicGroup, outcome: Outcome, before: GroupView | None = None
     ) -> GroupMetadataTooLarge | None:
         """Adds the group's record, which replaces `before` if that is given; the error if no batch can hold it."""
-        value = encode_group(group.metadata())
+        value = group.record(group.state_timestamp)
         error = self.too_large(group, len(value))
         if error is None:
             if before is not None:
@@ -210,10 +216,10 @@ class Rebalancing:
     def assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> None:
         """The leader's assignment: recorded, and the answer to every member that waits for it."""
         before = group.view()
-        for member in group.members.values():
-            member.assignment = given.get(member.member_id, b"")
+        for member_id, member in group.members.items():
+            member.assignment = given.get(member_id, b"")
         # As it will be in the new state: a record of thousands of members is encoded once.
-        value = encode_group(group.metadata()._replace(state_timestamp=now_ms))
+        value = group.record(now_ms)
         error = self.too_large(group, len(value))
         if error is not None:
             self._refuse_assignment(group, error, now_ms, outcome)
@@ -223,11 +229,9 @@ class Rebalancing:
         outcome.replace(group.group_id, before)
         self._write(group, value, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
-        for member in group.members.values():
-            if member.sync_waiter is not None:
-                outcome.answer(member.sync_waiter, synced(group, member))
-                member.sync_waiter = None
-                self.heard(group, member, now_ms)
+        waiting = [member for member in group.members.values() if member.sync_waiter is not None]
+        outcome.answers += _end_syncs(group, waiting)
+        self._all_heard(group, waiting, now_ms)
 
     def too_large(self, group: ClassicGroup, value_bytes: int) -> GroupMetadataTooLarge | None:
         """Why the group's record, whose value has so many bytes, cannot be written. A record that the log refuses would drop
@@ -269,6 +273,17 @@ class Rebalancing:
 
 def synced(group: ClassicGroup, member: Member) -> Synced:
     return Synced(None, group.protocol_type, group.protocol, member.assignment)
+
+
+def _end_syncs(group: ClassicGroup, waiting: Sequence[Member]) -> list[CoordinatorAnswer]:
+    """The answers to these members, whose SyncGroups wait. As `synced`, in half the time."""
+    kind, protocol = group.protocol_type, group.protocol
+    answers = []
+    for member in waiting:
+        answer = _new_tuple(Synced, (None, kind, protocol, member.assignment))
+        answers.append(_new_tuple(CoordinatorAnswer, (member.sync_waiter, answer)))
+        member.sync_waiter = None
+    return answers
 
 
 def _removed(group: ClassicGroup, member_id: str) -> UnknownMemberId:

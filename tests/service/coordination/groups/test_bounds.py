@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 
 from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, MemberProtocol
 from service.coordination.answers import ANSWERS_A_TURN, Release
-from service.coordination.group_records import encode_group
 from service.coordination.groups import rebalancing
 from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
@@ -91,7 +91,7 @@ def test_the_group_id_counts_in_the_size_of_its_record() -> None:
     driver.join("a", group="g" * 30_000, protocols=of_size(9_900))
     group = driver.groups.groups["g" * 30_000]
     group.protocol = "range"
-    value_bytes = len(encode_group(group.metadata()))
+    value_bytes = len(group.record(0))
     assert value_bytes < 12_000
     assert driver.groups.rebalancing.too_large(group, value_bytes) is not None
 
@@ -182,3 +182,34 @@ async def test_thousands_of_answers_are_given_in_shares_and_a_few_pass_them() ->
         seen.append(sum(each.done() for each in waiters))
     assert max(after - before for before, after in pairwise(seen)) <= ANSWERS_A_TURN
     assert [each.result() for each in waiters if not each.cancelled()] == ["joined"] * (len(waiters) - 1)
+
+
+def test_a_rebalance_ends_and_is_assigned_with_few_calls_for_each_member() -> None:
+    """Both happen in one turn of the loop, in which a group of thousands would hold everybody else up."""
+    driver, members = Driver(), 500
+    for number in range(members):
+        driver.join(f"j{number}", protocols=of_size(10), session=60_000)
+    driver.wait(GroupSettings().initial_rebalance_delay_ms * 2)
+    ids = list(driver.group.members)
+    calls = 0
+
+    def count(frame: Any, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    assert driver.group.state.name == "COMPLETING_REBALANCE"
+    for number, member_id in enumerate(ids[:-1]):
+        driver.join(f"again{number}", member_id, protocols=of_size(11), session=60_000)
+    sys.setprofile(count)
+    driver.join("again", ids[-1], protocols=of_size(11), session=60_000)
+    sys.setprofile(None)
+    assert driver.group.state.name == "COMPLETING_REBALANCE"
+    assert calls < 3 * members
+    for member_id in ids[1:]:
+        driver.sync(f"sync {member_id}", member_id, driver.group.generation)
+    given, calls = [(each, b"part") for each in ids], 0
+    sys.setprofile(count)
+    driver.sync("leader", ids[0], driver.group.generation, given)
+    sys.setprofile(None)
+    assert driver.group.state.name == "STABLE"
+    assert calls < 3 * members

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grpc_api.contract.groups import UNKNOWN_MEMBER, LeavingMember, MemberProtocol
+from service.coordination.group_records import decode_group
 from service.coordination.groups.classic_group import (
     REBALANCES_FROM,
     TRANSITIONS,
@@ -391,7 +392,7 @@ def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
     assert after.heartbeat(ids[1], 1, "b") is None
     after.sync("s", ids[1], 1, instance="b")
     assert after.synced("s").assignment == b"b"
-    assert group.metadata() == before.recorded
+    assert decode_group(group.record(group.state_timestamp)) == before.recorded
     after.wait(10_001)
     assert after.group.state is GroupState.EMPTY
 
