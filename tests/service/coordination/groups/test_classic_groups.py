@@ -76,6 +76,32 @@ def test_members_that_never_sync_are_removed_after_the_rebalance_timeout() -> No
     assert isinstance(driver.heartbeat(lost, 1), UnknownMemberId)
 
 
+def test_members_that_have_not_synced_are_not_removed_for_it_during_the_next_rebalance() -> None:
+    driver = Driver()
+    driver.join("a", session=600_000)
+    driver.join("b", session=600_000)
+    driver.wait(6_000)
+    ids = [driver.joined(name).member_id for name in ("a", "b")]
+    driver.wait(30_000)
+    driver.join("c", session=600_000)
+    driver.wait(30_000)  # the time for SyncGroup is over, the one for JoinGroup is not
+    assert list(driver.group.members)[:2] == ids
+    for name, member_id in zip(("a again", "b again"), ids, strict=True):
+        driver.join(name, member_id, session=600_000)
+    assert driver.joined("b again").generation == 2
+
+
+def test_an_assignment_that_is_withdrawn_is_shown_to_nobody() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b")
+    driver.join("a again", leader)
+    driver.join("b again", follower)
+    assert [each.assignment for each in driver.group.members.values()] == [b"a", b"b"]
+    driver.join("c")
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+    assert {each.assignment for each in driver.group.view().described("g").members} == {b""}
+
+
 # --- static members ---------------------------------------------------------------------------------------------------
 def test_a_static_member_returns_without_a_rebalance_and_keeps_its_assignment() -> None:
     driver = Driver()
@@ -384,6 +410,8 @@ def test_a_sync_during_a_rebalance_is_answered_with_rebalance_in_progress() -> N
 def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
     before = Driver()
     ids = before.stable("a", "b", instance=True)
+    before.join("a is back", instance="a")  # the leader is not the first member any more
+    ids[0] = before.joined("a is back").member_id
     after = Driver()
     after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)))
     finish(after.groups.loaded(after.now, Outcome()))

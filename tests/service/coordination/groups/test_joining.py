@@ -195,6 +195,14 @@ def test_the_protocol_is_the_one_that_all_support_and_most_prefer() -> None:
     assert driver.joined("d").protocol == "range"
 
 
+def test_a_protocol_that_only_some_members_support_admits_nobody() -> None:
+    driver = Driver()
+    driver.stable("a", protocols=STICKY)
+    driver.join("b")
+    driver.join("c", protocols=STICKY[:1])
+    assert driver.error("c") is InconsistentGroupProtocol
+
+
 def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
     driver = Driver(max_size=1)
     (member,) = driver.stable("a")

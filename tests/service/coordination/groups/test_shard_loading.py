@@ -13,6 +13,7 @@ from grpc_api.contract.groups import (
     TopicPartitionIndexes,
 )
 from service.coordination.record_fields import finish
+from storage_tiers.types import TopicPartition
 from tests.service.coordination.groups.shard_driver import Broker
 
 
@@ -53,3 +54,27 @@ def test_a_deleted_group_does_not_come_back_while_its_tombstones_are_not_committ
     assert (broker.listed(), shard.group_ids()) == (["g"], ["g"] if is_left else [])
     shard.committed(shard.written)
     assert broker.listed() == (["g"] if is_left else [])
+
+
+def test_the_tombstones_of_a_deleted_groups_offsets_count_one_by_one() -> None:
+    broker = Broker()
+    broker.commit(4)
+    broker.commit(5, partition=1)
+    live, broker.held = broker.shard.written, True
+    broker.ask(DeleteGroup("g"))
+    broker.shard.committed(live + 1)
+    assert [broker.fetch(partition=each).offset for each in (0, 1)] == [-1, 5]
+    broker.shard.committed(live + 2)
+    assert [broker.fetch(partition=each).offset for each in (0, 1)] == [-1, -1]
+
+
+def test_an_offset_is_lowered_if_it_was_loaded_and_lies_above_the_end() -> None:
+    broker = Broker()
+    for partition, offset in ((0, 7), (1, 8), (2, 9)):
+        broker.commit(offset, partition=partition)
+    broker.restart()
+    broker.commit(9, partition=2)
+    written = broker.shard.written
+    broker.keep(broker.shard.lower_offsets("g", {TopicPartition("t", each): 7 for each in (0, 1, 2)}))
+    assert broker.shard.written == written + 1
+    assert [broker.fetch(partition=each)[1:3] for each in (0, 1, 2)] == [(7, 3), (7, -1), (9, 3)]

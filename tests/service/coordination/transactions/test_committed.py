@@ -8,10 +8,11 @@ from grpc_api.contract.transactions import (
     ListTransactions,
     ProducerIdAndEpoch,
 )
+from service.coordination.counts import TransactionCounts
 from service.coordination.record_fields import finish
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from storage_tiers.errors import TransactionalIdNotFound
-from tests.service.coordination.transactions.driver import DAY, A, Coordinator
+from tests.service.coordination.transactions.driver import DAY, A, B, Coordinator
 
 
 def test_markers_of_a_decision_that_was_loaded_wait_until_it_is_committed() -> None:
@@ -41,3 +42,29 @@ def test_an_expired_id_is_seen_until_its_tombstone_is_committed() -> None:
     x.keep(outcome)
     assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
     assert list(chain(*x.shard.list(ListTransactions(), x.now))) == []
+
+
+def test_a_decision_that_a_later_record_completes_asks_for_no_markers_after_a_load() -> None:
+    """They would end the next transaction, and abort it."""
+    x = Coordinator()
+    following = x.committed(x.producer(), A)
+    x.add(following, B)
+    x.shard = TransactionShard(TransactionSettings())
+    for number, record in enumerate(x.log):
+        x.shard.load(record.key, record.value, x.now, is_committed=number < 2)
+    x.shard.committed(2)
+    finish(x.shard.loaded(x.now))
+    x.shard.committed(len(x.log))
+    assert (x.status, x.shard.prepared()) == ("Ongoing", [])
+
+
+def test_ended_transactions_are_counted_by_how_they_ended() -> None:
+    x = Coordinator()
+    counts = TransactionCounts()
+    x.shard = TransactionShard(TransactionSettings(), counts)
+    following = x.committed(x.committed(x.producer(), A), B)
+    assert (counts.committed, counts.aborted) == (2, 0)
+    x.add(following, A)
+    x.end(following, commit=False)
+    x.mark()
+    assert (counts.committed, counts.aborted) == (2, 1)

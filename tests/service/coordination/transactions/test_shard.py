@@ -384,6 +384,16 @@ def test_an_id_is_idle_since_its_last_transaction() -> None:
     assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
 
 
+def test_a_load_gives_an_idle_id_no_new_time() -> None:
+    x = Coordinator()
+    x.committed(x.producer(), A)
+    x.wait(7 * DAY - 1)
+    x.restart()
+    assert x.status == "CompleteCommit"
+    x.wait(1)
+    assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
+
+
 def test_records_of_another_type_are_passed_over() -> None:
     x = Coordinator()
     x.producer()
