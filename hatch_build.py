@@ -22,7 +22,7 @@ KERNELS = (
     "storage_tiers/records/column_walk.py",
     "storage_tiers/records/record_writer.py",
     "storage_tiers/compaction/offset_map.py",
-    "grpc_api/sdk/murmur2.py",
+    "grpc_api/partitioning/murmur2.py",
     "grpc_api/sdk/record_buffer.py",
     "grpc_api/messages/record_rows.py",
     "kafka_gateway/connection.py",

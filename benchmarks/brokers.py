@@ -18,7 +18,7 @@ from tests.support.apache_kafka import ApacheKafka, KafkaFailed
 from tests.support.node import Node
 
 #: The module that a cleaner process runs.
-CLEANER = b"storage_tiers.compaction.process"
+CLEANER = b"storage_tiers.compaction.main"
 
 
 class Broker(Protocol):

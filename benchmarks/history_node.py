@@ -18,11 +18,11 @@ from benchmarks.brokers import resident_megabytes
 from benchmarks.commit_model import DEEP, REAL, run
 from benchmarks.history import COUNTS, ROUNDS, synthetic
 from benchmarks.table import JUDGED, Table
-from service.broker.partition.saved_manifest import write_manifest
 from service.rounds import rounds
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.manifest.saved_manifest import write_manifest
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.offline.partition import PartitionReader
 from storage_tiers.cold.stores.memory import MemoryStore

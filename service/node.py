@@ -118,6 +118,10 @@ class Node:
         led = (partition for partition in self.broker.partitions if partition.leads)
         return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, led))
 
+    def is_recovering(self) -> bool:
+        """Whether a partition still recovers from the store."""
+        return any(partition.is_recovering for partition in self.broker.partitions)
+
     async def run_store_access(self) -> None:
         """Claims the store for this start, then queues every partition's work there. FencedWriter if a newer start has claimed
         it."""

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from service.broker.background.expiry_clock import ASK_S, TICK_S
+from service.broker.partition.opening import lead_uncompared
 from service.node import Node
 from service.process import memory
 from service.process.descriptors import TICK_S as DESCRIPTORS_TICK_S
@@ -42,9 +43,9 @@ def rounds(node: Node) -> Sequence[Worker]:
     sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, work.grace_ms() / 4000))
 
     async def look_home() -> None:
-        node.home.tick(
-            broker.partitions, claimed=tier is not None and tier.access.writer is not None, settled=node.has_settled
-        )
+        claimed = tier is not None and tier.access.writer is not None
+        if node.home.tick(claimed=claimed, recovers=node.is_recovering, settled=node.has_settled):
+            lead_uncompared(broker.partitions)
         if node.home.note_is_due:
             with contextlib.suppress(OSError):  # the next round tries again
                 await asyncio.to_thread(node.home.note)

@@ -1,8 +1,8 @@
 """A member of a consumer group: reads its assigned partitions, and commits the records that its program has processed.
 
-Invariants: an automatic commit covers only records that the program has processed (`handover.py`), and precedes the loss of
-their partitions. Records of a lost partition are never delivered. As in Kafka's consumers, a rebalance waits until the program
-asks for records, at most `processing_s`.
+Invariants: an automatic commit covers only records that the program has processed (`delivered_records.py`), and precedes the
+loss of their partitions. Records of a lost partition are never delivered. As in Kafka's consumers, a rebalance waits until the
+program asks for records, at most `processing_s`.
 
 Not promised: that no record is read twice. After a crash, or a rebalance before a commit, the partition's next owner begins at
 the last commit.
@@ -19,10 +19,10 @@ from grpc_api.channel import NodeChannel
 from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.checking import checked_offsets
-from grpc_api.sdk.handover import Handover
+from grpc_api.sdk.delivered_records import Handover
 from grpc_api.sdk.membership import MemberIdentity, Membership
-from grpc_api.sdk.patience import Patience
 from grpc_api.sdk.reader import Reader
+from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import ConsumerOptions, Message
 from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition

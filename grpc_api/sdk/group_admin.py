@@ -23,7 +23,7 @@ from grpc_api.contract.groups import (
 from grpc_api.remote_groups import RemoteGroups
 from grpc_api.sdk.consumer_protocol import CONSUMER, decode_assignment
 from grpc_api.sdk.membership import AFTER, Next, topic_commits
-from grpc_api.sdk.patience import Patience
+from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import GroupInfo, GroupMemberInfo
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition

@@ -40,7 +40,7 @@ from grpc_api.sdk.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from grpc_api.sdk.patience import Patience
+from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import ConsumerOptions
 from storage_tiers.errors import (
     CoordinatorLoading,

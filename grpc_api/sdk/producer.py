@@ -26,12 +26,12 @@ from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION
 from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import error_of_call, retriable
 from grpc_api.messages.log import result_of
+from grpc_api.partitioning.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.accumulator import Accumulator, PartitionQueue, ProducerBatch, Waiter
 from grpc_api.sdk.checking import checked_bytes, checked_headers, checked_timestamp, checked_topic
-from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.sdk.record_buffer import record_bytes
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
 from storage_tiers.backoff import Backoff, BackoffSettings

@@ -24,7 +24,7 @@ from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.decoding import messages
-from grpc_api.sdk.patience import Patience
+from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, checked_start, start_ms
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
 from storage_tiers.records.batch_walk import scan_batches

@@ -34,8 +34,8 @@ from grpc_api.remote import RemoteCore
 from grpc_api.sdk.checking import checked_group, checked_offsets
 from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.membership import MemberIdentity, topic_commits
-from grpc_api.sdk.patience import Patience
 from grpc_api.sdk.producer import Producer, ThreadedUse, Transactional
+from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import Header, ProducerOptions, Sent
 from storage_tiers.errors import (
     ConcurrentTransactions,

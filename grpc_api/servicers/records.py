@@ -22,10 +22,10 @@ from grpc_api.limits import MAX_FETCH_PARTITIONS, MAX_SENT_RECORDS
 from grpc_api.messages.errors import clear_tracebacks, detail_of
 from grpc_api.messages.log import isolation_of
 from grpc_api.messages.record_rows import RowEncoder
+from grpc_api.partitioning.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.proto import log_pb2
 from grpc_api.proto import records_pb2 as pb
 from grpc_api.proto.records_pb2_grpc import RecordsServicer
-from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.servicers.calls import ANSWER_COPIES, CallContext, in_pieces
 from grpc_api.servicers.decoding import SMALL_BYTES, Decoding, Kept
 from grpc_api.servicers.fetch_stream import whole_batches

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
-from service.coordination.answers import FailedRequest, Release
+from service.coordination.answer_queue import AnswerQueue, FailedRequest
 from service.coordination.commit_timeout import CommitTimeout
 from service.coordination.loading import load
 from service.coordination.outcome import CoordinatorRecord, Outcome
@@ -93,7 +93,7 @@ class ShardHost(Generic[State]):
         self._after = after
         self._loop = asyncio.get_running_loop()
         self._timeout = CommitTimeout(self._loop, log.writing.timeout_ms, self._overdue)
-        self._release = Release(self._loop)
+        self._release = AnswerQueue(self._loop)
         self._uncommitted = UncommittedBatches(self._loop, lane, self._committed, self._fail)
         self._begin(new())
         self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")

@@ -25,11 +25,9 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.broker.partition.partition import Partition
-from service.broker.partition.phase import Phase
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import LeaderNotAvailable
@@ -174,26 +172,24 @@ class HomeGuard:
             return ""
         return f"the data directory {self.away}: nothing is taken before the store is claimed"
 
-    def tick(self, partitions: Iterable[Partition], *, claimed: bool, settled: Callable[[], bool]) -> None:
-        """Called periodically. `claimed`: this start has claimed the store. `settled`: every partition is open and was
+    def tick(self, *, claimed: bool, recovers: Callable[[], bool], settled: Callable[[], bool]) -> bool:
+        """Called periodically; True once, when partitions that wait for the comparison are to lead without it. `claimed`: this
+        start has claimed the store. `recovers`: a partition is recovering. `settled`: every partition is open and was
         compared."""
         if self.away is None:
-            return
+            return False
         if claimed:
-            self._waits = any(partition.is_recovering for partition in partitions)
+            self._waits = recovers()
             # Partitions that cannot be opened yet, or were served without the store, must be compared, too.
             if not self._waits and settled():
                 self.away = None
                 self._record(None)
-            return
+            return False
         if self._expired or (self._clock.monotonic() - self._began) * 1000 < self._wait_ms:
-            return
+            return False
         self._expired = True
         events.error(log, "directory.unclaimed", path=self._directory, after_ms=self._wait_ms, then=self._unclaimed)
-        if self._unclaimed == SERVE:
-            for partition in partitions:
-                if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):
-                    partition.reconciled()
+        return self._unclaimed == SERVE
 
     @property
     def note_is_due(self) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 
-from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.errors import InvalidConfig, StorageError, TierCorrupt
 from storage_tiers.hot import layout
 from storage_tiers.hot.checkpoints import LOG_STARTS, read_offsets

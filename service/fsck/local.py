@@ -7,11 +7,11 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from service.fsck.findings import FindingKind, Report
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageRef, RemoteSegment, State
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.compaction.clean_point import was_bucket_cleaned

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers.clock import SystemClock
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_store
 from storage_tiers.errors import LogError

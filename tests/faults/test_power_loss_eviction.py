@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from service.directory.beginning import belongs
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.json import decode
 from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import LogError
 from storage_tiers.hot.data_dir import read_topic_id

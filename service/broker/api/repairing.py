@@ -17,8 +17,8 @@ from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.leading import agrees, has_hole
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
-from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers import events
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME
 from storage_tiers.cold.process.operations import Repair
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.errors import InvalidRequest, TierUnavailable

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from service.broker.background.lineage import StoreLineage
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import read_manifest, write_manifest
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Manifest, ManifestWriter
+from storage_tiers.cold.manifest.saved_manifest import read_manifest, write_manifest
+from storage_tiers.cold.manifest.summary import ManifestSummary
 from storage_tiers.cold.manifest.transitions import check_not_fenced, check_writer
 from storage_tiers.errors import FencedWriter, LogError, TierCorrupt
 from storage_tiers.files import Files
@@ -127,3 +128,16 @@ class AcceptedManifests:
         # Checked again in the thread: meanwhile the directory's name may have become another topic's.
         partition.check_exists()
         write_manifest(self._files, partition.log.hot.directory, manifest)
+
+
+def say_committed(partition: Partition, manifest: Manifest, before: ManifestSummary | None) -> None:
+    """Logs the commit if the manifest is newer than the one known before."""
+    if before is None or manifest.commit > before.commit:
+        events.info(
+            log,
+            "manifest.committed",
+            partition=partition.partition,
+            commit=manifest.commit,
+            log_start=manifest.log_start,
+            end_offset=manifest.end,
+        )

@@ -31,7 +31,7 @@ def held_back(partition: Partition) -> HeldBackOffload | None:
     return HeldBackOffload(producer_id, first, hot.totals_after(first).closed_size)
 
 
-class HeldBack:
+class DelayedOffloads:
     """`look` is called for each partition of a walk, `walked` at its end. Logs each producer once."""
 
     def __init__(self) -> None:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers import events
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import Manifest
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME
 from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, ManifestDamaged, StoreBehind, TierUnavailable
 
 log = logging.getLogger(__name__)

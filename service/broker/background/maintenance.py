@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from service.broker.background.delayed_offloads import HeldBack
+from service.broker.background.delayed_offloads import DelayedOffloads
 from service.broker.background.flusher import Flusher
 from service.broker.background.tiering import Tiering
 from service.broker.background.turns import GLANCES_A_TURN, slices
@@ -29,7 +29,7 @@ class Maintenance:
         self._tiering = tiering
         self._flusher = flusher
         self._clock = clock
-        self._held_back = HeldBack()
+        self._held_back = DelayedOffloads()
 
     # --- rounds -------------------------------------------------------------------------------------------------------
     async def flush_by_time(self) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from service.broker.background.accepted_manifests import say_committed
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
 from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, Turns, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
-from service.broker.partition.saved_manifest import say_committed
 from storage_tiers import events
 from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.process.operations import Expire, PlanPages

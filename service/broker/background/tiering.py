@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from grpc_api.contract.log import SealedPartition
-from service.broker.background.accepted_manifests import AcceptedManifests
+from service.broker.background.accepted_manifests import AcceptedManifests, say_committed
 from service.broker.background.evicting import evict
 from service.broker.background.extensions import Extensions
 from service.broker.background.flusher import Flusher
@@ -27,7 +27,6 @@ from service.broker.background.tiering_policy import TieringPolicy
 from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, slices
 from service.broker.partition.leading import reconcile
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import say_committed
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Manifest, ManifestWriter

@@ -20,8 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers import events
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot.file_identity import FileIdentity, file_identity
 from storage_tiers.hot.layout import PARTITION_METADATA

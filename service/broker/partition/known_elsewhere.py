@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.hot.data_dir import read_topic_id, write_topic_id
 from storage_tiers.hot.log import HotLog

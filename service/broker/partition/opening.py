@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from service.broker.partition.leading import agrees, has_hole, lead, recover_from_store
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
+from service.broker.partition.phase import Phase
 from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import noted_recovered_end
-from service.broker.partition.saved_manifest import read_manifest
 from service.directory.home import HomeGuard
 from storage_tiers import events
+from storage_tiers.cold.manifest.saved_manifest import read_manifest
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
 from storage_tiers.types import TopicPartition
 
@@ -70,6 +72,13 @@ def led_again(partition: Partition, home: HomeGuard | None) -> None:
         recover_from_store(partition)
     else:
         lead(partition)
+
+
+def lead_uncompared(partitions: Iterable[Partition]) -> None:
+    """Has the partitions that wait for the comparison with the bucket lead without it."""
+    for partition in partitions:
+        if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):
+            partition.reconciled()
 
 
 def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailable | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.partitioning.partitioner import partition_of_key
 from grpc_api.sdk.client import Client
-from grpc_api.sdk.partitioner import partition_of_key
 from grpc_api.sdk.values import Compression, Message, OutOfRange, ProducerOptions, ReaderOptions
 from storage_tiers.errors import (
     InvalidConfig,

@@ -15,11 +15,11 @@ import pytest
 from grpc_api import limits
 from grpc_api.channel import open_channel
 from grpc_api.messages.errors import detail_in, detail_of
+from grpc_api.partitioning.partitioner import partition_of_key
 from grpc_api.proto import log_pb2
 from grpc_api.proto import records_pb2 as pb
 from grpc_api.proto.records_pb2_grpc import RecordsStub
 from grpc_api.sdk.client import Client
-from grpc_api.sdk.partitioner import partition_of_key
 from grpc_api.sdk.values import ProducerOptions, ReaderOptions
 from grpc_api.servicers.calls import PIECE
 from grpc_api.servicers.records import MESSAGE_BYTES, MESSAGE_RECORDS, _encoded, _Part

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from service.broker.partition.assignment import DISCARDS_A_TURN
-from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from service.configs.keys import ConfigKey
 from service.configs.resolve import Resolver
 from service.metadata.image import MetadataImage
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers.errors import LeaderNotAvailable, StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS

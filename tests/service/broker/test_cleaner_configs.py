@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.compaction.messages import CleanerAnswer, Working, decode_answer
+from storage_tiers.compaction.protocol import CleanerAnswer, Working, decode_answer
 from storage_tiers.errors import InvalidRequest
 from tests.service.broker.support import Running, running, until
 from tests.service.broker.test_cleaning import (

@@ -18,7 +18,7 @@ from service.coordination.runtime import partition_of
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from service.rounds import rounds
 from storage_tiers.clock import SystemClock
-from storage_tiers.compaction.messages import CleanOrder
+from storage_tiers.compaction.protocol import CleanOrder
 from storage_tiers.records.batch import headers
 from storage_tiers.records.codecs import Codec
 from storage_tiers.types import TopicPartition

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import NewTopic
-from service.broker.partition.saved_manifest import FILE_NAME as MANIFEST_FILE
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME as MANIFEST_FILE
 from storage_tiers.errors import MetadataCorrupt, StorageError, StoreRefused
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import FILE_NAME
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME
 from storage_tiers.errors import LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, manifest_of, running, until

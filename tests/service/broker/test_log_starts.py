@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.partition.saved_manifest import read_manifest
 from storage_tiers.cold.manifest.model import Manifest
+from storage_tiers.cold.manifest.saved_manifest import read_manifest
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, LOG_STARTS, read_offsets

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.history import synthetic
-from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.known_segments import cost
 from storage_tiers.types import TopicPartition

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId, Manifest
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.types import TopicPartition

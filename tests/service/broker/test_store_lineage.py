@@ -14,10 +14,10 @@ import pytest
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import read_manifest
 from service.rounds import rounds
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Manifest
+from storage_tiers.cold.manifest.saved_manifest import read_manifest
 from storage_tiers.cold.process.operations import DeletePartition
 from storage_tiers.errors import LeaderNotAvailable, RequestTimedOut, StoreBehind
 from storage_tiers.types import TimestampOffset, TopicPartition

@@ -14,9 +14,9 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME
 from storage_tiers.cold.process import protocol
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from grpc_api.contract.groups import Heartbeat
-from service.coordination.answers import ANSWERS_A_TURN
+from service.coordination.answer_queue import ANSWERS_A_TURN
 from service.coordination.ports import WriteSettings
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import CoordinatorNotAvailable, NotCoordinator

@@ -139,7 +139,7 @@ async def test_a_copy_with_a_failing_disk_counts_as_moved_until_compared(tmp_pat
         node.store.down = False
         async with asyncio.timeout(20):
             await comparing.reached.wait()
-        copy.node.home.tick(copy.node.broker.partitions, claimed=True, settled=copy.node.has_settled)
+        copy.node.home.tick(claimed=True, recovers=copy.node.is_recovering, settled=copy.node.has_settled)
         assert copy.node.home.away is not None
         comparing.open()
         await until(lambda: copy.node.home.away is None)

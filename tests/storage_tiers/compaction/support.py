@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from storage_tiers.compaction.batches import CleaningRules
+from storage_tiers.compaction.cleaning_inputs import cleaning_of, last_records
 from storage_tiers.compaction.rewriter import Rewriter, offset_map
-from storage_tiers.compaction.source import cleaning_of, last_records
 from storage_tiers.files import Files, OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.swap import RewrittenSegment

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_tiers.compaction.main import Pulse, Throttle
 from storage_tiers.compaction.offset_map import SLOT_BYTES
-from storage_tiers.compaction.process import Pulse, Throttle
 from storage_tiers.compaction.rewriter import MOST_MAP_BYTES, MOST_SOURCES, offset_map
 from storage_tiers.errors import CorruptRecord, StorageError
 from storage_tiers.files import OsFiles

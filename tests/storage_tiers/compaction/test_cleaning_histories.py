@@ -13,8 +13,8 @@ import pytest
 
 from storage_tiers.compaction.batches import CleaningRules
 from storage_tiers.compaction.clean_point import CleanPoint, clean_point, cleaned_to
+from storage_tiers.compaction.cleaning_inputs import cleaning_of, last_records
 from storage_tiers.compaction.rewriter import Rewriter, offset_map
-from storage_tiers.compaction.source import cleaning_of, last_records
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings

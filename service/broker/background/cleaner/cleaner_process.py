@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from storage_tiers.child_process import ChildProcess, start_child
 from storage_tiers.compaction.batches import Cleaned
-from storage_tiers.compaction.messages import (
+from storage_tiers.compaction.protocol import (
     GO_ON,
     MAX_LINE_BYTES,
     CleanerAnswer,
@@ -78,7 +78,7 @@ class CleanerProcess:
 
     async def _start(self) -> None:
         try:
-            started = await start_child("storage_tiers.compaction.process", ["--log-format", self._log_format])
+            started = await start_child("storage_tiers.compaction.main", ["--log-format", self._log_format])
         except OSError as error:
             raise StorageError(
                 f"the cleaner process cannot be started: {error.strerror}; the node tries again"

@@ -27,9 +27,9 @@ from service.broker.background.tiering import Tiering
 from service.broker.background.turns import GLANCES_A_TURN, LOOKS_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
-from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers.compaction.batches import Cleaned, LastRecord
 from storage_tiers.compaction.clean_point import (
     CleanPoint,
@@ -38,9 +38,9 @@ from storage_tiers.compaction.clean_point import (
     read_clean_point,
     write_clean_point,
 )
-from storage_tiers.compaction.messages import CleanOrder, Reached
+from storage_tiers.compaction.cleaning_inputs import cleaning_of, last_records
+from storage_tiers.compaction.protocol import CleanOrder, Reached
 from storage_tiers.compaction.rewriter import CleaningJob, remove_cleaned
-from storage_tiers.compaction.source import cleaning_of, last_records
 from storage_tiers.errors import LogError, StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot.log import HotLog

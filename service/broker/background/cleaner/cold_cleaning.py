@@ -21,11 +21,11 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from service.broker.background.accepted_manifests import say_committed
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partition import Partition
-from service.broker.partition.saved_manifest import say_committed
 from storage_tiers.cold.manifest.model import Manifest, PageRef, RemoteSegment, Section
 from storage_tiers.cold.process.operations import FetchObject, PageSegments, ReplaceSegments
 from storage_tiers.cold.process.settings import CHUNK_BYTES

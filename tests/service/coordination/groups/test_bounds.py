@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, MemberProtocol
-from service.coordination.answers import ANSWERS_A_TURN, Release
+from service.coordination.answer_queue import ANSWERS_A_TURN, AnswerQueue
 from service.coordination.groups import rebalancing
 from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
@@ -169,7 +169,7 @@ def test_sessions_that_end_together_end_in_shares() -> None:
 
 async def test_thousands_of_answers_are_given_in_shares_and_a_few_pass_them() -> None:
     loop = asyncio.get_running_loop()
-    release = Release(loop)
+    release = AnswerQueue(loop)
     waiters = [loop.create_future() for _ in range(3 * ANSWERS_A_TURN)]
     waiters[1].cancel()
     release.answers([(waiter, "joined") for waiter in waiters])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_tiers.compaction.batches import LastRecord
-from storage_tiers.compaction.messages import ROWS_A_CALL, CleanOrder, decode_order, encode_order
+from storage_tiers.compaction.protocol import ROWS_A_CALL, CleanOrder, decode_order, encode_order
 from storage_tiers.compaction.rewriter import CleaningJob, SourceSegment
 from storage_tiers.types import AbortedTransaction
 

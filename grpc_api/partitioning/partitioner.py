@@ -5,7 +5,7 @@ Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP
 
 from __future__ import annotations
 
-from grpc_api.sdk.murmur2 import murmur2
+from grpc_api.partitioning.murmur2 import murmur2
 from storage_tiers.clock import Rng
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from grpc_api.sdk.murmur2 import murmur2
-from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
+from grpc_api.partitioning.murmur2 import murmur2
+from grpc_api.partitioning.partitioner import StickyPartitioner, partition_of_key
 from tests.support.clock import SeededRng
 
 #: (key in hexadecimal, Utils.murmur2, partition of 7), printed by kafka-clients 4.2.1 under Java 17: every length up to 40,

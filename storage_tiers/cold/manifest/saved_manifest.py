@@ -6,18 +6,12 @@ ends at or above this manifest's end holds everything that was acknowledged.
 
 from __future__ import annotations
 
-import logging
 import os
 
-from service.broker.partition.partition import Partition
-from storage_tiers import events
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Ids, Manifest
-from storage_tiers.cold.manifest.summary import ManifestSummary
 from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.files import Files, replace_file
-
-log = logging.getLogger(__name__)
 
 FILE_NAME = "tiered-manifest.json"
 
@@ -43,16 +37,3 @@ def write_manifest(files: Files, directory: str, manifest: Manifest) -> None:
         replace_file(files, path, encode(manifest))
     except OSError as error:
         raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
-
-
-def say_committed(partition: Partition, manifest: Manifest, before: ManifestSummary | None) -> None:
-    """Logs the commit if the manifest is newer than the one known before."""
-    if before is None or manifest.commit > before.commit:
-        events.info(
-            log,
-            "manifest.committed",
-            partition=partition.partition,
-            commit=manifest.commit,
-            log_start=manifest.log_start,
-            end_offset=manifest.end,
-        )

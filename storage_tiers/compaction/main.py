@@ -1,5 +1,5 @@
 """The cleaner process: reads and rewrites a broker's compacted segments, in an interpreter of its own.
-`python -m storage_tiers.compaction.process`
+`python -m storage_tiers.compaction.main`
 
 The broker starts it with one inherited socket when a log is due, and closes the socket when none is. It ends at once when the
 socket closes, so it never writes beside a later broker on the same directory. It ignores SIGINT: a Ctrl-C in a terminal reaches
@@ -24,7 +24,7 @@ from typing import BinaryIO
 from storage_tiers import events
 from storage_tiers.clock import Clock, SystemClock
 from storage_tiers.compaction.batches import CleaningRules
-from storage_tiers.compaction.messages import (
+from storage_tiers.compaction.protocol import (
     BEAT_S,
     CleanerAnswer,
     CleanOrder,
@@ -145,7 +145,7 @@ def _read(reader: BinaryIO, lines: queue.SimpleQueue[bytes]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="storage_tiers.compaction.process", description="Started by a broker only.")
+    parser = argparse.ArgumentParser(prog="storage_tiers.compaction.main", description="Started by a broker only.")
     parser.add_argument("--socket", type=int, required=True, metavar="FD", help="inherited socket to the broker")
     parser.add_argument("--log-format", choices=events.FORMS, default="text")
     parsed = parser.parse_args(arguments)

@@ -21,7 +21,7 @@ class FailedRequest(NamedTuple):
     error: LogError
 
 
-class Release:
+class AnswerQueue:
     """Few answers are given at once, so that a heartbeat is answered in its own turn and does not wait for a rebalance."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
