@@ -1,7 +1,7 @@
 # C types of record_writer.py.
 cimport cython
 
-cdef Py_ssize_t _FIRST_ROOM
+cdef Py_ssize_t _FIRST_ROOM, _HEADER, _COVERED_FROM, _COUNTED_FROM
 
 
 @cython.final
@@ -16,6 +16,9 @@ cdef class RecordWriter:
     cdef int _grow(self, long long least) except -1
 
 
+cpdef bytes encode_plain_batch(object records, long long timestamp, long long attributes, long long producer_id, long long producer_epoch)
+cdef long long _plain_body(bytes key, bytes value, long long place) except -1
+cdef void _put_integer(unsigned char* data, Py_ssize_t at, long long number, int size) noexcept nogil
 cdef int _varint_size(long long number) noexcept nogil
 cdef unsigned long long _zigzag(long long number) noexcept nogil
 cdef Py_ssize_t _put_varint(unsigned char* data, Py_ssize_t at, long long number) noexcept nogil

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from storage_tiers.records import record_writer
-from storage_tiers.records.batch import Codec
+from storage_tiers.records.batch import TRANSACTIONAL_MASK, Codec
 from storage_tiers.records.builder import NewRecord, build_batch, build_written_batch
 from storage_tiers.records.decoder import decode_batch
 from storage_tiers.records.record_writer import RecordWriter, encode_headers
+from storage_tiers.types import NO_PRODUCER_ID
 from tests.storage_tiers.records.strategies import record_lists
 from tests.storage_tiers.records.twins import source_of, twins_of
 
 TWINS = twins_of(record_writer)
+keyed_records = st.lists(st.tuples(st.binary(max_size=40), st.none() | st.binary(max_size=80)), min_size=1, max_size=9)
 
 
 def test_this_run_has_a_compiled_writer() -> None:
@@ -42,6 +45,31 @@ def test_the_bytes_are_the_builders(records: list[NewRecord]) -> None:
         assert (writer.count, writer.size) == (len(records), len(expected) - 61)
         assert writer.base_timestamp == records[0].timestamp
         assert writer.max_timestamp == max(record.timestamp for record in records)
+
+
+@settings(deadline=None, max_examples=150)
+@given(keyed_records, st.integers(0, (1 << 62) - 1), st.sampled_from([(NO_PRODUCER_ID, -1), (0, 0), (1 << 62, 32_767)]))
+def test_plain_batches_are_the_builders(
+    records: list[tuple[bytes, bytes | None]], time: int, producer: tuple[int, int]
+) -> None:
+    producer_id, epoch = producer
+    transactional = producer_id >= 0
+    expected = build_batch(
+        [NewRecord(key, value, (), time) for key, value in records],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transactional=transactional,
+    )
+    attributes = TRANSACTIONAL_MASK if transactional else 0
+    for module in TWINS.values():
+        assert module.encode_plain_batch(records, time, attributes, producer_id, epoch) == expected
+
+
+@pytest.mark.parametrize("module", TWINS.values(), ids=TWINS)
+def test_plain_batches_have_varints_of_every_size(module: ModuleType) -> None:
+    records = [(b"k" * (at % 300), None if at % 7 == 0 else b"v" * (at * 31 % 20_000)) for at in range(9_000)]
+    expected = build_batch([NewRecord(key, value, (), 5) for key, value in records])
+    assert module.encode_plain_batch(records, 5, 0, NO_PRODUCER_ID, -1) == expected
 
 
 @pytest.mark.parametrize("module", TWINS.values(), ids=TWINS)
