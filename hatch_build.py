@@ -29,6 +29,7 @@ KERNELS = (
     "kafka_gateway/hot_parse.py",
     "kafka_gateway/produce_answer.py",
     "kafka_gateway/group_messages.py",
+    "service/coordination/commit_fields.py",
 )
 #: The packages of this distribution that have kernels. The server's are in packaging/server.
 PACKAGES = ("storage_tiers", "grpc_api")

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
+from service.coordination.commit_fields import encode_offset_key, encode_short_offset
 from service.coordination.record_fields import MAX_STRING_BYTES, FieldReader, FieldWriter, finish, too_long
 from storage_tiers.types import TopicId
 
@@ -28,13 +29,13 @@ _OFFSET_KEY, _OFFSET_VALUE = struct.Struct(">hH"), struct.Struct(">hqi")
 _LENGTH, _PARTITION, _TIMESTAMP = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
 #: Metadata whose compact length has one byte.
 _SHORT = 0x7E
-_NO_TAGS = b"\x00"
+_NO_TAGS_BYTES = 1
 _LATEST_MS = (1 << 63) - 1
 #: Structs of one member: timeouts and the size of its subscription, the size of its assignment, an instance id that is null.
 _MEMBER, _SIZE, _NULL = struct.Struct(">iii"), struct.Struct(">i"), b"\xff\xff"
 #: Positions in such a value: its metadata's length; its timestamp, from the end; and its size without metadata.
 _METADATA_AT = _OFFSET_VALUE.size
-_TIMESTAMP_AT = -_TIMESTAMP.size - len(_NO_TAGS)
+_TIMESTAMP_AT = -_TIMESTAMP.size - _NO_TAGS_BYTES
 _SHORTEST = _METADATA_AT + 1 - _TIMESTAMP_AT
 
 
@@ -119,22 +120,6 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
     return bytes(writer.data)
 
 
-def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
-    """The key of a committed offset. Each commit has one, so no `FieldWriter` is made for it."""
-    name, topic_name = group.encode(), topic.encode()
-    if len(name) > MAX_STRING_BYTES or len(topic_name) > MAX_STRING_BYTES:
-        raise too_long(max(len(name), len(topic_name)))
-    return b"".join(
-        (
-            _OFFSET_KEY.pack(_OFFSET, len(name)),
-            name,
-            _LENGTH.pack(len(topic_name)),
-            topic_name,
-            _PARTITION.pack(partition),
-        )
-    )
-
-
 def decode_key(data: bytes) -> GroupRecordKey:
     """CorruptRecord if the bytes are no key."""
     key = _offset_key(data)
@@ -172,17 +157,9 @@ def _offset_key(data: bytes) -> OffsetKey | None:
 def encode_offset(value: CommittedOffset) -> bytes:
     """Version 4, or 1 where the commit has an expiry of its own, as in Kafka. ValueError if the metadata does not fit."""
     if value.expire_timestamp == -1 and value.topic_id == NO_TOPIC_ID and len(value.metadata) <= _SHORT:
-        metadata = value.metadata.encode()
-        if len(metadata) <= _SHORT:  # the common case, without a `FieldWriter`
-            return b"".join(
-                (
-                    _OFFSET_VALUE.pack(_OFFSET_VERSION, value.offset, value.leader_epoch),
-                    bytes((len(metadata) + 1,)),
-                    metadata,
-                    _TIMESTAMP.pack(value.commit_timestamp),
-                    _NO_TAGS,
-                )
-            )
+        short = encode_short_offset(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp)
+        if short is not None:  # the common case, without a `FieldWriter`
+            return short
     version = 1 if value.expire_timestamp != -1 else _OFFSET_VERSION
     writer = FieldWriter(version, flexible=version >= _FLEXIBLE_FROM)
     writer.int64(value.offset)

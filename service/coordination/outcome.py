@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+# A NamedTuple's own constructor costs three times as much; each request makes some.
+_new_tuple = tuple.__new__
+
 NoteField = str | int | float | bool | BaseException | None
 
 
@@ -47,11 +50,11 @@ class Outcome:
         self.notes.append(CoordinatorNote(event, fields))
 
     def write(self, key: bytes, value: bytes | None) -> None:
-        self.records.append(CoordinatorRecord(key, value))
+        self.records.append(_new_tuple(CoordinatorRecord, (key, value)))
 
     def replace(self, name: str, view: object) -> None:
         """The next record changes `name`; readers see `view` until it is committed, nothing if that is None."""
         self.views = (*self.views, (name, view, len(self.records)))
 
     def answer(self, waiter: object, answer: object) -> None:
-        self.answers.append(CoordinatorAnswer(waiter, answer))
+        self.answers.append(_new_tuple(CoordinatorAnswer, (waiter, answer)))

@@ -135,7 +135,7 @@ class ShardHost(Generic[State]):
             self._check()
             self._log.check_transaction(*producer)
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        outcome = self._decided(lambda: self._shard.handle(event, caller, waiter, self._clock.steady_ms()))
+        outcome = self._decided(self._shard.handle, event, caller, waiter, self._clock.steady_ms())
         if len(outcome.answers) != 1 or outcome.answers[0].waiter is not waiter:
             # It waits for others. One that waits for its record alone will be in `_answers`: a callback would cost a call of
             # the loop with each commit.
@@ -186,15 +186,15 @@ class ShardHost(Generic[State]):
         self._appended(appended.committed, self._shard.written)
         return appended
 
-    def _decided(self, decide: Callable[[], Outcome]) -> Outcome:
-        """Runs `decide`. A defect may leave half a decision behind: the shard is dropped and loaded again, so that one
+    def _decided(self, decide: Callable[..., Outcome], *arguments: object) -> Outcome:
+        """Calls `decide`. A defect may leave half a decision behind: the shard is dropped and loaded again, so that one
         request harms neither other groups nor background work. CoordinatorNotAvailable then."""
         most = self._log.max_batch_bytes
         if most != self._max_batch_bytes:
             self._max_batch_bytes = most
             self._shard.bound(most)
         try:
-            return decide()
+            return decide(*arguments)
         except LogError:
             raise
         except Exception as defect:  # noqa: BLE001 - a defect of the shard
@@ -216,7 +216,9 @@ class ShardHost(Generic[State]):
             events.info(log, note.event, **note.fields)
         self._records += outcome.records
         if self._records or self._uncommitted:
-            self._answers.extend((self._shard.written, *each) for each in outcome.answers)
+            written = self._shard.written
+            for waiter, answer in outcome.answers:
+                self._answers.append((written, waiter, answer))
             if outcome.answers and not self._records and not self._timeout.covers(self._shard.written):
                 # They have no record of their own, and the batch that they wait for is overdue already.
                 self._timeout.appended(self._shard.written)

@@ -27,6 +27,8 @@ from storage_tiers.types import TopicPartition
 #: Partitions whose objects groups share.
 SHARED_PARTITIONS = 1 << 16
 _ORDER = struct.Struct(">q")
+# A NamedTuple's own constructor costs three times as much, and each commit makes one.
+_new_tuple = tuple.__new__
 #: The order, and behind it the value of the record; nothing is behind it if the offset was removed.
 _Entry = bytes
 
@@ -61,10 +63,10 @@ class CommittedOffsets:
     # --- writing ------------------------------------------------------------------------------------------------------
     def write(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
         """A record outside any transaction, by its value; None for a tombstone, which also drops the offsets of open
-        transactions."""
+        transactions. What is kept for long has a `shared` partition."""
         if value is None:
             self._drop_open(group, partition)
-        self._change(_OffsetChange(group, shared(*partition), _entry(value, order), order))
+        self._change(_new_tuple(_OffsetChange, (group, partition, _entry(value, order), order)))
 
     def load(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
         """As `write`, of a record that is committed, as are all before it."""

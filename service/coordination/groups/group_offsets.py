@@ -21,17 +21,17 @@ from grpc_api.contract.groups import (
     OffsetsCommitted,
     OffsetsDeleted,
     OffsetsFetched,
-    PartitionCommit,
     PartitionOutcome,
     TopicCommit,
     TopicOutcome,
     TxnOffsetCommit,
 )
+from service.coordination.commit_fields import encode_offset_key, encode_short_offset
 from service.coordination.counts import GroupCounts
-from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, encode_offset_key, later
+from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, later
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.classic_groups import ClassicGroups
-from service.coordination.groups.committed_offsets import CommittedOffsets
+from service.coordination.groups.committed_offsets import CommittedOffsets, shared
 from service.coordination.groups.consumer_protocol import CONSUMER, subscribed_topics
 from service.coordination.outcome import Outcome
 from service.coordination.record_batches import record_bytes
@@ -51,6 +51,8 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
+# A NamedTuple's own constructor costs three times as much, and each commit makes several.
+_new_tuple = tuple.__new__
 #: Bytes of a committed offset's key and value, at most, without its names and metadata.
 OFFSET_BYTES = 100
 
@@ -127,39 +129,35 @@ class GroupOffsets:
         outcome: Outcome,
     ) -> OffsetsCommitted:
         answered = []
-        for topic in topics:
+        for topic, commits, topic_id in topics:
+            is_common = expires_ms < 0 and topic_id is None
             outcomes = []
-            for each in topic.partitions:
-                error = self._metadata_error(topic.topic, each)
+            for partition, offset, leader_epoch, metadata in commits:
+                error = self._metadata_error(topic, partition, metadata) if metadata else None
                 if error is None:
-                    key = TopicPartition(topic.topic, each.partition)
-                    value = encode_offset(
-                        CommittedOffset(
-                            each.offset,
-                            each.leader_epoch,
-                            each.metadata or "",
-                            now_ms,
-                            expires_ms,
-                            topic.topic_id or NO_TOPIC_ID,
+                    value = encode_short_offset(offset, leader_epoch, metadata or "", now_ms) if is_common else None
+                    if value is None:
+                        at = topic_id or NO_TOPIC_ID
+                        value = encode_offset(
+                            CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms, at)
                         )
-                    )
                     if producer_id >= 0:
-                        self._offsets.write_in_transaction(producer_id, group, key, value, order)
+                        self._offsets.write_in_transaction(producer_id, group, shared(topic, partition), value, order)
                     else:
-                        self._offsets.write(group, key, value, order)
-                    outcome.write(encode_offset_key(group, topic.topic, each.partition), value)
+                        self._offsets.write(group, shared(topic, partition), value, order)
+                    outcome.write(encode_offset_key(group, topic, partition), value)
                     order += 1
                     self._counts.commits += 1
-                outcomes.append(PartitionOutcome(each.partition, error))
-            answered.append(TopicOutcome(topic.topic, outcomes, topic.topic_id))
-        return OffsetsCommitted(answered)
+                outcomes.append(_new_tuple(PartitionOutcome, (partition, error)))
+            answered.append(_new_tuple(TopicOutcome, (topic, outcomes, topic_id)))
+        return _new_tuple(OffsetsCommitted, (answered,))
 
-    def _metadata_error(self, topic: str, each: PartitionCommit) -> OffsetMetadataTooLarge | None:
-        most, given = self.settings.metadata_max_bytes, _java_length(each.metadata or "")
+    def _metadata_error(self, topic: str, partition: int, metadata: str) -> OffsetMetadataTooLarge | None:
+        most, given = self.settings.metadata_max_bytes, _java_length(metadata)
         if given <= most:
             return None
         return OffsetMetadataTooLarge(
-            f"{topic}-{each.partition}: the commit's metadata has {given} characters; offset.metadata.max.bytes is {most}"
+            f"{topic}-{partition}: the commit's metadata has {given} characters; offset.metadata.max.bytes is {most}"
         )
 
     def _size_error(self, request: OffsetCommit | TxnOffsetCommit) -> CoordinatorRecordTooLarge | None:
@@ -171,7 +169,7 @@ class GroupOffsets:
             names = group + len(topic.topic.encode()) + OFFSET_BYTES
             for each in topic.partitions:
                 size = record_bytes(names, len((each.metadata or "").encode()))
-                if size > most and self._metadata_error(topic.topic, each) is None:
+                if size > most and self._metadata_error(topic.topic, each.partition, each.metadata or "") is None:
                     return CoordinatorRecordTooLarge(
                         f"{topic.topic}-{each.partition}: the commit makes a record of {size} bytes, and {most} fit; raise "
                         "max.message.bytes of __consumer_offsets"

@@ -129,11 +129,12 @@ class GroupShard:
     def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         """The answer to `waiter` may belong to a later outcome."""
         outcome = Outcome()
+        if isinstance(event, Heartbeat):  # the most frequent one: it changes no group and writes nothing
+            outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
+            return outcome
         before = self._groups.groups.get(event.group)
         kept = 0 if before is None else before.kept_bytes
         match event:
-            case Heartbeat():
-                outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
             case OffsetCommit():
                 outcome.answer(waiter, self._offsets.commit(event, self.written, now_ms, outcome))
             case JoinGroup():

@@ -1,0 +1,63 @@
+"""The native encoder of committed offsets against the readers and writers of all records."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.coordination import commit_fields
+from service.coordination.group_records import CommittedOffset, OffsetKey, decode_key, decode_offset
+from service.coordination.record_fields import FieldWriter
+from tests.storage_tiers.records.twins import source_of, twins_of
+
+TWINS = twins_of(commit_fields)
+names = st.text(st.characters(codec="utf-8"), max_size=60)
+int32, int64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+def test_this_run_has_a_compiled_encoder() -> None:
+    if (commit_fields.__file__ or "").endswith(".py"):
+        pytest.skip("the encoder is not compiled here: run hatch_build.py")
+    assert [module.__file__ == source_of(commit_fields) for module in TWINS.values()] == [False, True, True]
+
+
+@settings(deadline=None)
+@given(names, names, int32)
+def test_keys_are_those_of_the_field_writer(group: str, topic: str, partition: int) -> None:
+    writer = FieldWriter(1)
+    writer.string(group)
+    writer.string(topic)
+    writer.int32(partition)
+    for module in TWINS.values():
+        key = module.encode_offset_key(group, topic, partition)
+        assert (key, decode_key(key)) == (bytes(writer.data), OffsetKey(group, topic, partition))
+
+
+@settings(deadline=None)
+@given(int64, int32, st.text(st.characters(codec="utf-8"), max_size=140), int64)
+def test_values_are_those_of_the_field_writer(offset: int, epoch: int, metadata: str, timestamp: int) -> None:
+    writer = FieldWriter(4, flexible=True)
+    writer.int64(offset)
+    writer.int32(epoch)
+    writer.string(metadata)
+    writer.int64(timestamp)
+    writer.tagged({})
+    for module in TWINS.values():
+        value = module.encode_short_offset(offset, epoch, metadata, timestamp)
+        if len(metadata.encode()) > 126:
+            assert value is None
+        else:
+            assert value == bytes(writer.data)
+            assert decode_offset(value) == CommittedOffset(offset, epoch, metadata, timestamp)
+
+
+@pytest.mark.parametrize("module", TWINS.values(), ids=TWINS)
+def test_names_that_no_key_holds_are_refused(module: ModuleType) -> None:
+    long = "ä" * 16_383
+    assert decode_key(module.encode_offset_key(long, "t", 0)) == OffsetKey(long, "t", 0)
+    for group, topic in ((long + "ää", "t"), ("g", long + "ää")):
+        with pytest.raises(ValueError, match="32770 bytes does not fit"):
+            module.encode_offset_key(group, topic, 0)
