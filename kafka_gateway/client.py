@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from grpc_api.contract.caller import Caller
+
 UNKNOWN = "unknown"
 #: The default listener, as in Kafka.
 PLAINTEXT = "PLAINTEXT"
@@ -18,7 +20,7 @@ class ConnectedClient:
     `software_*` come from ApiVersions 3 and up (KIP-511). `left` is called once, when the connection has closed; `has_left`
     is true once answers are no longer read, which may be earlier."""
 
-    __slots__ = ("has_left", "host", "left", "listener", "port", "software_name", "software_version")
+    __slots__ = ("caller", "has_left", "host", "left", "listener", "named", "port", "software_name", "software_version")
 
     def __init__(self, host: str = "", port: int = 0, listener: str = PLAINTEXT) -> None:
         self.host = host
@@ -28,6 +30,9 @@ class ConnectedClient:
         self.software_version = UNKNOWN
         self.left: Callable[[], None] | None = None
         self.has_left = False
+        #: What a request's header named it by last, and the caller that this makes.
+        self.named = bytearray()
+        self.caller: Caller | None = None
 
     def is_there(self) -> bool:
         return not self.has_left

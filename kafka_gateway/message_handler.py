@@ -54,6 +54,10 @@ ANONYMOUS = "User:ANONYMOUS"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_NO_ID = bytearray(b"\xff\xff")
+#: Longest client id, with its length, whose caller is kept with the connection.
+KEPT_ID_BYTES = 256
+
 #: The response's fields, as `Messages.respond` takes them.
 Fields = Mapping[str, Any]
 
@@ -136,6 +140,17 @@ def client_id_of(data: bytearray, start: int) -> str:
 
 def caller_of(client: ConnectedClient, client_id: str) -> Caller:
     return Caller(ANONYMOUS, client_id, f"/{client.host}")
+
+
+def caller_by_header(client: ConnectedClient, data: bytearray, start: int) -> Caller:
+    """As `caller_of` with the id at `start`. Kept, because a client names itself alike in all its requests."""
+    head = data[start : start + 2 + (data[start] << 8 | data[start + 1])] if data[start] < 0x80 else _NO_ID
+    if head == client.named and client.caller is not None:
+        return client.caller
+    caller = caller_of(client, client_id_of(data, start))
+    if len(head) <= KEPT_ID_BYTES:
+        client.named, client.caller = head, caller
+    return caller
 
 
 def log_refusal(error: BaseException, api: str, version: int, client: ConnectedClient, client_id: str) -> None:

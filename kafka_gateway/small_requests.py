@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.node import NodeCore
+from kafka_gateway.client import ConnectedClient
 from kafka_gateway.errors import message_of
-from kafka_gateway.message_handler import Call, Fields, MessageHandler, caller_of, client_id_of, log_refusal
+from kafka_gateway.message_handler import Call, Fields, MessageHandler, caller_by_header, log_refusal
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Made, Reply
 from storage_tiers.errors import LogError
@@ -50,30 +51,49 @@ class SmallRequests:
         request = codec.read(data, start, end, version)
         if request is None:
             return self._by_schema.handle(data, view, start, end, version, correlation)
-        client, client_id = self._options.request_context.client, client_id_of(data, start)
+        client = self._options.request_context.client
+        caller = caller_by_header(client, data, start)
+        try:
+            future = codec.ask(self._core, request, caller)
+            if future.done() and not future.cancelled():
+                answer = future.result()
+                frame = codec.write(answer, version, correlation, self.errors)
+                if frame is not None:
+                    return (frame,)
+                return self._answering(request, client, caller.client_id, version, correlation).large(answer)
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self._answering(request, client, caller.client_id, version, correlation).refuse(error)
+        answering = self._answering(request, client, caller.client_id, version, correlation)
+        return DelayedReply(future, answering.finish, answering.refuse)
 
-        def refuse(error: BaseException) -> Made:
-            log_refusal(error, self._api, version, client, client_id)
-            reason = error if isinstance(error, LogError) else LogError(message_of(error))
-            return written(codec.refusal(request, reason))
-
-        def written(answer: Any) -> Made:
-            frame = codec.write(answer, version, correlation, self.errors)
-            if frame is not None:
-                return (frame,)
-            assert codec.fields is not None
-            return self._by_schema.write(answer, codec.fields, request, version, correlation, client, client_id)
+    def _answering(
+        self, request: Any, client: ConnectedClient, client_id: str, version: int, correlation: int
+    ) -> _Answering:
+        codec = self._codec
 
         def finish(answer: Any) -> Made:
             try:
-                return written(answer)
+                frame = codec.write(answer, version, correlation, self.errors)
+                return large(answer) if frame is None else (frame,)
             except Exception as error:  # noqa: BLE001 - every request gets an answer
                 return refuse(error)
 
-        try:
-            future = codec.ask(self._core, request, caller_of(client, client_id))
-            if future.done() and not future.cancelled():
-                return finish(future.result())
-        except Exception as error:  # noqa: BLE001 - every request gets an answer
-            return refuse(error)
-        return DelayedReply(future, finish, refuse)
+        def refuse(error: BaseException) -> Made:
+            log_refusal(error, self._api, version, client, client_id)
+            refusal = codec.refusal(request, error if isinstance(error, LogError) else LogError(message_of(error)))
+            frame = codec.write(refusal, version, correlation, self.errors)
+            return large(refusal) if frame is None else (frame,)
+
+        def large(answer: Any) -> Made:
+            assert codec.fields is not None
+            return self._by_schema.write(answer, codec.fields, request, version, correlation, client, client_id)
+
+        return _Answering(finish, refuse, large)
+
+
+class _Answering(NamedTuple):
+    """How a request is answered that is not answered at once by the native codec."""
+
+    finish: Callable[[Any], Made]
+    refuse: Callable[[BaseException], Made]
+    large: Callable[[Any], Made]

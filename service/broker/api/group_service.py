@@ -141,11 +141,12 @@ class GroupService:
     def _commit(
         self, request: OffsetCommit | TxnOffsetCommit, caller: Caller, producer: ProducerIdAndEpoch | None = None
     ) -> asyncio.Future[OffsetsCommitted]:
+        if self._are_known(request.topics):
+            return self._ask(request, caller, producer)
         known, refusals = self._resolved(request.topics)
         if not known:  # as in Kafka no group is made for it
             return _known(_with_refusals(request.topics, OffsetsCommitted(()), refusals))
-        kept = request if known == request.topics else request._replace(topics=known)
-        answer = self._ask(kept, caller, producer)
+        answer = self._ask(request._replace(topics=known), caller, producer)
         if not refusals:
             return answer
         return _then(
@@ -218,6 +219,17 @@ class GroupService:
             return _refused(error)
 
     # --- topics -------------------------------------------------------------------------------------------------------
+    def _are_known(self, topics: Sequence[TopicCommit]) -> bool:
+        """The common case: each topic is named, and has all its partitions; there is at least one."""
+        has = self._topics.has
+        for topic, commits, topic_id in topics:
+            if topic_id is not None or not commits:
+                return False
+            for commit in commits:
+                if not has(topic, commit.partition):
+                    return False
+        return bool(topics)
+
     def _resolved(self, topics: Sequence[TopicCommit]) -> tuple[Sequence[TopicCommit], dict[tuple[int, int], LogError]]:
         """The commits of partitions that exist, under their topics' names, and the errors of the others by their position in
         the request."""
