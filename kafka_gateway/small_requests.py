@@ -20,6 +20,9 @@ from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Made, Reply
 from storage_tiers.errors import LogError
 
+# A NamedTuple's own constructor costs three times as much.
+_new_tuple = tuple.__new__
+
 
 class NativeCodec(NamedTuple):
     """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` is the answer that an
@@ -60,40 +63,58 @@ class SmallRequests:
                 frame = codec.write(answer, version, correlation, self.errors)
                 if frame is not None:
                     return (frame,)
-                return self._answering(request, client, caller.client_id, version, correlation).large(answer)
+                return _Answering(self, request, client, caller.client_id, version, correlation).large(answer)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
-            return self._answering(request, client, caller.client_id, version, correlation).refuse(error)
-        answering = self._answering(request, client, caller.client_id, version, correlation)
-        return DelayedReply(future, answering.finish, answering.refuse)
+            return _Answering(self, request, client, caller.client_id, version, correlation).refuse(error)
+        answering = _Answering(self, request, client, caller.client_id, version, correlation)
+        return _new_tuple(DelayedReply, (future, answering.finish, answering.refuse))
 
-    def _answering(
-        self, request: Any, client: ConnectedClient, client_id: str, version: int, correlation: int
-    ) -> _Answering:
-        codec = self._codec
+    def answered(self, asked: _Answering, answer: Any) -> Made:
+        frame = self._codec.write(answer, asked.version, asked.correlation, self.errors)
+        return self.large(asked, answer) if frame is None else (frame,)
 
-        def finish(answer: Any) -> Made:
-            try:
-                frame = codec.write(answer, version, correlation, self.errors)
-                return large(answer) if frame is None else (frame,)
-            except Exception as error:  # noqa: BLE001 - every request gets an answer
-                return refuse(error)
+    def refused(self, asked: _Answering, error: BaseException) -> Made:
+        log_refusal(error, self._api, asked.version, asked.client, asked.client_id)
+        reason = error if isinstance(error, LogError) else LogError(message_of(error))
+        return self.answered(asked, self._codec.refusal(asked.request, reason))
 
-        def refuse(error: BaseException) -> Made:
-            log_refusal(error, self._api, version, client, client_id)
-            refusal = codec.refusal(request, error if isinstance(error, LogError) else LogError(message_of(error)))
-            frame = codec.write(refusal, version, correlation, self.errors)
-            return large(refusal) if frame is None else (frame,)
-
-        def large(answer: Any) -> Made:
-            assert codec.fields is not None
-            return self._by_schema.write(answer, codec.fields, request, version, correlation, client, client_id)
-
-        return _Answering(finish, refuse, large)
+    def large(self, asked: _Answering, answer: Any) -> Made:
+        fields = self._codec.fields
+        assert fields is not None
+        return self._by_schema.write(
+            answer, fields, asked.request, asked.version, asked.correlation, asked.client, asked.client_id
+        )
 
 
-class _Answering(NamedTuple):
-    """How a request is answered that is not answered at once by the native codec."""
+class _Answering:
+    """A request that the codec has read and that is not answered at once."""
 
-    finish: Callable[[Any], Made]
-    refuse: Callable[[BaseException], Made]
-    large: Callable[[Any], Made]
+    __slots__ = ("_requests", "client", "client_id", "correlation", "request", "version")
+
+    def __init__(
+        self,
+        requests: SmallRequests,
+        request: Any,
+        client: ConnectedClient,
+        client_id: str,
+        version: int,
+        correlation: int,
+    ) -> None:
+        self._requests = requests
+        self.request = request
+        self.client = client
+        self.client_id = client_id
+        self.version = version
+        self.correlation = correlation
+
+    def finish(self, answer: Any) -> Made:
+        try:
+            return self._requests.answered(self, answer)
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self.refuse(error)
+
+    def refuse(self, error: BaseException) -> Made:
+        return self._requests.refused(self, error)
+
+    def large(self, answer: Any) -> Made:
+        return self._requests.large(self, answer)

@@ -28,8 +28,6 @@ def record_bytes(key_bytes: int, value_bytes: int) -> int:
 
 def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[CoordinatorRecord]]:
     """Consecutive records that fit one batch each. A record alone in its batch may be too large: the log refuses it."""
-    if len(records) == 1:
-        return [records]
     batches: list[list[CoordinatorRecord]] = []
     room = 0
     for record in records:

@@ -66,7 +66,10 @@ class Rebalancing:
         self._deadlines.set(member.session, now_ms + within_ms)
 
     def heard(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
-        self.expect(group, member, member.session_timeout_ms, now_ms)
+        if member.session is None:
+            self.expect(group, member, member.session_timeout_ms, now_ms)
+        else:
+            self._deadlines.set(member.session, now_ms + member.session_timeout_ms)
 
     def _all_heard(self, group: ClassicGroup, members: Iterable[Member], now_ms: int) -> None:
         """As `heard` for each, in half the time: there may be thousands, in one turn of the loop."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from service.coordination.commit_fields import encode_offset_key
 from service.coordination.group_records import (
     CommittedOffset,
     GroupKey,
@@ -20,7 +21,6 @@ from service.coordination.group_records import (
     encode_group,
     encode_key,
     encode_offset,
-    encode_offset_key,
 )
 from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_batches import encode_batch, in_batches

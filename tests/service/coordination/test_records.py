@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.coordination import group_records, transaction_records
+from service.coordination.commit_fields import encode_offset_key
 from service.coordination.group_records import (
     NO_TOPIC_ID,
     CommittedOffset,
@@ -230,7 +231,7 @@ def test_the_short_ways_of_an_offsets_key_and_value_find_what_the_long_ones_do(d
         data.draw(st.sampled_from((-1, 9))),
         data.draw(st.sampled_from((NO_TOPIC_ID, TopicId(bytes(range(16)))))),
     )
-    key = group_records.encode_offset_key(data.draw(st.text(max_size=3)), data.draw(st.text(max_size=3)), 7)
+    key = encode_offset_key(data.draw(st.text(max_size=3)), data.draw(st.text(max_size=3)), 7)
     short_ways = (
         (group_records.decode_key, "_offset_key", key),
         (group_records.decode_offset, "_short_offset", group_records.encode_offset(value)),
@@ -255,7 +256,7 @@ def test_a_name_longer_than_kafkas_strings_is_none() -> None:
 
 
 def test_most_offsets_take_the_short_ways() -> None:
-    key = group_records.encode_offset_key("group", "topic", 7)
+    key = encode_offset_key("group", "topic", 7)
     assert group_records._offset_key(key) == OffsetKey("group", "topic", 7)
     value = CommittedOffset(5, -1, "host-1", 9)
     assert group_records._short_offset(group_records.encode_offset(value)) == value
