@@ -30,7 +30,7 @@ class ConnectedClient:
         self.software_version = UNKNOWN
         self.left: Callable[[], None] | None = None
         self.has_left = False
-        #: What a request's header named it by last, and the caller that this makes.
+        #: The client id of the last request, as its header has it, and the caller that it makes.
         self.named = bytearray()
         self.caller: Caller | None = None
 

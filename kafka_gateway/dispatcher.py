@@ -121,9 +121,9 @@ class Dispatcher:
                     future.cancel()
 
     # --- turns --------------------------------------------------------------------------------------------------------
-    def begin_turn(self, *, alone: bool = False) -> float:
-        """Its time in seconds of SECONDS. `alone`: it serves one connection, whose requests gain nothing by being gathered."""
-        self._turns.begin(at_once=alone)
+    def begin_turn(self) -> float:
+        """Its time in seconds of SECONDS."""
+        self._turns.begin()
         self.turn_began = began = SECONDS()
         return began
 

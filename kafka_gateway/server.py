@@ -187,7 +187,7 @@ class GatewayServer:
 
     def _turn_of(self, session: GatewaySession) -> None:
         """A turn of one connection that the event loop watches itself."""
-        self._now, began = self._loop.time(), self._dispatcher.begin_turn(alone=len(self._sessions) <= WATCHED_BY_LOOP)
+        self._now, began = self._loop.time(), self._dispatcher.begin_turn()
         try:
             self._readable(session, _IN, began + SLICE_S / WATCHED_BY_LOOP)
         finally:

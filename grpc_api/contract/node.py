@@ -65,14 +65,13 @@ class NodeQueries(Protocol):
 
 class CallerTurns(Protocol):
     """The turns of a caller on the event loop. Records of its requests between `begin` and `end` are written together at the
-    end; answers that wait for nothing else are sent then."""
+    end, or earlier where there are few; answers that wait for nothing else are sent then."""
 
     @property
     def has_writes(self) -> bool:
         """Whether anything waits for the end of the turn."""
 
-    def begin(self, *, at_once: bool = False) -> None:
-        """`at_once`: no other caller's requests are gathered with these: what each decides is written when it is decided."""
+    def begin(self) -> None: ...
 
     def end(self) -> None:
         """May be called without `begin`."""

@@ -30,7 +30,7 @@ from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import CoordinatorLog, Shard
 from service.coordination.record_batches import encode_batch, in_batches
 from service.coordination.shard_state import ShardEvent, ShardState, state_after
-from service.coordination.turn_writes import TurnWrites
+from service.coordination.turn_writes import GatheredWrites, TurnWrites
 from service.coordination.uncommitted_batches import UncommittedBatches
 from storage_tiers import events
 from storage_tiers.backoff import Backoff
@@ -92,7 +92,7 @@ class ShardHost(Generic[State]):
         self._backoff = backoff
         #: Writes in a row that failed.
         self._drops = backoff()
-        self._writes = writes
+        self._gathering = GatheredWrites(writes, self._flush)
         self._after = after
         self._loop = asyncio.get_running_loop()
         self._timeout = CommitTimeout(self._loop, log.writing.timeout_ms, self._overdue)
@@ -113,9 +113,8 @@ class ShardHost(Generic[State]):
         self._shard = shard
         #: The bound that the shard knows.
         self._max_batch_bytes = 0
-        #: Records of this turn, and whether a flush of them is planned.
+        #: Records of this turn.
         self._records: list[CoordinatorRecord] = []
-        self._is_planned = False
         #: Answers that wait for records to be committed: the shard's `written` when each was decided.
         self._answers: deque[tuple[int, object, object]] = deque()
         #: Requests whose answer is not decided yet.
@@ -231,12 +230,10 @@ class ShardHost(Generic[State]):
         self._arm()
         if producer is not None:
             self._write(producer)
-        elif outcome.records and not self._is_planned:
-            self._is_planned = True
-            self._writes.add(self._flush)  # last, because it may write at once
+        elif outcome.records:
+            self._gathering.decided()  # last, because it may write at once
 
     def _flush(self) -> None:
-        self._is_planned = False
         if self.state is _ACTIVE:
             self._write()
 

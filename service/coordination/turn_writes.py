@@ -1,9 +1,8 @@
 """Writes what shards decided in a turn, all shards together (`grpc_api.contract.node.CallerTurns`).
 
 A caller that works through many requests says where its turn begins and ends: its records are written at the end, and most
-answers are known then, without a call of the loop for each. For other callers the turn is the event loop's. A caller with
-one request has nothing to gather: what it adds is called at once. Invariant: what is added in any other turn is called once,
-at its end, in the order of its adding; a defect of one write keeps no other from the log.
+answers are known then, without a call of the loop for each. For other callers the turn is the event loop's. Invariant: what
+is added in a turn is called once, at its end, in the order of its adding; a defect of one write keeps no other from the log.
 Does not bound how much is written in a turn: the requests of a turn are bounded before.
 """
 
@@ -16,25 +15,25 @@ from collections.abc import Callable
 class TurnWrites:
     def __init__(self) -> None:
         self._due: list[Callable[[], None]] = []
-        self._has_begun = self._at_once = False
+        self._begun = 0
+        #: The number of the caller's turn that has begun; 0 outside of turns.
+        self.turn = 0
 
     @property
     def has_writes(self) -> bool:
         return bool(self._due)
 
-    def begin(self, *, at_once: bool = False) -> None:
-        self._has_begun, self._at_once = True, at_once
+    def begin(self) -> None:
+        self._begun += 1
+        self.turn = self._begun
 
     def end(self) -> None:
-        self._has_begun = self._at_once = False
+        self.turn = 0
         if self._due:
             self._write_all()
 
     def add(self, write: Callable[[], None]) -> None:
-        if self._at_once:
-            write()
-            return
-        if not self._due and not self._has_begun:
+        if not self._due and not self.turn:
             asyncio.get_running_loop().call_soon(self._write_all)
         self._due.append(write)
 
@@ -48,3 +47,37 @@ class TurnWrites:
                 for each in rest:
                     self.add(each)
                 raise
+
+
+class GatheredWrites:
+    """When one shard writes what it decides in callers' turns. Turns that bring it one request are not gathered: an answer that
+    waits for its turn's end costs half as much as a batch of its own."""
+
+    __slots__ = ("_gathered", "_gathers", "_is_planned", "_turns", "_write", "_wrote_in")
+
+    def __init__(self, turns: TurnWrites, write: Callable[[], None]) -> None:
+        self._turns = turns
+        self._write = write
+        self._is_planned = False
+        #: Whether the next record waits for its turn's end; the requests of this turn, if it does.
+        self._gathers = False
+        self._gathered = 0
+        #: The last turn in which a record was written at once.
+        self._wrote_in = -1
+
+    def decided(self) -> None:
+        """There is something to write: it is written before this returns, or at the end of the turn."""
+        turn = self._turns.turn
+        if self._is_planned:
+            self._gathered += 1
+        elif turn and not self._gathers:
+            self._gathers, self._wrote_in = self._wrote_in == turn, turn
+            self._write()
+        else:
+            self._is_planned = True
+            self._gathered = 2 if self._wrote_in == turn else 1
+            self._turns.add(self._flush)
+
+    def _flush(self) -> None:
+        self._is_planned, self._gathers = False, self._gathered > 1
+        self._write()

@@ -48,8 +48,6 @@ from storage_tiers.records.builder import ControlKind, build_control_batch
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, AbortedTransaction, FileSlice, TopicId, TopicPartition
 
-# Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
-_CLIENT, _REPLICA = AppendOrigin.CLIENT, AppendOrigin.REPLICA
 #: From this size on a thread may write a batch, and does where writing is slow (`append_queues.WriteCost`).
 WRITTEN_BY_THREAD = 16 << 10
 
@@ -317,7 +315,7 @@ class Partition:
         self, batch: memoryview, header: BatchHeader, stamped: int = -1, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> Appended:
         """Appends a client's batch that `validate` has returned, or one of another origin as it is."""
-        if origin is _REPLICA:
+        if origin is AppendOrigin.REPLICA:
             self.state.check_continues(header.base_offset)
             epoch = header.leader_epoch
         else:
@@ -325,7 +323,7 @@ class Partition:
                 self.check_writable()
             epoch = self.state.leader_epoch
         now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
-        if header.producer_id != NO_PRODUCER_ID and origin is _CLIENT:
+        if header.producer_id != NO_PRODUCER_ID and origin is AppendOrigin.CLIENT:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate

@@ -63,7 +63,7 @@ class CommittedOffsets:
     # --- writing ------------------------------------------------------------------------------------------------------
     def write(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
         """A record outside any transaction, by its value; None for a tombstone, which also drops the offsets of open
-        transactions. What is kept for long has a `shared` partition."""
+        transactions. The partition of a value is `shared`."""
         if value is None:
             self._drop_open(group, partition)
         self._change(_new_tuple(_OffsetChange, (group, partition, _entry(value, order), order)))

@@ -107,17 +107,31 @@ async def test_batches_of_several_turns_are_answered_in_order(held: Held) -> Non
     assert held.fetched() == [2]
 
 
-async def test_a_commit_of_a_turn_that_gathers_nothing_is_written_and_answered_at_once(coordinator: Held) -> None:
-    await coordinator.commit(1)
-    coordinator.writes.begin(at_once=True)
+async def test_the_first_commit_of_a_callers_turn_is_written_and_answered_at_once(coordinator: Held) -> None:
+    coordinator.writes.begin()
     commit = coordinator.commit(2)
     assert commit.result().topics[0].partitions[0].error is None
-    assert (coordinator.partition.log.end_offset, coordinator.fetched()) == (2, [2])
+    assert (coordinator.partition.log.end_offset, coordinator.fetched()) == (1, [2])
     coordinator.writes.end()
 
 
-async def test_an_answer_of_a_turn_that_gathers_nothing_waits_until_its_record_is_committed(held: Held) -> None:
-    held.writes.begin(at_once=True)
+async def test_the_records_of_turns_that_bring_many_are_gathered(coordinator: Held) -> None:
+    """From the turn on that follows the second request of one, until a turn brings one alone."""
+    at_once = []
+    for requests in (1, 3, 3, 1, 1):
+        coordinator.writes.begin()
+        commits = [coordinator.commit(number, f"g{number}") for number in range(requests)]
+        at_once.append([each.done() for each in commits])
+        coordinator.writes.end()
+        assert [each.done() for each in commits] == [True] * requests
+    assert at_once == [[True], [True, True, False], [False, False, False], [False], [True]]
+    held = [batch async for batch in PartitionLog(coordinator.partition).read()]
+    counts = [header.count for piece in held for _, header in headers(memoryview(piece))]
+    assert counts == [1, 1, 1, 1, 3, 1, 1]
+
+
+async def test_an_answer_of_a_callers_turn_waits_until_its_record_is_committed(held: Held) -> None:
+    held.writes.begin()
     commit = held.commit(5)
     held.writes.end()
     assert (held.partition.log.end_offset, commit.done(), held.fetched()) == (1, False, [])
@@ -140,7 +154,7 @@ def test_records_beyond_a_batch_make_another() -> None:
 async def test_a_write_that_fails_at_once_ends_its_request_and_those_that_wait(
     coordinator: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coordinator.writes.begin(at_once=True)
+    coordinator.writes.begin()
     join = coordinator.host.ask(join_request(needs_member_id=False), CALLER)
     monkeypatch.setattr(PartitionLog, "append", _refuse)
     commit = coordinator.commit(6, "other")

@@ -51,26 +51,13 @@ async def test_a_turn_takes_along_what_was_added_before_it() -> None:
     assert written == ["before", "inside"]
 
 
-async def test_records_of_a_turn_that_gathers_nothing_are_written_when_they_are_added() -> None:
-    writes, written = TurnWrites(), list[str]()
-    writes.begin(at_once=True)
-    writes.add(lambda: written.append("first"))
-    assert (written, writes.has_writes) == (["first"], False)
-    writes.end()
-    writes.add(lambda: written.append("later"))
-    assert written == ["first"]
-    await asyncio.sleep(0)
-    assert written == ["first", "later"]
-
-
-async def test_a_turn_that_gathers_writes_follows_one_that_does_not() -> None:
-    writes, written = TurnWrites(), list[str]()
-    writes.begin(at_once=True)
-    writes.begin()
-    writes.add(lambda: written.append("gathered"))
-    assert written == []
-    writes.end()
-    assert written == ["gathered"]
+async def test_each_turn_of_a_caller_is_another() -> None:
+    writes, turns = TurnWrites(), list[int]()
+    for _ in range(2):
+        writes.begin()
+        turns.append(writes.turn)
+        writes.end()
+    assert (len({*turns, 0}), writes.turn) == (3, 0)
 
 
 async def test_a_write_that_fails_by_a_defect_holds_up_no_other() -> None:
