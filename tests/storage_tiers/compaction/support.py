@@ -134,3 +134,9 @@ def batch_headers(log: HotLog) -> list[tuple[int, int, int]]:
     """(base offset, last offset, records) of each batch."""
     content = memoryview(read_all(log))
     return [(each.base_offset, each.last_offset, each.count) for _, each in headers(content)]
+
+
+def horizons(log: HotLog) -> list[tuple[int, int]]:
+    """(base offset, milliseconds from START_MS to the delete horizon) of the batches that have one."""
+    found = (header for _, header in headers(read_all(log)))
+    return [(each.base_offset, each.base_timestamp - START_MS) for each in found if each.delete_horizon]

@@ -25,6 +25,7 @@ from tests.storage_tiers.compaction.support import (
     batch_headers,
     clean,
     closed,
+    horizons,
     pairs,
     records,
     swap_in,
@@ -179,12 +180,6 @@ def test_a_tombstone_stays_while_older_records_are_elsewhere(log: HotLog) -> Non
     for _ in range(3):
         clean(log, now_ms=LATER_MS, drops_below=0)
     assert pairs(log) == [(0, "a", None), (1, "b", "1")]
-
-
-def horizons(log: HotLog) -> list[tuple[int, int]]:
-    """(base offset, milliseconds from START_MS to the delete horizon) of the batches that have one."""
-    found = (header for _, header in headers(read_all(log)))
-    return [(each.base_offset, each.base_timestamp - START_MS) for each in found if each.delete_horizon]
 
 
 def test_the_retention_of_a_tombstone_begins_once_older_records_are_gone_elsewhere(log: HotLog) -> None:

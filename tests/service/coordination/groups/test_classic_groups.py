@@ -313,6 +313,14 @@ def test_members_leave_by_id_by_instance_and_before_they_have_joined() -> None:
     assert driver.group.state is GroupState.EMPTY
 
 
+def test_leaving_with_ids_of_two_members_removes_neither_and_begins_no_rebalance() -> None:
+    driver = Driver()
+    first, _ = driver.stable("a", "b", instance=True)
+    left = driver.leave(LeavingMember(first, "b"), LeavingMember(first, "c"), LeavingMember("nobody"))
+    assert [type(each.error) for each in left.members] == [FencedInstanceId, UnknownMemberId, UnknownMemberId]
+    assert (len(driver.group.members), driver.group.state) == (2, GroupState.STABLE)
+
+
 def test_a_static_member_cannot_be_removed_under_its_old_id() -> None:
     driver = Driver()
     (old,) = driver.stable("a", instance=True)

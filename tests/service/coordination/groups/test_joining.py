@@ -155,6 +155,14 @@ def test_a_static_member_is_never_sent_away_for_an_id() -> None:
     assert driver.joined("a").member_id.startswith("i-")
 
 
+@pytest.mark.parametrize("session", [6_000, 1_800_000])
+def test_a_session_timeout_at_its_bound_is_taken(session: int) -> None:
+    driver = Driver()
+    driver.join("a", session=session)
+    driver.wait(3_000)
+    assert driver.joined("a").error is None
+
+
 @pytest.mark.parametrize(
     ("how", "error"),
     [
