@@ -100,7 +100,7 @@ _BEYOND = (
     ),
     ("protocols of one member of a group", str(MAX_PROTOCOLS), "INCONSISTENT_GROUP_PROTOCOL"),
     (
-        "bytes that the members of all groups of a broker keep",
+        "bytes that the members, and unused member ids, of all groups of a broker keep",
         f"{MEMBERS_BYTES >> 20} MiB",
         "COORDINATOR_NOT_AVAILABLE: clients join again",
     ),

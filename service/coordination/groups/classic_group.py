@@ -28,6 +28,7 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.deadlines import Timer
 from service.coordination.group_records import GroupMetadata, encode_members, encode_names
+from service.coordination.groups.member_memory import kept_bytes, pending_bytes
 from service.coordination.outcome import CoordinatorAnswer
 from storage_tiers.errors import FencedInstanceId, LogError, UnknownMemberId
 
@@ -124,6 +125,10 @@ class Member:
         names = len(self.member_id) + len(self.client_id) + len(self.client_host)
         return names + min((len(each.metadata) for each in self.protocols), default=0)
 
+    @property
+    def kept_bytes(self) -> int:
+        return kept_bytes(self.protocols, self.member_id, self.group_instance_id, self.client_id, self.client_host)
+
     def metadata(self, protocol: str) -> bytes:
         """Its subscription under a protocol that it supports."""
         return _subscription(self.protocols, protocol)
@@ -138,15 +143,6 @@ def _subscription(protocols: Sequence[MemberProtocol], name: str) -> bytes:
     if first.name == name:  # the common case; a large group asks thousands of times
         return first.metadata
     return next(each.metadata for each in protocols if each.name == name)
-
-
-#: Bytes that a member takes besides its protocols, and each of its protocols besides its name and subscription.
-MEMBER_BYTES, PROTOCOL_BYTES = 1_000, 200
-
-
-def kept_bytes(protocols: Sequence[MemberProtocol]) -> int:
-    """Memory of a member with these protocols, in bytes."""
-    return MEMBER_BYTES + sum(PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
 
 
 class Session(NamedTuple):
@@ -244,7 +240,7 @@ class ClassicGroup:
         self.pending_syncs: dict[str, None] = {}
         #: Members whose JoinGroup waits.
         self.joining = 0
-        #: Bytes that its members keep, and that their record has at least, without assignments.
+        #: Bytes that its members and pending ids keep, and that their record has at least, without assignments.
         self.kept_bytes = self.record_bytes = 0
         #: Bytes of the value of its newest record.
         self.recorded_bytes = 0
@@ -283,6 +279,15 @@ class ClassicGroup:
             self.enter(GroupState.EMPTY, now_ms)
 
     # --- its members --------------------------------------------------------------------------------------------------
+    def add_pending(self, member_id: str, timer: Timer) -> None:
+        self.pending_joins[member_id] = timer
+        self.kept_bytes += pending_bytes(member_id)
+
+    def pop_pending(self, member_id: str) -> Timer | None:
+        timer = self.pending_joins.pop(member_id, None)
+        self.kept_bytes -= pending_bytes(member_id) if timer is not None else 0
+        return timer
+
     def add(self, member: Member, protocol_type: str, waiter: object | None) -> None:
         """A member that joins; the first one of an empty group sets its protocol type and leads it."""
         if not self.members:
@@ -290,7 +295,7 @@ class ClassicGroup:
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static[member.group_instance_id] = member.member_id
-        self.pending_joins.pop(member.member_id, None)
+        self.pop_pending(member.member_id)
         self._count_protocols(member, 1)
         if self.leader is None:
             self.leader = member.member_id
@@ -298,7 +303,7 @@ class ClassicGroup:
 
     def remove(self, member_id: str) -> Member | None:
         """Removes a member, which waits for nothing any more, or an id that awaits one."""
-        self.pending_joins.pop(member_id, None)
+        self.pop_pending(member_id)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
@@ -328,7 +333,9 @@ class ClassicGroup:
     def replace_static(self, old_id: str, new_id: str) -> Member:
         """A static member returns under a new id and keeps all else, leadership included. The old id is a member no more."""
         member = self.members.pop(old_id)
+        before = member.kept_bytes
         member.rename(new_id)
+        self.kept_bytes += member.kept_bytes - before
         self.members[new_id] = member
         if member.group_instance_id is not None:
             self.static[member.group_instance_id] = new_id
@@ -369,7 +376,7 @@ class ClassicGroup:
         return answers
 
     def _count_protocols(self, member: Member, step: int) -> None:
-        self.kept_bytes += step * kept_bytes(member.protocols)
+        self.kept_bytes += step * member.kept_bytes
         self.record_bytes += step * member.record_bytes
         supported = self.supported
         for name in {each.name for each in member.protocols}:

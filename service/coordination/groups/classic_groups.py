@@ -37,9 +37,8 @@ from service.coordination.groups.classic_group import (
     Member,
     Session,
     SyncWait,
-    kept_bytes,
 )
-from service.coordination.groups.member_memory import ShardMembers
+from service.coordination.groups.member_memory import ShardMembers, kept_bytes
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import (
@@ -110,7 +109,7 @@ class ClassicGroups:
             self.rebalancing.drop(group, request.member_id, outcome)
             outcome.answer(waiter, Joined(self._full(group), UNKNOWN_MEMBER))
             self.rebalancing.go_on(group, now_ms, outcome)
-        elif (error := self._no_room(group, request)) is not None:
+        elif (error := self._no_room(group, request, caller)) is not None:
             outcome.answer(waiter, Joined(error, request.member_id))
         elif request.member_id == UNKNOWN_MEMBER:
             self._join_new(group, request, caller, waiter, now_ms, outcome)
@@ -134,11 +133,16 @@ class ClassicGroups:
             )
         return None
 
-    def _no_room(self, group: ClassicGroup, request: JoinGroup) -> LogError | None:
-        """Why a member with this request's protocols cannot be kept."""
+    def _no_room(self, group: ClassicGroup, request: JoinGroup, caller: Caller) -> LogError | None:
+        """Why a member with this request's protocols and names cannot be kept."""
         member = group.members.get(group.static.get(request.group_instance_id or "", request.member_id))
-        before = 0 if member is None else kept_bytes(member.protocols)
-        if not self._memory.has_room(kept_bytes(request.protocols) - before):
+        before = 0 if member is None else member.kept_bytes
+        instance = request.group_instance_id
+        named = (
+            request.member_id or instance or caller.client_id
+        )  # the id that it has, or the longest part of one it gets
+        names = (named, instance, caller.client_id, caller.host)
+        if not self._memory.has_room(kept_bytes(request.protocols, *names) - before):
             return CoordinatorNotAvailable(
                 f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
             )

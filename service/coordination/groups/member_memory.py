@@ -8,8 +8,30 @@ Pure. Invariant: a shard that is dropped gives back what its members kept.
 
 from __future__ import annotations
 
-#: Bytes that the members of all groups of a node may keep: some hundred thousand members of ordinary subscriptions.
+from collections.abc import Sequence
+from sys import getsizeof
+
+from grpc_api.contract.groups import MemberProtocol
+
+#: Bytes that the members and unused member ids of all groups of a node may keep, names included: some hundred thousand members
+#: of ordinary subscriptions.
 MEMBERS_BYTES = 256 << 20
+
+#: Bytes that a member takes besides its names and protocols, each of its protocols besides its name and subscription, and an id
+#: that awaits its member.
+MEMBER_BYTES, PROTOCOL_BYTES, PENDING_BYTES = 1_000, 200, 500
+
+
+def kept_bytes(protocols: Sequence[MemberProtocol], *names: str | None) -> int:
+    """Memory of a member with these protocols and names, in bytes. Names have up to 32,767 bytes in a request, and up to four
+    times as many in memory; they are kept as a record has them, too."""
+    size = MEMBER_BYTES + 2 * sum(map(getsizeof, names))
+    return size + sum(PROTOCOL_BYTES + getsizeof(each.name) + len(each.metadata) for each in protocols)
+
+
+def pending_bytes(member_id: str) -> int:
+    """Memory of an id that awaits its member, in bytes."""
+    return PENDING_BYTES + getsizeof(member_id)
 
 
 class ShardMembers:

@@ -83,8 +83,11 @@ class Rebalancing:
     def expect_join(self, group: ClassicGroup, member_id: str, within_ms: int, now_ms: int) -> None:
         """A member has been given an id and joins with it, or the id is forgotten (KIP-394)."""
         if len(group.pending_joins) >= PENDING_IDS:
-            self._deadlines.clear(group.pending_joins.popitem(last=False)[1])
-        timer = group.pending_joins[member_id] = Timer(Session(group, member_id))
+            oldest = group.pop_pending(next(iter(group.pending_joins)))
+            assert oldest is not None
+            self._deadlines.clear(oldest)
+        timer = Timer(Session(group, member_id))
+        group.add_pending(member_id, timer)
         self._deadlines.set(timer, now_ms + within_ms)
 
     def drop(self, group: ClassicGroup, member_id: str, outcome: Outcome, why: LogError | None = None) -> None:

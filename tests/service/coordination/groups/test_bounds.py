@@ -127,6 +127,37 @@ def test_members_of_all_shards_share_one_memory_and_give_it_back() -> None:
     assert memory.used_bytes == 0
 
 
+@pytest.mark.parametrize("letter", ["c", "ü", "\N{SNOWMAN}", "\N{MUSICAL SYMBOL G CLEF}"])
+@pytest.mark.parametrize("needs_id", [True, False])
+def test_long_names_of_members_and_of_unused_ids_are_counted(letter: str, needs_id: bool) -> None:
+    caller = CALLER._replace(client_id=letter * 8_000)
+    memory = MemberMemory(100 * sys.getsizeof(caller.client_id))
+    one = shard(memory)
+    request = JoinGroup("", "", None, "consumer", of_size(0), 30_000, 60_000, needs_member_id=needs_id)
+    refused = 0
+    for number in range(200):
+        outcome = one.handle(request._replace(group=f"g-{number}"), caller, object(), 0)
+        refused += any(isinstance(answer.error, CoordinatorNotAvailable) for _, answer in outcome.answers)
+    # A member has its client's id and its own, which begins with that.
+    assert refused > (200 - 100 if needs_id else 200 - 25)
+    assert memory.used_bytes > 90 * sys.getsizeof(caller.client_id)
+    now = 0
+    while (due := one.next_deadline_ms()) is not None and memory.used_bytes:
+        now = max(now, due)
+        one.tick(now)
+    assert memory.used_bytes == 0
+
+
+def test_a_static_member_that_returns_under_a_longer_id_is_counted() -> None:
+    driver = Driver()
+    (member,) = driver.stable("a", instance=True)
+    group = driver.group
+    group.replace_static(member, member + "x" * 1_000)
+    assert group.kept_bytes == group.members[member + "x" * 1_000].kept_bytes
+    group.remove(member + "x" * 1_000)
+    assert group.kept_bytes == 0
+
+
 def test_member_memory_is_released_when_sessions_end_and_is_counted_after_a_load() -> None:
     memory = MemberMemory()
     one = shard(memory)
