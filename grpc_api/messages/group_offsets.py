@@ -23,7 +23,7 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.contract.transactions import ProducerTransaction
 from grpc_api.messages.groups import caller_message, maybe, maybe_detail, maybe_error
-from grpc_api.messages.log import check_count, topic_id_of
+from grpc_api.messages.log import check_topics, topic_id_of
 from grpc_api.proto import groups_pb2 as pb
 from storage_tiers.errors import InvalidRequest
 from storage_tiers.types import NO_EPOCH, TopicId
@@ -49,7 +49,7 @@ def _topic_commit_messages(topics: Sequence[TopicCommit]) -> Iterable[pb.TopicCo
 
 
 def topic_commits_of(messages: Sequence[pb.TopicCommit]) -> list[TopicCommit]:
-    check_count(sum(len(each.partitions) for each in messages))
+    check_topics(messages)
     return [
         TopicCommit(
             topic.topic,
@@ -146,7 +146,7 @@ def _topic_messages(topics: Sequence[TopicPartitionIndexes]) -> Iterable[pb.Topi
 
 
 def _topics_of(messages: Sequence[pb.TopicPartitions]) -> list[TopicPartitionIndexes]:
-    check_count(sum(len(each.partitions) for each in messages))
+    check_topics(messages)
     return [TopicPartitionIndexes(each.topic, tuple(each.partitions), _topic_id(each)) for each in messages]
 
 

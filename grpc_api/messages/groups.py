@@ -217,6 +217,7 @@ def left_of(message: pb.LeaveGroupResponse) -> Left:
 
 # --- administration ---------------------------------------------------------------------------------------------------
 def list_of(message: pb.ListGroupsRequest) -> ListGroups:
+    check_count(len(message.states) + len(message.types), of="states and types")
     return ListGroups(frozenset(message.states), frozenset(message.types))
 
 

@@ -5,7 +5,8 @@ Values that a message must not hold are refused here with InvalidRequest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from grpc_api.contract.log import (
     ISOLATIONS,
@@ -49,6 +50,12 @@ def check_count(count: int, most: int = MAX_PARTITIONS, of: str = "partitions") 
     """InvalidRequest if `count` is above `most`."""
     if count > most:
         raise InvalidRequest(f"a request names at most {most} {of}, not {count}: ask in parts")
+
+
+def check_topics(topics: Collection[Any]) -> None:
+    """InvalidRequest if there are too many topics, with or without partitions, or too many partitions in all of them."""
+    check_count(len(topics), of="topics")
+    check_count(sum(len(each.partitions) for each in topics))
 
 
 # --- appending --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Values that the contract does not have are refused here with InvalidRequest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from grpc_api.contract.topics import (
     AlterOp,
@@ -25,6 +25,7 @@ from grpc_api.contract.topics import (
     TopicDescription,
 )
 from grpc_api.messages.errors import detail_of, error_of
+from grpc_api.messages.log import check_count
 from grpc_api.proto import configs_pb2
 from grpc_api.proto import topics_pb2 as pb
 from storage_tiers.errors import InvalidRequest, LogError
@@ -116,6 +117,20 @@ def new_topic_message(topic: NewTopic) -> pb.NewTopic:
             pb.ReplicaAssignment(partition=partition, node_ids=nodes) for partition, nodes in topic.assignments.items()
         ],
     )
+
+
+def new_topics_of(messages: Sequence[pb.NewTopic]) -> list[NewTopic]:
+    """InvalidRequest if they name too many configs or replicas, or one of them twice."""
+    check_count(sum(len(each.configs) for each in messages), of="configs")
+    check_count(sum(len(each.assignments) for each in messages))
+    check_assignments([row for each in messages for row in each.assignments])
+    return [new_topic_of(each) for each in messages]
+
+
+def check_assignments(assignments: Collection[pb.ReplicaAssignment]) -> None:
+    """InvalidRequest if there are too many, or too many replicas in all of them."""
+    check_count(len(assignments))
+    check_count(sum(len(each.node_ids) for each in assignments), of="replicas")
 
 
 def new_topic_of(message: pb.NewTopic) -> NewTopic:

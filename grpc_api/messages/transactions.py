@@ -208,6 +208,7 @@ def list_message(asked: ListTransactions, caller: Caller) -> pb.ListTransactions
 
 def list_of(message: pb.ListTransactionsRequest) -> ListTransactions:
     check_count(len(message.producer_ids), of="producers")
+    check_count(len(message.states), of="states")
     duration_ms = message.duration_ms if message.HasField("duration_ms") else _ANY
     return ListTransactions(
         frozenset(message.states), frozenset(message.producer_ids), duration_ms, maybe(message, "pattern")

@@ -145,10 +145,12 @@ async def _committed(
     """Commits COMMITTED_AT_ONCE partitions at a time, and lets others have the event loop in between. If a later part is
     refused, the earlier ones stay committed: the caller commits all of it again."""
     answer = pb.OffsetOutcomes()
-    if sum(len(topic.partitions) for topic in topics) <= COMMITTED_AT_ONCE:
+    if len(topics) <= COMMITTED_AT_ONCE and sum(len(topic.partitions) for topic in topics) <= COMMITTED_AT_ONCE:
         await _add_outcomes(answer, (await commit(topics)).topics)
         return answer
-    for topic in topics:
+    for number, topic in enumerate(topics):
+        if number and not number % COMMITTED_AT_ONCE:
+            await lane().rest()
         done: list[PartitionOutcome] = []
         for first in range(0, len(topic.partitions), COMMITTED_AT_ONCE):
             part = topic._replace(partitions=topic.partitions[first : first + COMMITTED_AT_ONCE])
@@ -159,7 +161,8 @@ async def _committed(
 
 
 async def _add_outcomes(answer: pb.OffsetOutcomes, topics: Sequence[TopicOutcome]) -> None:
-    for topic in topics:
-        added = answer.topics.add(topic=topic.topic, topic_id=topic.topic_id)
-        async for outcomes in in_pieces(topic.partitions):
-            added.partitions.extend(map(partition_outcome_message, outcomes))
+    async for some in in_pieces(topics):
+        for topic in some:
+            added = answer.topics.add(topic=topic.topic, topic_id=topic.topic_id)
+            async for outcomes in in_pieces(topic.partitions):
+                added.partitions.extend(map(partition_outcome_message, outcomes))

@@ -10,10 +10,11 @@ from grpc_api.contract.core import Core
 from grpc_api.contract.topics import ClusterDescription, TopicDescription
 from grpc_api.messages.log import check_count, topic_id_of
 from grpc_api.messages.topics import (
+    check_assignments,
     cluster_message,
     created_answer,
     deleted_answer,
-    new_topic_of,
+    new_topics_of,
     partition_message,
     topic_answer,
     topic_message,
@@ -123,7 +124,7 @@ class CoreTopics(TopicsServicer):
     # --- changes ------------------------------------------------------------------------------------------------------
     async def Create(self, request: pb.CreateTopicsRequest, context: Any) -> pb.CreateTopicsResponse:  # noqa: N802
         check_count(len(request.topics), MAX_CREATED, "topics to create")
-        wanted = [new_topic_of(each) for each in request.topics]
+        wanted = new_topics_of(request.topics)
         answer = pb.CreateTopicsResponse()
         async for some in in_pieces(wanted, DEAR_PIECE):
             made = await self._core.topics.create(some, validate_only=request.validate_only)
@@ -151,6 +152,7 @@ class CoreTopics(TopicsServicer):
     async def CreatePartitions(  # noqa: N802
         self, request: pb.CreatePartitionsRequest, context: Any
     ) -> pb.CreatePartitionsResponse:
+        check_assignments(request.assignments)
         assignments = [tuple(each.node_ids) for each in request.assignments] or None
         await self._core.topics.create_partitions(
             request.topic, request.count, assignments, validate_only=request.validate_only

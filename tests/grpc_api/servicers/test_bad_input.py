@@ -16,16 +16,20 @@ from grpc_api.contract.log import Isolation
 from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import detail_in
 from grpc_api.messages.log import MAX_PARTITIONS
-from grpc_api.proto import cold_pb2, configs_pb2, log_pb2, offsets_pb2, topics_pb2
+from grpc_api.proto import cold_pb2, configs_pb2, groups_pb2, log_pb2, offsets_pb2, topics_pb2, transactions_pb2
 from grpc_api.proto.cold_pb2_grpc import ColdStub
 from grpc_api.proto.configs_pb2_grpc import ConfigsStub
+from grpc_api.proto.groups_pb2_grpc import GroupsStub
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.proto.offsets_pb2_grpc import OffsetsStub
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from grpc_api.proto.transactions_pb2_grpc import TransactionsStub
 from tests.grpc_api.support import Served
 from tests.service.broker.support import batch, until
 
 CODES = grpc.StatusCode
+#: One row more than a request may have.
+BEYOND = MAX_PARTITIONS + 1
 
 
 @pytest.fixture
@@ -76,6 +80,72 @@ WRONG: list[tuple[str, Any, Any, grpc.StatusCode, str]] = [
         ),
         CODES.INVALID_ARGUMENT,
         "twice",
+    ),
+    *(
+        (method, stub, request, CODES.INVALID_ARGUMENT, "ask in parts")
+        for method, stub, request in (
+            (
+                "Topics.Create",
+                TopicsStub,
+                topics_pb2.CreateTopicsRequest(
+                    topics=[topics_pb2.NewTopic(configs=[topics_pb2.NewTopicConfig()] * BEYOND)]
+                ),
+            ),
+            (
+                "Topics.Create",
+                TopicsStub,
+                topics_pb2.CreateTopicsRequest(
+                    topics=[topics_pb2.NewTopic(assignments=[topics_pb2.ReplicaAssignment()] * BEYOND)]
+                ),
+            ),
+            (
+                "Topics.CreatePartitions",
+                TopicsStub,
+                topics_pb2.CreatePartitionsRequest(assignments=[topics_pb2.ReplicaAssignment()] * BEYOND),
+            ),
+            (
+                "Topics.CreatePartitions",
+                TopicsStub,
+                topics_pb2.CreatePartitionsRequest(assignments=[topics_pb2.ReplicaAssignment(node_ids=[1] * BEYOND)]),
+            ),
+            (
+                "Configs.Describe",
+                ConfigsStub,
+                configs_pb2.DescribeConfigsRequest(names=configs_pb2.ConfigNames(names=["a"] * BEYOND)),
+            ),
+            (
+                "Configs.Alter",
+                ConfigsStub,
+                configs_pb2.AlterConfigsRequest(alterations=[configs_pb2.ConfigAlteration()] * BEYOND),
+            ),
+            ("Groups.List", GroupsStub, groups_pb2.ListGroupsRequest(states=["a"] * BEYOND)),
+            ("Groups.List", GroupsStub, groups_pb2.ListGroupsRequest(types=["a"] * BEYOND)),
+            (
+                "Groups.CommitOffsets",
+                GroupsStub,
+                groups_pb2.CommitOffsetsRequest(group="g", topics=[groups_pb2.TopicCommit()] * BEYOND),
+            ),
+            (
+                "Groups.CommitOffsetsInTransaction",
+                GroupsStub,
+                groups_pb2.TxnCommitOffsetsRequest(group="g", topics=[groups_pb2.TopicCommit()] * BEYOND),
+            ),
+            (
+                "Groups.FetchOffsets",
+                GroupsStub,
+                groups_pb2.FetchOffsetsRequest(group="g", topics=[groups_pb2.TopicPartitions()] * BEYOND),
+            ),
+            (
+                "Groups.DeleteOffsets",
+                GroupsStub,
+                groups_pb2.DeleteOffsetsRequest(group="g", topics=[groups_pb2.TopicPartitions()] * BEYOND),
+            ),
+            (
+                "Transactions.List",
+                TransactionsStub,
+                transactions_pb2.ListTransactionsRequest(states=["a"] * BEYOND),
+            ),
+        )
     ),
     (
         "Configs.Describe",
