@@ -135,9 +135,11 @@ def test_long_names_of_members_and_of_unused_ids_are_counted(letter: str, needs_
     one = shard(memory)
     request = JoinGroup("", "", None, "consumer", of_size(0), 30_000, 60_000, needs_member_id=needs_id)
     refused = 0
+    answer: Any
     for number in range(200):
         outcome = one.handle(request._replace(group=f"g-{number}"), caller, object(), 0)
-        refused += any(isinstance(answer.error, CoordinatorNotAvailable) for _, answer in outcome.answers)
+        for _, answer in outcome.answers:
+            refused += isinstance(answer.error, CoordinatorNotAvailable)
     # A member has its client's id and its own, which begins with that.
     assert refused > (200 - 100 if needs_id else 200 - 25)
     assert memory.used_bytes > 90 * sys.getsizeof(caller.client_id)
