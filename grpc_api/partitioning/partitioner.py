@@ -1,12 +1,16 @@
 """Chooses a record's partition as Java's producer does: by its key, else the partition whose batch is being filled.
 
-Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP-480 and KIP-794 for records without key.
+Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP-480 and KIP-794 for records without key. Pure.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from grpc_api.partitioning.murmur2 import murmur2
-from storage_tiers.clock import Rng
+
+if TYPE_CHECKING:
+    from storage_tiers.clock import Rng
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:

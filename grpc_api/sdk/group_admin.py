@@ -22,14 +22,12 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.remote_groups import RemoteGroups
 from grpc_api.sdk.consumer_protocol import CONSUMER, decode_assignment
-from grpc_api.sdk.membership import AFTER, Next, topic_commits
-from grpc_api.sdk.retries import Patience
+from grpc_api.sdk.membership import topic_commits
+from grpc_api.sdk.retries import from_coordinator
 from grpc_api.sdk.values import GroupInfo, GroupMemberInfo
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 
-#: Seconds that a coordinator may take to be there.
-PATIENCE_S = 30.0
 _CALLER = Caller("User:ANONYMOUS", "tidelog", "")
 
 
@@ -99,20 +97,16 @@ class GroupAdmin:
 
     async def _settled(self, group: str | None, ask: Callable[[], Awaitable[Answered]]) -> Answered:
         """The answer; its error is raised. Asked again while the group's coordinator is made or loaded."""
-        patience = Patience(self._node, PATIENCE_S)
-        while True:
-            try:
-                if group is not None:
-                    await self._groups.coordinator(group, _CALLER)
-                answer = await ask()
-                if answer.error is not None:
-                    raise answer.error
-            except LogError as error:
-                if AFTER.get(type(error)) is not Next.WAIT:
-                    raise
-                await patience.pause(error)
-            else:
-                return answer
+
+        async def settled() -> Answered:
+            if group is not None:
+                await self._groups.coordinator(group, _CALLER)
+            answer = await ask()
+            if answer.error is not None:
+                raise answer.error
+            return answer
+
+        return await from_coordinator(self._node, settled)
 
 
 def _first_error(topics: Sequence[TopicOutcome]) -> LogError | None:

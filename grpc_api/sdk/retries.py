@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from grpc_api.channel import NodeChannel
 from grpc_api.messages.errors import retriable
 from storage_tiers.backoff import Backoff, BackoffSettings
-from storage_tiers.errors import LogError
+from storage_tiers.errors import CoordinatorLoading, CoordinatorNotAvailable, LogError, NotCoordinator
 
 RETRY = BackoffSettings(first=0.05, longest=2.0)
+#: The errors of a coordinator whose topic is being created, or that is being loaded or has moved.
+COORDINATOR_AWAY = (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator)
+#: Seconds for which requests to coordinators are retried.
+COORDINATOR_RETRY_S = 30.0
+
+Answer = TypeVar("Answer")
 
 
 class Patience:
@@ -32,3 +41,20 @@ class Patience:
             self._failing_since = None
             raise error
         await self._clock.sleep(self._backoff.next_delay())
+
+
+async def from_coordinator(
+    node: NodeChannel,
+    ask: Callable[[], Awaitable[Answer]],
+    *,
+    passing: tuple[type[LogError], ...] = COORDINATOR_AWAY,
+) -> Answer:
+    """The answer; `ask` is called again after `passing` errors, for COORDINATOR_RETRY_S."""
+    patience = Patience(node, COORDINATOR_RETRY_S)
+    while True:
+        try:
+            return await ask()
+        except LogError as error:
+            if not isinstance(error, passing):
+                raise
+            await patience.pause(error)

@@ -35,27 +35,23 @@ from grpc_api.sdk.checking import checked_group, checked_offsets
 from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.membership import MemberIdentity, topic_commits
 from grpc_api.sdk.producer import Producer, ThreadedUse, Transactional
-from grpc_api.sdk.retries import Patience
+from grpc_api.sdk.retries import COORDINATOR_AWAY, from_coordinator
 from grpc_api.sdk.values import Header, ProducerOptions, Sent
 from storage_tiers.errors import (
     ConcurrentTransactions,
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
     InvalidConfig,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionState,
     LogError,
-    NotCoordinator,
     ProducerFenced,
     TransactionAbortable,
 )
 from storage_tiers.types import TopicPartition
 
-#: Seconds that a coordinator may take to become available and to decide.
-PATIENCE_S = 30.0
-_PASSING = (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator, ConcurrentTransactions)
+#: Passes once the coordinator is available, and has decided the previous transaction.
+_PASSING = (*COORDINATOR_AWAY, ConcurrentTransactions)
 _CALLER = Caller("User:ANONYMOUS", "tidelog", "")
 #: Errors of a fenced producer, from partitions and from coordinators.
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState)
@@ -284,12 +280,5 @@ class TransactionalProducer:
             raise
 
     async def _retried(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The answer; retried while the coordinator is created or loaded, or busy with the previous transaction."""
-        patience = Patience(self._node, PATIENCE_S)
-        while True:
-            try:
-                return await ask()
-            except LogError as error:
-                if not isinstance(error, _PASSING):
-                    raise
-                await patience.pause(error)
+        """The answer; retried while the coordinator is away, or busy with the previous transaction."""
+        return await from_coordinator(self._node, ask, passing=_PASSING)

@@ -146,7 +146,7 @@ def _core(
     access = None if tier is None else tier.access
     repairing = Repairing(access, work.tiering, work.topic_files, partitions)
     return BrokerCore(
-        LogService(
+        log=LogService(
             partitions,
             metadata,
             producer_ids=coordinators.producer_ids,
@@ -160,7 +160,7 @@ def _core(
             ),
             fetch_max_bytes=configs.broker.fetch_max_bytes,
         ),
-        TopicService(
+        topics=TopicService(
             metadata,
             configs.controller,
             configs.resolver,
@@ -169,17 +169,17 @@ def _core(
             partitions,
             coordinated_topics(configs.broker),
         ),
-        ConfigService(metadata, configs.controller, configs.resolver),
-        ColdService(partitions, None if tier is None else tier.hydrator, repairing),
-        NodeService(
+        configs=ConfigService(metadata, configs.controller, configs.resolver),
+        cold=ColdService(partitions, None if tier is None else tier.hydrator, repairing),
+        node=NodeService(
             partitions,
             metadata,
             node_id=settings.node_id,
             data_path=ground.data.path,
             clock=ground.host.clock,
         ),
-        coordinators.groups,
-        coordinators.transactions,
-        FeatureService(metadata, configs.controller),
-        coordinators.writes,
+        groups=coordinators.groups,
+        transactions=coordinators.transactions,
+        features=FeatureService(metadata, configs.controller),
+        turns=coordinators.writes,
     )

@@ -55,7 +55,7 @@ class CoordinatorShards:
     transaction_counts: TransactionCounts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCoordinators:
     """`led` loads and unloads the shards; `groups` and `transactions` are the contract's services. All of the node's producer
     ids are of `producer_ids`."""
@@ -130,19 +130,19 @@ def build_coordinators(
         transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, lane=lists
     )
     return NodeCoordinators(
-        Coordinators(
+        led=Coordinators(
             {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}, disk, {CONSUMER_OFFSETS: _writing(configs)}
         ),
-        CoordinatorShards(groups, transactions, group_counts, transaction_counts),
-        GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator), lists),
-        coordinator,
-        markers,
-        producer_ids,
-        OffsetExpiry(groups, metadata, topics, lane, now=now),
-        RecoveredOffsets(groups, partitions, lane),
-        offsets,
-        decisions,
-        writes,
+        shards=CoordinatorShards(groups, transactions, group_counts, transaction_counts),
+        groups=GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator), lists),
+        transactions=coordinator,
+        markers=markers,
+        producer_ids=producer_ids,
+        offset_expiry=OffsetExpiry(groups, metadata, topics, lane, now=now),
+        recovered_offsets=RecoveredOffsets(groups, partitions, lane),
+        offsets_topic=offsets,
+        transactions_topic=decisions,
+        writes=writes,
     )
 
 

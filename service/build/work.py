@@ -21,7 +21,7 @@ from storage_tiers.files import Files
 from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """`freeing_files` write what must be on disk before anything can be removed. `grace_ms` returns
     `tidelog.tier.delete.grace.ms`, plus the time by which the wall clock is set ahead."""
@@ -63,7 +63,15 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
     )
     marks = Watermarks(broker.tidelog_disk_watermark_slow, broker.tidelog_disk_watermark_refuse)
     disk = DiskGuard(ground.data.path, marks, ballast)
-    return Work(freeing, flusher, expiry, grace_ms, disk, topic_files, tiering)
+    return Work(
+        freeing_files=freeing,
+        flusher=flusher,
+        expiry=expiry,
+        grace_ms=grace_ms,
+        disk=disk,
+        topic_files=topic_files,
+        tiering=tiering,
+    )
 
 
 def _expiry(ground: Ground, configs: NodeConfigs, access: StoreAccess | None) -> ExpiryClock:

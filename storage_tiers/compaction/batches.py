@@ -8,7 +8,7 @@ first cleaning after that horizon.
 Invariants: offsets, keys, values, headers and timestamps of the records that are kept do not change. Below `clean_below` every
 older record was cleaned against the tombstones and markers in both tiers; above it they are kept and get no horizon. Otherwise
 an older value would come back, or a reader would read it last and never meet its tombstone.
-Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2.
+Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2. Pure.
 """
 
 from __future__ import annotations

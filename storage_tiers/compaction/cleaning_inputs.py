@@ -21,13 +21,13 @@ def cleaning_of(log: HotLog, *, dirty_start: int, end: int, fences: Sequence[int
     directory, settings = log.directory, log.settings
     aborted = log.reader.aborted_reader(segments[0].base, segments[-1].end)
     return lambda: CleaningJob(
-        directory,
-        segments,
-        max(dirty_start, segments[0].base),
-        fences,
-        aborted(),
-        settings.segment_bytes,
-        settings.index_interval_bytes,
+        directory=directory,
+        segments=segments,
+        dirty_start=max(dirty_start, segments[0].base),
+        fences=fences,
+        aborted=aborted(),
+        segment_bytes=settings.segment_bytes,
+        index_interval=settings.index_interval_bytes,
     )
 
 

@@ -26,7 +26,7 @@ from storage_tiers.types import AbortedTransaction
 MAX_LINE_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CleanOrder:
     """`map_bytes` and `map_load` bound the map of keys, `bytes_per_second` what is read and written; `key` are 16 random
     bytes."""
@@ -112,24 +112,24 @@ def _rows(rows: Iterable[tuple[int, ...]]) -> bytes:
 def decode_order(line: bytes) -> CleanOrder:
     said = json.loads(line)
     return CleanOrder(
-        CleaningJob(
-            said["directory"],
-            [SourceSegment(*each) for each in said["segments"]],
-            said["dirty_start"],
-            said["fences"],
-            [AbortedTransaction(*each) for each in said["aborted"]],
-            said["segment_bytes"],
-            said["index_interval"],
-            said["is_remote"],
+        cleaning=CleaningJob(
+            directory=said["directory"],
+            segments=[SourceSegment(*each) for each in said["segments"]],
+            dirty_start=said["dirty_start"],
+            fences=said["fences"],
+            aborted=[AbortedTransaction(*each) for each in said["aborted"]],
+            segment_bytes=said["segment_bytes"],
+            index_interval=said["index_interval"],
+            is_remote=said["is_remote"],
         ),
-        {producer: LastRecord(offset, epoch) for producer, offset, epoch in said["producers"]},
-        said["now_ms"],
-        said["delete_retention_ms"],
-        said["drops_below"],
-        said["map_bytes"],
-        said["map_load"],
-        said["bytes_per_second"],
-        bytes.fromhex(said["key"]),
+        producers={producer: LastRecord(offset, epoch) for producer, offset, epoch in said["producers"]},
+        now_ms=said["now_ms"],
+        delete_retention_ms=said["delete_retention_ms"],
+        drops_below=said["drops_below"],
+        map_bytes=said["map_bytes"],
+        map_load=said["map_load"],
+        bytes_per_second=said["bytes_per_second"],
+        key=bytes.fromhex(said["key"]),
     )
 
 

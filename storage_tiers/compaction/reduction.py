@@ -1,7 +1,7 @@
 """Compares two versions of one batch, of which compaction may have taken records.
 
 The local log and the bucket are cleaned apart from each other, so an offset may have all its records in one of them and fewer
-in the other; neither is damaged.
+in the other; neither is damaged. Pure.
 """
 
 from __future__ import annotations

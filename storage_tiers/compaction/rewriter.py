@@ -55,7 +55,7 @@ class SourceSegment(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningJob:
     """The segments of one cleaning. `segments` are all from the oldest on, without a hole; those from offset `dirty_start` on
     are read for keys. No group crosses one of the offsets in `fences`. `aborted` are all aborted transactions that overlap the

@@ -5,7 +5,7 @@ Data of an aborted transaction is removed at once. A marker may be removed once 
 then the abort markers' entries make the transaction index of the rewritten segment.
 
 Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown.
-Source: KIP-98, and `CleanedTransactionMetadata` of Kafka 4.2.
+Source: KIP-98, and `CleanedTransactionMetadata` of Kafka 4.2. Pure.
 """
 
 from __future__ import annotations

@@ -83,7 +83,14 @@ def plan_cleaning(
         timestamp = first_timestamp(oldest_dirty)
         overdue_ms = max(0, now_ms - timestamp - limits.max_lag_ms) if timestamp > 0 else 0
     dirty_start = max(cleaned_to, segments[0].base)
-    return CleaningPlan(dirty_start, end, clean_bytes, dirty_bytes, overdue_ms, limits.min_ratio)
+    return CleaningPlan(
+        dirty_start=dirty_start,
+        end=end,
+        clean_bytes=clean_bytes,
+        dirty_bytes=dirty_bytes,
+        overdue_ms=overdue_ms,
+        min_ratio=limits.min_ratio,
+    )
 
 
 _UNBOUNDED = (1 << 63) - 1

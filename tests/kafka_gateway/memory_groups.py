@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 from grpc_api.contract.groups import TxnOffsetCommit
 from grpc_api.contract.log import Appended
-from service.broker.api.group_service import GroupService, Partitioned
+from service.broker.api.group_service import GroupService
+from service.broker.coordinators.ports import KnownTopics
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
@@ -82,7 +83,7 @@ class MemoryTopics:
         return self._ids.get(topic)
 
 
-def memory_groups(topics: Partitioned, writes: TurnWrites) -> GroupService:
+def memory_groups(topics: KnownTopics, writes: TurnWrites) -> GroupService:
     """On the running loop."""
 
     def shard() -> GroupShard:

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 
 from grpc_api.contract.transactions import Markers
-from service.broker.api.group_service import Partitioned
 from service.broker.api.transaction_service import TransactionService
+from service.broker.coordinators.ports import KnownTopics
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.turn_writes import TurnWrites
@@ -22,7 +22,7 @@ TOPIC = "__transaction_state"
 
 
 class MemoryMarkers:
-    def __init__(self, topics: Partitioned) -> None:
+    def __init__(self, topics: KnownTopics) -> None:
         self._topics = topics
 
     async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]:
@@ -42,7 +42,7 @@ def _complete(host: ShardHost[TransactionShard]) -> None:
         host.change(lambda shard, now_ms, done=markers: shard.completed(done, now_ms))  # type: ignore[misc]
 
 
-def memory_transactions(topics: Partitioned, writes: TurnWrites) -> TransactionService:
+def memory_transactions(topics: KnownTopics, writes: TurnWrites) -> TransactionService:
     """On the running loop."""
     runtime = CoordinatorRuntime(
         TOPIC,

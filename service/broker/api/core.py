@@ -15,7 +15,7 @@ from service.broker.api.transaction_service import TransactionService
 from service.coordination.turn_writes import TurnWrites
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCore:
     """Satisfies `grpc_api.contract.node.NodeCore`."""
 

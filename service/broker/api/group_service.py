@@ -42,6 +42,7 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.broker.coordinators.listing import listed
+from service.broker.coordinators.ports import CoordinatorTopic, KnownTopics
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers.errors import (
@@ -63,24 +64,6 @@ Answer = TypeVar("Answer")
 Found = TypeVar("Found")
 
 
-class GroupTopic(Protocol):
-    """The topic that keeps groups (`InternalTopic`)."""
-
-    def partition_of(self, key: str) -> int | None: ...
-
-    async def coordinator(self, key: str) -> int: ...
-
-
-class Partitioned(Protocol):
-    """The cluster's topics (`KnownPartitions`)."""
-
-    def has(self, topic: str, partition: int) -> bool: ...
-
-    def name_of(self, topic_id: TopicId) -> str | None: ...
-
-    def id_of(self, topic: str) -> TopicId | None: ...
-
-
 class EntersTransaction(Protocol):
     """Producers' transactions in the groups' topic (`TransactionalOffsets`)."""
 
@@ -91,8 +74,8 @@ class GroupService:
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],
-        topic: GroupTopic,
-        topics: Partitioned,
+        topic: CoordinatorTopic,
+        topics: KnownTopics,
         transactional: EntersTransaction,
         lane: Lane,
     ) -> None:

@@ -20,7 +20,7 @@ from grpc_api.contract.transactions import ProducerTransaction
 from service.broker.appending.appending import Appending
 from service.broker.background.tiering import Tiering
 from service.broker.coordinators.producer_ids import ProducerIds
-from service.broker.fetching.fetch_rechecks import Looks
+from service.broker.fetching.fetch_rechecks import FetchRechecks
 from service.broker.fetching.fetching import BytesRead, fetch_records
 from service.broker.fetching.many_partitions import MANY, ManyFetch
 from service.broker.partition.partition import Partition
@@ -60,7 +60,7 @@ class LogService:
         self._metadata = metadata
         self._fetch_max_bytes = fetch_max_bytes
         self._lane = Lane()
-        self._looks = Looks()
+        self._rechecks = FetchRechecks()
         self.bytes_read = BytesRead()
         self._append = appending.append
         self.appended = appending.appended
@@ -78,7 +78,7 @@ class LogService:
         if len(fetch.partitions) > MANY:
             many = ManyFetch(fetch, self._partitions.get, self.bytes_read, self._lane)
             return asyncio.ensure_future(many.answers())
-        return fetch_records(fetch, self._partitions.get, self.bytes_read, self._looks)
+        return fetch_records(fetch, self._partitions.get, self.bytes_read, self._rechecks)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
         answers: list[TimestampOffset | LogError | None] = []

@@ -25,8 +25,8 @@ from grpc_api.contract.transactions import (
     TransactionEnded,
     TransactionsListed,
 )
-from service.broker.api.group_service import GroupTopic, Partitioned
 from service.broker.coordinators.listing import listed
+from service.broker.coordinators.ports import CoordinatorTopic, KnownTopics
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
@@ -56,9 +56,9 @@ class TransactionService:
     def __init__(
         self,
         runtime: CoordinatorRuntime[TransactionShard],
-        topic: GroupTopic,
-        offsets_topic: GroupTopic,
-        topics: Partitioned,
+        topic: CoordinatorTopic,
+        offsets_topic: CoordinatorTopic,
+        topics: KnownTopics,
         next_id: Callable[[], Awaitable[int]],
         markers: WritesMarkers,
         *,

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from service.broker.background.turns import GLANCES_A_TURN, slices
+from service.broker.coordinators.ports import ExistingPartitions
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.metadata.image import Changes, MetadataImage
@@ -27,10 +28,6 @@ from storage_tiers.errors import LogError
 from storage_tiers.policy.segments import Now
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
-
-
-class ExistingPartitions(Protocol):
-    def has(self, topic: str, partition: int) -> bool: ...
 
 
 class _Shard(NamedTuple):

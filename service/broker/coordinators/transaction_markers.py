@@ -18,6 +18,7 @@ from typing import Protocol
 
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import Markers
+from service.broker.coordinators.ports import ExistingPartitions, LedPartitions
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionShard
@@ -47,16 +48,6 @@ MARKERS_A_TURN = 16
 
 class MarkedPartition(Protocol):
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended: ...
-
-
-class MarkerPartitions(Protocol):
-    """The partitions of this node (`Partitions`)."""
-
-    def get(self, partition: TopicPartition) -> MarkedPartition: ...
-
-
-class Existing(Protocol):
-    def has(self, topic: str, partition: int) -> bool: ...
 
 
 class _MarkerTurns:
@@ -99,9 +90,9 @@ class _MarkerTurns:
 class TransactionMarkers:
     def __init__(
         self,
-        partitions: MarkerPartitions,
+        partitions: LedPartitions[MarkedPartition],
         groups: CoordinatorRuntime[GroupShard],
-        existing: Existing,
+        existing: ExistingPartitions,
         epoch_of: Callable[[TopicPartition], int],
         *,
         admit: Callable[[], None],

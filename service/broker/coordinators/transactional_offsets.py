@@ -6,24 +6,18 @@ As clients' batches do in `append_lane.py`; the order of a producer's commits ne
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from grpc_api.contract.groups import TxnOffsetCommit
 from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, ProducerIdAndEpoch
 from service.broker.appending.verification_requests import AsksCoordinator, asking, refusals
+from service.broker.coordinators.ports import LedPartitions
 from service.broker.partition.partition import Partition
 from storage_tiers.records.batch import NO_SEQUENCE
 from storage_tiers.types import TopicPartition
 
 
-class LedPartitions(Protocol):
-    """The partitions of this node (`Partitions`)."""
-
-    def get(self, partition: TopicPartition) -> Partition: ...
-
-
 class TransactionalOffsets:
-    def __init__(self, partitions: LedPartitions, coordinator: AsksCoordinator) -> None:
+    def __init__(self, partitions: LedPartitions[Partition], coordinator: AsksCoordinator) -> None:
         self._partitions = partitions
         self._coordinator = coordinator
 

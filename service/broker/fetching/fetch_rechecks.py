@@ -1,11 +1,11 @@
 """Bounds the time that waiting fetches take from each turn of the event loop.
 
-A record wakes every fetch that waits for its partition, and each looks at all of its partitions again: for two thousand fetches
-of two hundred partitions that takes seconds. A look runs at once while the turn has time left for looks. Otherwise it waits in
-line, once, however often it is woken meanwhile.
+A record wakes every fetch that waits for its partition, and each reads all of its partitions again: for two thousand fetches
+of two hundred partitions that takes seconds. A recheck runs at once while the turn has time left for rechecks. Otherwise it
+waits in line, once, however often it is woken meanwhile.
 
-Invariant: a fetch of few partitions never waits behind fetches of many. Each of the two lines gets half of the time for looks,
-and what the other leaves of its half.
+Invariant: a fetch of few partitions never waits behind fetches of many. Each of the two lines gets half of the time for
+rechecks, and whatever the other leaves of its half.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from collections.abc import Callable
 
 from storage_tiers.turns import SLICE_S
 
-#: A fetch of at most this many partitions takes negligible time to look at.
+#: A fetch of at most this many partitions takes negligible time to recheck.
 FEW = 8
 
-Look = Callable[[], None]
+Recheck = Callable[[], None]
 
 
-class Looks:
+class FetchRechecks:
     """Used on one event loop only. `seconds` tells the time."""
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:  # noqa: TID251 - the shell
         self._seconds = seconds
-        self._few: deque[Look] = deque()
-        self._many: deque[Look] = deque()
-        #: The end of this turn's time for looks; None before the first look.
+        self._few: deque[Recheck] = deque()
+        self._many: deque[Recheck] = deque()
+        #: The end of this turn's time for rechecks; None before the first.
         self._until: float | None = None
 
     @property
     def waiting(self) -> int:
-        """Looks in line."""
+        """Rechecks in line."""
         return len(self._few) + len(self._many)
 
-    def add(self, look: Look, partitions: int) -> None:
-        """Runs the look, over `partitions` partitions, now or in a later turn."""
+    def add(self, recheck: Recheck, partitions: int) -> None:
+        """Runs the recheck, over `partitions` partitions, now or in a later turn."""
         now = self._seconds()
         if self._until is None:
             self._until = now + SLICE_S
             asyncio.get_running_loop().call_soon(self._turn)
         if now < self._until and not self._few and not self._many:
-            look()
+            recheck()
         else:
-            (self._few if partitions <= FEW else self._many).append(look)
+            (self._few if partitions <= FEW else self._many).append(recheck)
 
     def _turn(self) -> None:
         began = self._seconds()
-        self._make(self._few, began + SLICE_S / 2)
-        self._make(self._many, max(began + SLICE_S, self._seconds() + SLICE_S / 2))
-        self._make(self._few, began + SLICE_S)
+        self._run(self._few, began + SLICE_S / 2)
+        self._run(self._many, max(began + SLICE_S, self._seconds() + SLICE_S / 2))
+        self._run(self._few, began + SLICE_S)
         if self.waiting:
-            # Looks added before the next turn queue behind these.
+            # Rechecks added before the next turn queue behind these.
             self._until = began
             asyncio.get_running_loop().call_soon(self._turn)
         else:
             self._until = None
 
-    def _make(self, line: deque[Look], until: float) -> None:
+    def _run(self, line: deque[Recheck], until: float) -> None:
         while line and self._seconds() < until:
             line.popleft()()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.contract.ready import Ready
-from service.broker.fetching.fetch_rechecks import Looks
+from service.broker.fetching.fetch_rechecks import FetchRechecks
 from service.broker.partition.partition import Partition
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError, as_value
@@ -247,12 +247,12 @@ def _nobody(_: Mapping[int, LogError]) -> None:
 class DelayedFetch:
     """A waiting fetch. Ends with an answer, or when its future is cancelled because the client has gone."""
 
-    def __init__(self, fetch: Fetch, locate: Locate, first: Attempt, read: BytesRead, looks: Looks) -> None:
+    def __init__(self, fetch: Fetch, locate: Locate, first: Attempt, read: BytesRead, rechecks: FetchRechecks) -> None:
         loop = asyncio.get_running_loop()
         self._fetch = fetch
         self._locate = locate
         self._read = read
-        self._looks = looks
+        self._rechecks = rechecks
         #: Whether a look is due, whether it is the last one, and the failures since the last look by index.
         self._is_due = self._is_late = False
         self._failed: dict[int, LogError] = {}
@@ -278,7 +278,7 @@ class DelayedFetch:
     def _look_again(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._looks.add(self._attempt, len(self._fetch.partitions))
+            self._rechecks.add(self._attempt, len(self._fetch.partitions))
 
     def _time_up(self) -> None:
         self._is_late = True
@@ -311,7 +311,7 @@ class DelayedFetch:
         del self._misses, self._timer
 
 
-def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, looks: Looks) -> Ready[Sequence[Fetched]]:
+def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, rechecks: FetchRechecks) -> Ready[Sequence[Fetched]]:
     """The contract's `Log.fetch`. Counts the answer in `read`."""
     read.asked += len(fetch.partitions)
     taken = attempt(fetch, locate, is_first=True)
@@ -319,4 +319,4 @@ def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, looks: Looks) -
         taken.count(read)
         return taken.answers
     taken.release()
-    return DelayedFetch(fetch, locate, taken, read, looks).future
+    return DelayedFetch(fetch, locate, taken, read, rechecks).future

@@ -7,13 +7,13 @@ end.
 from __future__ import annotations
 
 import csv
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.cli.client.positions import EARLIEST, LATEST, PartitionKey, Position, Unit, find_offsets, parse_position
 from service.cli.client.positions import topic_partitions as partitions_of
-from service.cli.client.requests import ask, tiered_ends
+from service.cli.client.requests import ask, from_coordinator, tiered_ends
 from service.cli.errors import CommandError
 from service.cli.kafka import REQUEST_TIMEOUT_S, client_config, outcome
 from service.cli.listener import require_reachable
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
-#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR are transient: number of attempts, and the pause
-#: between them in seconds.
-_COORDINATOR_MOVES = (14, 15, 16)
-_ATTEMPTS, _PAUSE_S = 100, 0.1
 _COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
 #: The error codes of OffsetDelete that a user can do something about.
 _REFUSALS = {3: "it does not exist", 86: "a member of the group is subscribed to its topic; stop the members first"}
@@ -65,12 +61,10 @@ def committed(bootstrap: str, admin: AdminClient, group: str) -> dict[PartitionK
     from kio.schema.types import GroupId
 
     request = OffsetFetchRequest(group_id=GroupId(group), topics=None)
-    answer = ask(_coordinator(bootstrap, admin, group), request, OffsetFetchResponse)
-    for _ in range(_ATTEMPTS):
-        if answer.error_code not in _COORDINATOR_MOVES:
-            break
-        time.sleep(_PAUSE_S)
-        answer = ask(_coordinator(bootstrap, admin, group), request, OffsetFetchResponse)
+    answer = from_coordinator(
+        lambda: ask(_coordinator(bootstrap, admin, group), request, OffsetFetchResponse),
+        lambda fetched: int(fetched.error_code),
+    )
     if answer.error_code != 0:
         raise CommandError(f"cannot read the offsets of group {group}: {answer.error_code.name}")
     found = {
@@ -264,13 +258,16 @@ def described(bootstrap: str, admin: AdminClient, group: str) -> Any:
     """The admin client's answer about the group. Retried while the coordinator is created or loaded."""
     from confluent_kafka import KafkaException
 
-    for _ in range(_ATTEMPTS):
-        future = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group]
+    def step() -> Future[Any]:
+        future: Future[Any] = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group]
+        future.exception()  # waits
+        return future
+
+    def code_of(future: Future[Any]) -> int:
         failure = future.exception()
-        if not isinstance(failure, KafkaException) or failure.args[0].code() not in _COORDINATOR_MOVES:
-            break
-        time.sleep(_PAUSE_S)
-    return outcome(bootstrap, future, f"cannot describe group {group}")
+        return int(failure.args[0].code()) if isinstance(failure, KafkaException) else 0
+
+    return outcome(bootstrap, from_coordinator(step, code_of), f"cannot describe group {group}")
 
 
 def _coordinator(bootstrap: str, admin: AdminClient, group: str) -> str:

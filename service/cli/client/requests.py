@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from service.cli.errors import CommandError
 from service.cli.kafka import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
@@ -20,6 +21,12 @@ LATEST_TIERED = -5
 #: The error code for a partition whose store is behind.
 STORAGE_ERROR = 56
 _CLIENT_ID = "tidelog-cli"
+#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR.
+COORDINATOR_AWAY = (14, 15, 16)
+#: How often a request to a coordinator is repeated, and the pause before each in seconds.
+_ATTEMPTS, _PAUSE_S = 100, 0.1
+
+Answer = TypeVar("Answer")
 
 
 def leader_epochs(address: str, topic: str) -> Mapping[int, int]:
@@ -155,3 +162,16 @@ def _receive(connection: socket.socket, count: int) -> bytes:
             raise ConnectionResetError("it ended the connection")
         received += piece
     return bytes(received)
+
+
+def from_coordinator(
+    step: Callable[[], Answer], code_of: Callable[[Answer], int], passing: Collection[int] = COORDINATOR_AWAY
+) -> Answer:
+    """The answer of `step`, which is repeated for about ten seconds while its error code is one of `passing`."""
+    answer = step()
+    for _ in range(_ATTEMPTS):
+        if code_of(answer) not in passing:
+            break
+        time.sleep(_PAUSE_S)
+        answer = step()
+    return answer

@@ -9,18 +9,15 @@ Requests go to the brokers' advertised addresses. They are retried while a coord
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from service.cli.client.positions import PartitionKey
-from service.cli.client.requests import ask, ask_for_numbers
+from service.cli.client.requests import COORDINATOR_AWAY, ask, ask_for_numbers, from_coordinator
 from service.cli.errors import CommandError
 
-#: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR and CONCURRENT_TRANSACTIONS are transient: number of
-#: attempts, and the pause between them in seconds.
-_PASSING = (14, 15, 16, 51)
-_ATTEMPTS, _PAUSE_S = 100, 0.1
+#: And CONCURRENT_TRANSACTIONS.
+_PASSING = (*COORDINATOR_AWAY, 51)
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _INVALID_REGULAR_EXPRESSION = 128
 _TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -149,7 +146,7 @@ def describe(cluster: Cluster, address: str, transactional_id: str) -> Transacti
         answer = ask_for_numbers(cluster.brokers[number], request, DescribeTransactionsResponse)
         return number, answer.transaction_states[0]
 
-    number, found = _until_loaded(once, lambda done: int(done[1].error_code))
+    number, found = from_coordinator(once, lambda done: int(done[1].error_code), _PASSING)
     if found.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
         raise CommandError(f"there is no transactional id {transactional_id}; `tidelog txn list` shows all")
     _require(found.error_code, f"cannot describe {transactional_id}")
@@ -189,8 +186,10 @@ def _coordinator(address: str, transactional_id: str) -> int:
     from kio.static.primitive import i8
 
     request = FindCoordinatorRequest(key_type=i8(_TRANSACTION), coordinator_keys=(transactional_id,))
-    found = _until_loaded(
-        lambda: ask(address, request, FindCoordinatorResponse).coordinators[0], lambda done: int(done.error_code)
+    found = from_coordinator(
+        lambda: ask(address, request, FindCoordinatorResponse).coordinators[0],
+        lambda done: int(done.error_code),
+        _PASSING,
     )
     _require(found.error_code, f"cannot find the coordinator of {transactional_id}")
     return int(found.node_id)
@@ -299,17 +298,7 @@ def coordinated(
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 def _asked_until_loaded(address: str, request: Any, answer_type: Any) -> Any:
-    return _until_loaded(lambda: ask(address, request, answer_type), lambda answer: int(answer.error_code))
-
-
-def _until_loaded(step: Callable[[], Any], code_of: Callable[[Any], int]) -> Any:
-    answer = step()
-    for _ in range(_ATTEMPTS):
-        if code_of(answer) not in _PASSING:
-            break
-        time.sleep(_PAUSE_S)
-        answer = step()
-    return answer
+    return from_coordinator(lambda: ask(address, request, answer_type), lambda answer: int(answer.error_code), _PASSING)
 
 
 def _require(code: int, what: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.log import Append, Fetch, FetchPartition
-from service.broker.fetching.fetch_rechecks import FEW, Looks
+from service.broker.fetching.fetch_rechecks import FEW, FetchRechecks
 from service.broker.fetching.fetching import Attempt, attempt
 from storage_tiers.turns import SLICE_S
 from storage_tiers.types import TopicPartition
@@ -23,7 +23,7 @@ class Looking:
     def __init__(self) -> None:
         self.now = 0.0
         self.made: list[str] = []
-        self.looks = Looks(lambda: self.now)
+        self.looks = FetchRechecks(lambda: self.now)
 
     def look(self, name: str, took_s: float) -> Callable[[], None]:
         def look() -> None:

@@ -13,17 +13,27 @@ from storage_tiers.types import AbortedTransaction
 @pytest.mark.parametrize("rows", [0, 1, ROWS_A_CALL - 1, ROWS_A_CALL, 2 * ROWS_A_CALL + 1])
 def test_an_order_comes_as_it_was_given(rows: int) -> None:
     cleaning = CleaningJob(
-        "/data/t-0",
-        [SourceSegment(10 * n, 10 * n + 10, 1000 + n) for n in range(rows)],
-        70,
-        [20, 30],
-        [AbortedTransaction(n, n, n + 1, n + 2) for n in range(rows)],
-        1000,
-        100,
+        directory="/data/t-0",
+        segments=[SourceSegment(10 * n, 10 * n + 10, 1000 + n) for n in range(rows)],
+        dirty_start=70,
+        fences=[20, 30],
+        aborted=[AbortedTransaction(n, n, n + 1, n + 2) for n in range(rows)],
+        segment_bytes=1000,
+        index_interval=100,
         is_remote=True,
     )
     producers = {n: LastRecord(n * 3, n) for n in range(rows)}
-    order = CleanOrder(cleaning, producers, 1, 2, 3, 4, 0.5, 6.0, bytes(range(16)))
+    order = CleanOrder(
+        cleaning=cleaning,
+        producers=producers,
+        now_ms=1,
+        delete_retention_ms=2,
+        drops_below=3,
+        map_bytes=4,
+        map_load=0.5,
+        bytes_per_second=6.0,
+        key=bytes(range(16)),
+    )
     line = encode_order(order)
     assert line.index(b"\n") == len(line) - 1
     assert decode_order(line) == order

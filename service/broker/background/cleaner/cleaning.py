@@ -335,15 +335,15 @@ class Cleaning:
         async for some in slices(list(partition.log.hot.end.producers.producers.items()), GLANCES_A_TURN):
             producers |= last_records(some, plan.end)
         return CleanOrder(
-            cleaning,
-            producers,
-            self._policy.now().expiry_ms,
-            self._policy.topic(partition.partition.topic).delete_retention_ms,
-            drops_below,
-            settings.map_bytes,
-            settings.map_load,
-            settings.bytes_per_second,
-            self._rng.token(16),
+            cleaning=cleaning,
+            producers=producers,
+            now_ms=self._policy.now().expiry_ms,
+            delete_retention_ms=self._policy.topic(partition.partition.topic).delete_retention_ms,
+            drops_below=drops_below,
+            map_bytes=settings.map_bytes,
+            map_load=settings.map_load,
+            bytes_per_second=settings.bytes_per_second,
+            key=self._rng.token(16),
         )
 
     def _cleaned(self, partition: Partition, reached: int, counted: Cleaned, *, is_remote: bool) -> None:

@@ -235,13 +235,13 @@ class ColdCleaning:
                     # is not written again when these go, so the marker's own segment tells whether the transaction is there.
                     aborted.update(e for e in found if e.last_offset < segment.end or e.last_offset >= end)
         job = CleaningJob(
-            hot.directory,
-            sources,
-            max(plan.dirty_start, segments[0].base),
-            (),
-            tuple(aborted),
-            hot.settings.segment_bytes,
-            hot.settings.index_interval_bytes,
+            directory=hot.directory,
+            segments=sources,
+            dirty_start=max(plan.dirty_start, segments[0].base),
+            fences=(),
+            aborted=tuple(aborted),
+            segment_bytes=hot.settings.segment_bytes,
+            index_interval=hot.settings.index_interval_bytes,
             is_remote=True,
         )
         return ColdRewrite(self, partition, hot, job, segments)

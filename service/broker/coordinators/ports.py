@@ -1,0 +1,35 @@
+"""The parts of a broker that coordinators and the contract's services use, as Protocols that tests implement in a few lines."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from storage_tiers.types import TopicId, TopicPartition
+
+Led = TypeVar("Led", covariant=True)
+
+
+class ExistingPartitions(Protocol):
+    def has(self, topic: str, partition: int) -> bool: ...
+
+
+class KnownTopics(ExistingPartitions, Protocol):
+    """The cluster's topics (`KnownPartitions`)."""
+
+    def name_of(self, topic_id: TopicId) -> str | None: ...
+
+    def id_of(self, topic: str) -> TopicId | None: ...
+
+
+class LedPartitions(Protocol[Led]):
+    """The partitions of this node (`Partitions`)."""
+
+    def get(self, partition: TopicPartition) -> Led: ...
+
+
+class CoordinatorTopic(Protocol):
+    """The topic that keeps groups (`InternalTopic`)."""
+
+    def partition_of(self, key: str) -> int | None: ...
+
+    async def coordinator(self, key: str) -> int: ...
