@@ -107,6 +107,8 @@ class GroupService:
 
     # --- offsets ------------------------------------------------------------------------------------------------------
     def commit_offsets(self, request: OffsetCommit, caller: Caller) -> asyncio.Future[OffsetsCommitted]:
+        if self._are_known(request.topics):
+            return self._ask(request, caller)
         return self._commit(request, caller)
 
     async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
@@ -124,8 +126,6 @@ class GroupService:
     def _commit(
         self, request: OffsetCommit | TxnOffsetCommit, caller: Caller, producer: ProducerIdAndEpoch | None = None
     ) -> asyncio.Future[OffsetsCommitted]:
-        if self._are_known(request.topics):
-            return self._ask(request, caller, producer)
         known, refusals = self._resolved(request.topics)
         if not known:  # as in Kafka no group is made for it
             return _known(_with_refusals(request.topics, OffsetsCommitted(()), refusals))

@@ -27,6 +27,7 @@ from storage_tiers.types import TopicPartition
 #: Partitions whose objects groups share.
 SHARED_PARTITIONS = 1 << 16
 _ORDER = struct.Struct(">q")
+_ORDER_BYTES = _ORDER.size
 # A NamedTuple's own constructor costs three times as much, and each commit makes one.
 _new_tuple = tuple.__new__
 #: The order, and behind it the value of the record; nothing is behind it if the offset was removed.
@@ -99,7 +100,12 @@ class CommittedOffsets:
 
     def _change(self, change: _OffsetChange) -> None:
         self._changes.append(change)
-        self._overlay.setdefault(change.group, {})[change.partition] = change.entry
+        group, partition, entry, _ = change
+        overlay = self._overlay.get(group)
+        if overlay is None:
+            self._overlay[group] = {partition: entry}
+        else:
+            overlay[partition] = entry
 
     def _drop_open(self, group: str, partition: TopicPartition) -> None:
         for producer_id in tuple(self._open.get(group, {}).get(partition, ())):
@@ -122,10 +128,12 @@ class CommittedOffsets:
         changes = self._changes
         while changes and changes[0].visible <= order:
             group, partition, entry, _ = changes.popleft()
-            if _is_removed(entry):
+            if len(entry) == _ORDER_BYTES:
                 self._remove(group, partition)
+            elif (committed := self._committed.get(group)) is None:
+                self._committed[group] = {partition: entry}
             else:
-                self._committed.setdefault(group, {})[partition] = entry
+                committed[partition] = entry
             overlay = self._overlay[group]
             if overlay[partition] is entry:
                 del overlay[partition]
@@ -266,7 +274,7 @@ def _order(entry: _Entry) -> int:
 
 
 def _is_removed(entry: _Entry) -> bool:
-    return len(entry) == _ORDER.size
+    return len(entry) == _ORDER_BYTES
 
 
 def _value(entry: _Entry) -> CommittedOffset:

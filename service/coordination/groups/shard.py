@@ -133,6 +133,10 @@ class GroupShard:
             outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
             return outcome
         before = self._groups.groups.get(event.group)
+        if before is not None and isinstance(event, OffsetCommit):  # it changes no member, and replaces no view
+            outcome.answer(waiter, self._offsets.commit(event, self.written, now_ms, outcome))
+            self.written += len(outcome.records)
+            return outcome
         kept = 0 if before is None else before.kept_bytes
         match event:
             case OffsetCommit():
