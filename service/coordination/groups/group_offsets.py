@@ -223,7 +223,7 @@ class GroupOffsets:
                 NonEmptyGroup(f"group {request.group} has members whose topics are not known; stop them first")
             )
         known = dict(self._offsets.newest(request.group))
-        answered = []
+        answered, removed = [], []
         for topic in request.topics:
             error: LogError | None = None
             # Kafka's safe answer where the topics are not known.
@@ -231,14 +231,17 @@ class GroupOffsets:
                 error = GroupSubscribedToTopic(
                     f"group {request.group} is subscribed to {topic.topic}; stop its members first"
                 )
-            error = error or self.tombstone_error(request.group, (topic.topic,))
             for partition in topic.partitions if error is None else ():
                 key = TopicPartition(topic.topic, partition)
                 if key in known or self._offsets.is_open(request.group, key):
-                    self.remove(request.group, key, order, outcome)
-                    order += 1
-                    self._counts.deletions += 1
+                    removed.append(key)
             answered.append(TopicOutcome(topic.topic, [PartitionOutcome(each, error) for each in topic.partitions]))
+        too_large = self.tombstone_error(request.group, {each.topic for each in removed}) if removed else None
+        if too_large is not None:  # as in Kafka nothing of the request is done then
+            return OffsetsDeleted(too_large)
+        for number, key in enumerate(removed):
+            self.remove(request.group, key, order + number, outcome)
+        self._counts.deletions += len(removed)
         return OffsetsDeleted(None, answered)
 
     def tombstone_error(self, group: str, topics: Iterable[str] = ()) -> CoordinatorRecordTooLarge | None:
