@@ -5,10 +5,12 @@ stable offset is offloaded, so local disk fills until the transaction ends.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
 from storage_tiers import events
+from storage_tiers.errors import RequestTimedOut
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,31 @@ def held_back(partition: Partition) -> HeldBackOffload | None:
     if first is None or producer_id is None or first >= hot.active_start_offset or not _is_offloaded(partition):
         return None
     return HeldBackOffload(producer_id, first, hot.totals_after(first).closed_size)
+
+
+def delayed_by(partition: Partition, end: int) -> str:
+    """A clause about the open transaction that keeps records below `end` out of the bucket; empty without one."""
+    producers = partition.log.hot.end.producers
+    first = producers.first_undecided_offset
+    if first is None or first >= end:
+        return ""
+    return (
+        f"producer {producers.first_undecided_producer} has a transaction open since offset {first} of "
+        f"{partition.partition}, and nothing from there on is offloaded before it ends"
+    )
+
+
+def not_offloaded(
+    late: Mapping[Partition, int], timeout_ms: int, behind: Callable[[Partition], object]
+) -> RequestTimedOut:
+    """The error of a wait for partitions whose records below their ends are not all in the bucket. `behind` says why a store
+    has less of a partition than it had: that needs repair, and asking again would not help."""
+    said = f"after {timeout_ms} ms not everything of {', '.join(str(each.partition) for each in late)} is in the bucket"
+    reason = next((why for each in late if (why := behind(each)) is not None), None)
+    if reason is not None:
+        return RequestTimedOut(f"{said}: {reason}")
+    delayed = next((why for each, end in late.items() if (why := delayed_by(each, end))), "")
+    return RequestTimedOut(f"{said}; {delayed + '; ' if delayed else ''}the operation continues, ask again")
 
 
 class DelayedOffloads:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from grpc_api.contract.log import SealedPartition
 from service.broker.background.accepted_manifests import AcceptedManifests, say_committed
+from service.broker.background.delayed_offloads import not_offloaded
 from service.broker.background.evicting import evict
 from service.broker.background.extensions import Extensions
 from service.broker.background.flusher import Flusher
@@ -35,7 +36,6 @@ from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.errors import (
     InvalidRequest,
     LogError,
-    RequestTimedOut,
     StorageError,
     TierCorrupt,
     TierUnavailable,
@@ -434,17 +434,12 @@ class Tiering:
                     while not all(_is_tiered(p, end) for p, end in ends.items()):
                         await self._moved.wait()
             except TimeoutError:
-                raise self._too_late([p for p, end in ends.items() if not _is_tiered(p, end)], timeout_ms) from None
+                late = {p: end for p, end in ends.items() if not _is_tiered(p, end)}
+                raise not_offloaded(late, timeout_ms, self.lineage.reason) from None
         return [
             SealedPartition(p.partition.partition, end, p.log.tiered_end)
             for p, end in sorted(ends.items(), key=lambda item: item[0].partition.partition)
         ]
-
-    def _too_late(self, late: Sequence[Partition], timeout_ms: int) -> RequestTimedOut:
-        said = f"after {timeout_ms} ms not everything of {', '.join(str(p.partition) for p in late)} is in the bucket"
-        behind = next((reason for p in late if (reason := self.lineage.reason(p)) is not None), None)
-        # A store that went backwards needs repair; retrying would not help.
-        return RequestTimedOut(f"{said}; the operation continues, ask again" if behind is None else f"{said}: {behind}")
 
     async def log_start_raised(self, partition: Partition) -> None:
         """Returns once the manifest hides all records below the partition's log start, including those being offloaded;

@@ -219,7 +219,8 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
 
 
 def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[PartitionKey]:
-    """librdkafka's Python client lacks OffsetDelete; the request goes to the coordinator directly."""
+    """The partitions that had an offset, which is deleted; those without one are taken, too. librdkafka's Python client lacks
+    OffsetDelete; the request goes to the coordinator directly."""
     from kio.schema.offset_delete.v0.request import (
         OffsetDeleteRequest,
         OffsetDeleteRequestPartition,
@@ -230,6 +231,7 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     from kio.static.primitive import i32
 
     keys = scope(bootstrap, admin, group, topics)
+    known = committed(bootstrap, admin, group)
     rows = tuple(
         OffsetDeleteRequestTopic(
             name=TopicName(topic),
@@ -251,7 +253,7 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     ]
     if refused:
         raise CommandError("cannot delete all of these offsets: " + "; ".join(refused))
-    return keys
+    return [key for key in keys if key in known]
 
 
 def described(bootstrap: str, admin: AdminClient, group: str) -> Any:

@@ -11,7 +11,7 @@ import typer
 
 from service.cli.client import silence
 from service.cli.client.positions import SYNTAX
-from service.cli.client.waiting import why_nothing_comes
+from service.cli.client.waiting import held_by_transaction, why_nothing_comes
 from service.cli.completion import complete_topic, complete_topic_config, complete_topic_config_name
 from service.cli.errors import CommandError, Unreachable, report
 from service.cli.kafka import (
@@ -449,17 +449,21 @@ def _awaited(answering: Any, bootstrap: str, name: str) -> Any:
     try:
         return answering.result(timeout=silence.SILENCE_S)
     except grpc.FutureTimeoutError:
-        why = why_nothing_comes(bootstrap, [(name, part) for part in _partitions(bootstrap, name)])
+        why = _why_not_offloaded(bootstrap, name)
         report(f"{name} is not in the bucket after {silence.SILENCE_S:g} s; still waiting: {why}")
     return answering.result()
 
 
-def _partitions(bootstrap: str, name: str) -> list[int]:
+def _why_not_offloaded(bootstrap: str, name: str) -> str:
     try:
-        (found,) = describe_topics(bootstrap, connect_admin(bootstrap), [name])
+        admin = connect_admin(bootstrap)
+        (found,) = describe_topics(bootstrap, admin, [name])
+        numbers = [part.id for part in found.partitions]
+        opened = _open_transactions(admin, found, _offsets(admin, name, numbers, earliest=False))
     except CommandError:
-        return []
-    return [part.id for part in found.partitions]
+        numbers, opened = [], {}
+    why = held_by_transaction(bootstrap, name, opened)
+    return why or why_nothing_comes(bootstrap, [(name, number) for number in numbers])
 
 
 def _ids(numbers: Sequence[int]) -> str:

@@ -1,13 +1,16 @@
-"""Why a command waits: the node's `/readyz` as a sentence."""
+"""Why a command waits: the node's `/readyz`, or an open transaction, as a sentence."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.cli.client.positions import PartitionKey
 from service.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from service.cli.client.requests import OpenTransaction
 
 #: Timeout of the node's answer.
 PATIENCE_S = 2.0
@@ -24,6 +27,30 @@ def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
     except (CommandError, OSError, ValueError):
         return "the node gives no reason; retrying. Its log and /readyz have it"
     return explain_readyz(body, [f"{topic}-{number}" for topic, number in keys])
+
+
+def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTransaction]) -> str | None:
+    """A sentence about the oldest open transaction of the first partition that has one, with its transactional id if the
+    coordinators tell it. None without any."""
+    if not opened:
+        return None
+    number, (producer_id, offset) = min(opened.items())
+    return (
+        f"producer {producer_id}{_transactional_id(bootstrap, producer_id)} has a transaction open since offset {offset} of "
+        f"{topic}-{number}, and nothing from there on is offloaded before it ends"
+    )
+
+
+def _transactional_id(bootstrap: str, producer_id: int) -> str:
+    from service.cli.client import transactions
+    from service.cli.listener import require_reachable
+
+    try:
+        cluster = transactions.cluster_of(require_reachable(bootstrap), ())
+        rows = transactions.list_transactions(cluster, producer_ids=[producer_id])
+    except CommandError:
+        return ""
+    return f" (transactional id {rows[0].transactional_id})" if rows else ""
 
 
 def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:

@@ -94,6 +94,8 @@ def test_members_are_shown_and_keep_their_offsets(node: Node, group: Callable[..
     # The advice works: without members all three do.
     assert moved(group("reset-offsets", "--topic", "orders", "--to", "end", "--execute", "--json"))[0][3] == 40
     assert group("delete-offsets", "--topic", "orders").out == "deleted the offsets of 1 partition\n"
+    assert group("delete-offsets", "--topic", "orders").out == "deleted the offsets of 0 partitions\n"
+    assert group("delete-offsets", "--topic", "orders", "--json").json == []
     assert group("delete").out == f"deleted group {name}\n"
 
 

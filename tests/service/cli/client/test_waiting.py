@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from grpc_api.sdk.blocking import BlockingClient
 from service.cli.client import silence
 from service.cli.client.waiting import explain_readyz
+from storage_tiers.errors import RequestTimedOut
 from tests.faults.clients import seal
 from tests.service.cli.support import ROOT, tidelog
 from tests.support.clients import TIERED, create, until
@@ -63,6 +66,26 @@ def test_seal_reports_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert waits.startswith("tidelog: t is not in the bucket after 1 s; still waiting: ")
     assert "the node is waiting for the object store, and retries: " in waits
     assert failed.startswith("tidelog: cannot seal t through ")
+
+
+def test_seal_names_the_open_transaction_that_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE_S", 0.5)
+    with Node(tmp_path) as node, BlockingClient.connect(node.grpc) as client:
+        create(node, "t", 1, {})
+        producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "slow"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce("t", b"in the transaction", partition=0)
+        assert producer.flush(30) == 0
+        ran = tidelog("topic", "seal", "t", "--wait", "--timeout", "2", "-b", node.kafka)
+        with pytest.raises(RequestTimedOut, match=r"producer \d+ has a transaction open since offset 0 of t-0"):
+            client.seal("t", timeout_s=0.2)
+        producer.commit_transaction(30)
+        assert tidelog("topic", "seal", "t", "--wait", "-b", node.kafka).code == 0
+    assert ran.code == 1
+    waits, failed = ran.err.splitlines()
+    assert "(transactional id slow) has a transaction open since offset 0 of t-0" in waits
+    assert "has a transaction open since offset 0 of t-0" in failed
 
 
 def test_a_quick_seal_prints_nothing(tmp_path: Path) -> None:
