@@ -43,9 +43,11 @@ _import_lean()
 #: Largest request that is read into objects: each byte of it may become one. 10,000 topics with the longest names take more
 #: than half of it.
 MESSAGE_BYTES = 4 << 20
-#: Largest SyncGroup: the assignments of thousands of members, which stay bytes. A group's record holds 1 MiB of them by
-#: default; larger requests only hold the event loop while they are copied.
-SYNC_GROUP_BYTES = 16 << 20
+#: Largest request of a group whose rows hold long texts or bytes: subscriptions and assignments of thousands of members, and
+#: offsets with metadata. A record of a group or an offset holds 1 MiB by default; larger requests only hold the event loop
+#: while they are copied.
+GROUP_REQUEST_BYTES = 16 << 20
+_GROUP_REQUESTS = frozenset({"join_group", "offset_commit", "sync_group", "txn_offset_commit"})
 
 #: The topic id that stands for none.
 NO_TOPIC_ID = TopicId(bytes(16))
@@ -58,7 +60,7 @@ class Messages:
 
     def __init__(self, schema: str, version: int) -> None:
         self.version = version
-        self._most = SYNC_GROUP_BYTES if schema == "sync_group" else MESSAGE_BYTES
+        self._most = GROUP_REQUEST_BYTES if schema in _GROUP_REQUESTS else MESSAGE_BYTES
         camel = "".join(part.capitalize() for part in schema.split("_"))
         request = importlib.import_module(f"kio.schema.{schema}.v{version}.request")
         self._response = importlib.import_module(f"kio.schema.{schema}.v{version}.response")

@@ -9,7 +9,7 @@ from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
 from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.message_writer import ANSWER_BYTES
-from kafka_gateway.messages import MESSAGE_BYTES, SYNC_GROUP_BYTES
+from kafka_gateway.messages import GROUP_REQUEST_BYTES, MESSAGE_BYTES
 from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
 from service.broker.appending.append_queues import MAX_HELD_BYTES
@@ -81,7 +81,8 @@ _BEYOND = (
     ("characters of a config's value", f"{LONGEST_VALUE:,}", "INVALID_CONFIG"),
     (
         "bytes of a request, Produce and Fetch aside",
-        f"{MESSAGE_BYTES >> 20} MiB; of a SyncGroup {SYNC_GROUP_BYTES >> 20} MiB",
+        f"{MESSAGE_BYTES >> 20} MiB; "
+        f"of a JoinGroup, SyncGroup, OffsetCommit or TxnOffsetCommit {GROUP_REQUEST_BYTES >> 20} MiB",
         "the connection ends",
     ),
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),

@@ -15,7 +15,7 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import GroupsListed, LeaveGroup, LeavingMember, ListedGroup, ListGroups
 from grpc_api.contract.transactions import ListedTransaction, ListTransactions, TransactionsListed
 from kafka_gateway import group_messages
-from kafka_gateway.messages import SYNC_GROUP_BYTES, Messages
+from kafka_gateway.messages import GROUP_REQUEST_BYTES, Messages
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
 from service.coordination.deadlines import Timer
@@ -236,10 +236,34 @@ async def test_a_request_that_is_too_large_is_refused_before_it_is_copied(tmp_pa
             group_id="g",
             generation_id=1,
             member_id="m",
-            assignments=[{"member_id": "m", "assignment": bytes(SYNC_GROUP_BYTES)}],
+            assignments=[{"member_id": "m", "assignment": bytes(GROUP_REQUEST_BYTES)}],
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Messages, "reading", None)
             client.send(too_large)
             assert await client.receive() is None
             assert server.counters.failures == 0
+
+
+async def test_requests_of_groups_may_have_more_than_four_mebibytes(tmp_path: Path) -> None:
+    """As Kafka takes them: their contents are judged, not their size."""
+    async with with_groups(tmp_path) as (_, server), connected(server) as client:
+        client.send(join("g", metadata=bytes(5 << 20)))
+        joined = await client.receive()
+        assert joined is not None
+        (member,) = response("join_group", 3, joined).members
+        assert len(member.metadata) == 5 << 20
+        partitions = [
+            {"partition_index": each, "committed_offset": 1, "committed_metadata": "m" * 30_000} for each in range(180)
+        ]
+        topics = [{"name": "t", "partitions": partitions}]
+        commits: tuple[tuple[str, int, dict[str, Any]], ...] = (
+            ("offset_commit", 7, {"generation_id_or_member_epoch": -1, "member_id": ""}),
+            ("txn_offset_commit", 2, {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0}),
+        )
+        for schema, version, more in commits:
+            client.send(request_frame(schema, version, group_id="g", topics=topics, **more))
+            answer = await client.receive()
+            assert answer is not None, schema
+            (topic,) = response(schema, version, answer).topics
+            assert len(topic.partitions) == 180
