@@ -25,6 +25,7 @@ TESTS = (
     "tests/conformance/test_object_store.py",
     "tests/grpc_api/messages",
     "tests/grpc_api/sdk",
+    "tests/grpc_api/test_partitioner.py",
     "tests/service/cli",
     "tests/service/test_http.py",
     "tests/service/test_settings.py",
