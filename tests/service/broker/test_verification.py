@@ -45,6 +45,16 @@ def is_verified(known: Verifications, producer_id: int) -> bool:
     return True
 
 
+# --- whom an answer is for --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("epoch", [4, 6])
+def test_an_answer_is_for_the_epoch_that_was_asked_for(epoch: int) -> None:
+    known = Verifications()
+    known.verified(known.begin(7, 5, 0, adds=False))
+    assert known.check(7, 5).epoch == 5
+    with pytest.raises(InvalidTransactionState):
+        known.check(7, epoch)
+
+
 # --- the bound --------------------------------------------------------------------------------------------------------
 def test_the_oldest_that_no_batch_waits_for_is_forgotten(few: Verifications) -> None:
     for producer_id in (0, 1, 0, 2):  # 0 begins again, and is newer than 1 then

@@ -1,9 +1,10 @@
-"""Whether a noted clean point of the bucket holds for a later manifest."""
+"""Whether a noted clean point holds for a later manifest of the bucket, or for the local segments that are found later."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,6 +15,8 @@ from storage_tiers.compaction.clean_point import (
     begin_bucket_clean_point,
     bucket_clean_point,
     bucket_cleaned_to,
+    clean_point,
+    cleaned_to,
     read_bucket_clean_point,
     was_bucket_cleaned,
     write_bucket_clean_point,
@@ -61,3 +64,36 @@ def test_a_point_that_was_begun_says_that_records_may_be_missing_and_nothing_is_
 def test_a_file_that_cannot_be_read_says_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / BUCKET_FILE_NAME).write_text(content)
     assert read_bucket_clean_point(str(tmp_path)) is None
+
+
+class Segment(NamedTuple):
+    base: int
+    end: int
+    size_bytes: int
+    max_timestamp: int = 0
+    first_append_ms: int = 0
+    active: bool = False
+
+
+FIRST, SECOND, THIRD = Segment(0, 10, 100), Segment(10, 20, 200), Segment(20, 30, 300)
+
+
+@pytest.mark.parametrize(
+    ("segments", "reached"),
+    [
+        ([FIRST, SECOND, THIRD], 20),
+        ([SECOND, THIRD], 20),
+        ([FIRST, SECOND, Segment(20, 25, 250)], 20),
+        ([Segment(0, 10, 101), SECOND, THIRD], 0),
+        ([FIRST, Segment(10, 20, 201), THIRD], 0),
+        ([FIRST, THIRD], 0),
+        ([FIRST, Segment(10, 14, 80), Segment(14, 20, 120)], 0),
+        ([THIRD], 0),
+        ([], 0),
+    ],
+    ids=["same", "oldest evicted", "newer differ", "first", "last", "cut", "divided", "all evicted", "none"],
+)
+def test_a_local_clean_point_holds_for_the_segments_that_it_was_found_with(
+    segments: list[Segment], reached: int
+) -> None:
+    assert cleaned_to(clean_point([FIRST, SECOND, THIRD], 20), segments) == reached

@@ -199,6 +199,15 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends() -
     assert away not in driver.group.members
 
 
+def test_a_member_that_has_joined_leads_while_the_static_leader_is_away() -> None:
+    driver = Driver()
+    leader, follower = driver.stable("a", "b", instance=True, session=100_000, rebalance=10_000)
+    driver.join("b again", follower, instance="b", protocols=STICKY, session=100_000, rebalance=10_000)
+    driver.wait(10_000)
+    joined = driver.joined("b again")
+    assert (joined.leader, [each.member_id for each in joined.members]) == (follower, [leader, follower])
+
+
 def test_a_static_member_that_returns_first_waits_at_most_a_rebalance_timeout_for_the_others() -> None:
     driver = Driver()
     first, second = driver.stable("a", "b", instance=True, session=100_000, rebalance=10_000)

@@ -248,6 +248,19 @@ def test_a_member_that_lost_the_answer_to_its_join_gets_it_again() -> None:
     assert driver.joined("a again") == driver.joined("a")
 
 
+def test_a_sync_that_is_sent_twice_ends_the_first() -> None:
+    driver = Driver()
+    driver.join("a")
+    driver.join("b")
+    driver.wait(6_000)
+    leader, follower = (driver.joined(name).member_id for name in ("a", "b"))
+    driver.sync("first", follower, 1)
+    driver.sync("second", follower, 1)
+    assert (driver.error("first"), "second" in driver.answers) == (RebalanceInProgress, False)
+    driver.sync("leader", leader, 1, [(follower, b"b")])
+    assert driver.synced("second").assignment == b"b"
+
+
 def test_a_join_that_is_sent_twice_ends_the_first() -> None:
     driver = Driver()
     ids = driver.stable("a", "b")

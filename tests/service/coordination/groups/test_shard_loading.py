@@ -7,14 +7,16 @@ import pytest
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
+    JoinGroup,
     LeaveGroup,
     LeavingMember,
     OffsetDelete,
     TopicPartitionIndexes,
 )
 from service.coordination.record_fields import finish
+from storage_tiers.errors import NonEmptyGroup
 from storage_tiers.types import TopicPartition
-from tests.service.coordination.groups.shard_driver import Broker
+from tests.service.coordination.groups.shard_driver import RANGE, Broker
 
 
 def test_a_group_known_by_its_offsets_is_listed_after_a_load_while_its_first_record_is_not_committed() -> None:
@@ -78,3 +80,18 @@ def test_an_offset_is_lowered_if_it_was_loaded_and_lies_above_the_end() -> None:
     broker.keep(broker.shard.lower_offsets("g", {TopicPartition("t", each): 7 for each in (0, 1, 2)}))
     assert broker.shard.written == written + 1
     assert [broker.fetch(partition=each)[1:3] for each in (0, 1, 2)] == [(7, 3), (7, -1), (9, 3)]
+
+
+def test_records_of_newer_protocols_count_as_records() -> None:
+    """What is committed is counted from the log, with all of its records."""
+    shard = Broker().new_shard()
+    shard.load(bytes.fromhex("0003 0001 67"), b"whatever", 0)
+    assert shard.written == 1
+
+
+def test_a_group_that_rebalances_is_not_deleted() -> None:
+    broker = Broker()
+    broker.member()
+    broker.ask(JoinGroup("g", "", None, "consumer", RANGE, 30_000, 60_000, needs_member_id=False))
+    assert broker.shard.describe(DescribeGroup("g")).state == "PreparingRebalance"
+    assert isinstance(broker.ask(DeleteGroup("g")).error, NonEmptyGroup)
