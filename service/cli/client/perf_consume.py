@@ -116,6 +116,8 @@ class _ConsumeRun:
         finally:
             signal.signal(signal.SIGINT, handler)
         self._ended_s = self._clock.monotonic()
+        if self.plan.interval_s is not None and self.records > self._window[0]:
+            self._report(self._ended_s)  # the last interval, which may be shorter
 
     @property
     def total(self) -> Consumed:
