@@ -27,7 +27,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns of numbers are aligned to the right. None prints as `-`."""
+    """Columns of numbers are aligned to the right. None prints as `-`. A table without rows is called one on standard error."""
     listed = [[*row] for row in rows]
     numeric = [bool(listed) and all(isinstance(row[i], int | None) for row in listed) for i in range(len(columns))]
     texts = [["-" if cell is None else str(cell) for cell in row] for row in listed]
@@ -35,6 +35,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         _print_rich_table(columns, texts, numeric)
     else:
         _print_plain_table(columns, texts, numeric)
+    if not listed:
+        typer.echo("nothing to list", err=True)
 
 
 def _print_plain_table(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
