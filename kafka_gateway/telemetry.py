@@ -12,7 +12,7 @@ import functools
 import re
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,8 @@ from kafka_gateway.client import ConnectedClient
 from kafka_gateway.errors import ErrorCode
 from storage_tiers.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage_tiers.records.codecs import Codec, decompress
+from storage_tiers.steps import run_steps
+from storage_tiers.turns import Turn
 from storage_tiers.uuids import uuid_text
 
 #: Most client instances in memory. Kafka: ClientMetricsManager.CACHE_MAX_SIZE.
@@ -63,9 +65,21 @@ class Subscription(NamedTuple):
     interval_ms: int
     match: Sequence[tuple[str, str]]
 
-    def fits(self, known: Mapping[str, str]) -> bool:
-        texts = ((known.get(selector, ""), pattern) for selector, pattern in self.match)
-        return all(len(text) <= LONGEST_MATCHED and re.fullmatch(pattern, text) for text, pattern in texts)
+
+def fitting(
+    subscriptions: Sequence[Subscription], known: Mapping[str, str]
+) -> Generator[None, None, list[Subscription]]:
+    """The subscriptions that match a client. Each pattern is a step: there may be thousands."""
+    found = []
+    for each in subscriptions:
+        for selector, pattern in each.match:
+            yield
+            text = known.get(selector, "")
+            if len(text) > LONGEST_MATCHED or re.fullmatch(pattern, text) is None:
+                break
+        else:
+            found.append(each)
+    return found
 
 
 class TelemetryClient(NamedTuple):
@@ -141,6 +155,15 @@ class Telemetry:
     def enabled(self) -> bool:
         return self._receiver is not None and self._receiver.enabled
 
+    async def know(
+        self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float, turn: Turn
+    ) -> None:
+        """Matches a client that is new, or whose subscriptions changed, in slices: call it before the two below."""
+        if self._is_known(caller, subscriptions, now_ms):
+            return
+        matching = await turn.through(fitting(subscriptions, caller.known()))
+        self._begin(caller, subscriptions, matching, now_ms)
+
     def subscribe(
         self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float
     ) -> Subscribed | None:
@@ -200,26 +223,39 @@ class Telemetry:
     # --- instances ----------------------------------------------------------------------------------------------------
     def _instance(self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float) -> _Instance:
         """The instance in memory, or a new one: also after subscriptions changed, so that the client may ask at once."""
-        instance = self._instances.get(caller.instance_id)
-        if instance is None or instance.subscriptions != subscriptions or instance.is_stale(now_ms):
-            instance = _Instance(_subscribed(caller, subscriptions), subscriptions)
-            self._instances[caller.instance_id] = instance
-            caller.client.left = functools.partial(self._forget, caller.instance_id)
-            if len(self._instances) > self._most:
-                self._instances.popitem(last=False)
+        if not self._is_known(caller, subscriptions, now_ms):
+            self._begin(caller, subscriptions, run_steps(fitting(subscriptions, caller.known())), now_ms)
+        instance = self._instances[caller.instance_id]
         self._instances.move_to_end(caller.instance_id)
         instance.heard_ms = now_ms
         return instance
+
+    def _is_known(self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float) -> bool:
+        instance = self._instances.get(caller.instance_id)
+        return instance is not None and instance.subscriptions == subscriptions and not instance.is_stale(now_ms)
+
+    def _begin(
+        self,
+        caller: TelemetryClient,
+        subscriptions: Sequence[Subscription],
+        matching: Sequence[Subscription],
+        now_ms: float,
+    ) -> None:
+        instance = _Instance(_subscribed(caller, matching), subscriptions)
+        instance.heard_ms = now_ms
+        self._instances[caller.instance_id] = instance
+        self._instances.move_to_end(caller.instance_id)
+        caller.client.left = functools.partial(self._forget, caller.instance_id)
+        if len(self._instances) > self._most:
+            self._instances.popitem(last=False)
 
     def _forget(self, instance_id: bytes) -> None:
         self._instances.pop(instance_id, None)
 
 
-def _subscribed(caller: TelemetryClient, subscriptions: Sequence[Subscription]) -> Subscribed:
-    known = caller.known()
-    fitting = [each for each in subscriptions if each.fits(known)]
-    names = dict.fromkeys(name for each in fitting for name in each.metrics)
+def _subscribed(caller: TelemetryClient, matching: Sequence[Subscription]) -> Subscribed:
+    names = dict.fromkeys(name for each in matching for name in each.metrics)
     metrics = (EVERYTHING,) if EVERYTHING in names else tuple(names)
-    interval = min((DEFAULT_INTERVAL_MS, *(each.interval_ms for each in fitting)))
+    interval = min((DEFAULT_INTERVAL_MS, *(each.interval_ms for each in matching)))
     number = zlib.crc32("\0".join((*sorted(metrics), str(interval))).encode() + caller.instance_id)
     return Subscribed(number - ((number & 0x80000000) << 1), interval, metrics)

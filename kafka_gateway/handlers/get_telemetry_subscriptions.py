@@ -23,7 +23,9 @@ async def serve(request: Any, call: Call) -> Fields:
     instance_id = call.options.rng.token(16) if given is None else given.bytes
     subscriptions = await subscriptions_of(call)
     caller = TelemetryClient(instance_id, call.client_id, call.client)
-    subscribed = telemetry.subscribe(caller, subscriptions, call.options.clock.monotonic() * 1000)
+    now_ms = call.options.clock.monotonic() * 1000
+    await telemetry.know(caller, subscriptions, now_ms, call.turn)
+    subscribed = telemetry.subscribe(caller, subscriptions, now_ms)
     if subscribed is None:
         return refuse(request, call, ErrorCode.THROTTLING_QUOTA_EXCEEDED, "")
     return {

@@ -10,15 +10,19 @@ from kafka_gateway.telemetry import RESERVED, TelemetryClient
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    given = request.client_instance_id
-    code = await call.options.telemetry.push(
-        TelemetryClient(RESERVED[0] if given is None else given.bytes, call.client_id, call.client),
-        await subscriptions_of(call),
+    given, telemetry = request.client_instance_id, call.options.telemetry
+    caller = TelemetryClient(RESERVED[0] if given is None else given.bytes, call.client_id, call.client)
+    subscriptions, now_ms = await subscriptions_of(call), call.options.clock.monotonic() * 1000
+    if caller.instance_id not in RESERVED:
+        await telemetry.know(caller, subscriptions, now_ms, call.turn)
+    code = await telemetry.push(
+        caller,
+        subscriptions,
         request.subscription_id,
         request.compression_type,
         bytes(request.metrics),
         terminating=bool(request.terminating),
-        now_ms=call.options.clock.monotonic() * 1000,
+        now_ms=now_ms,
     )
     return {"error_code": code}
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from kafka_gateway.telemetry import LONGEST_MATCHED
 
-#: Three consecutive repeats are below, four above. The slowest accepted pattern blocks for a fraction of a second.
-MOST_WAYS = 10_000_000
+#: Three consecutive repeats are below, four above. The slowest accepted pattern blocks for some ten milliseconds.
+MOST_WAYS = 2_200_000
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 _LOOKS = (_constants.ASSERT, _constants.ASSERT_NOT)
 

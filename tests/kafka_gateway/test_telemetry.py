@@ -19,6 +19,7 @@ from kafka_gateway.telemetry import (
     TelemetryClient,
 )
 from storage_tiers.errors import InvalidRecord
+from storage_tiers.turns import SLICE_S, Lane
 
 ONE, TWO, THREE = (bytes(15) + bytes([number]) for number in (11, 12, 13))
 MAX_BYTES = 1000
@@ -238,3 +239,35 @@ async def test_a_push_is_received_beside_the_loop(kept: Kept, monkeypatch: pytes
     may_end.set()
     assert await pushing == 0
     assert [each.otlp for each in kept.pushed] == [b"some metrics"]
+
+
+async def test_patterns_of_a_new_client_are_matched_in_slices_and_once() -> None:
+    world = World(Kept())
+    now = 0.0
+
+    def seconds() -> float:
+        nonlocal now
+        now += SLICE_S
+        return now
+
+    pairs = [("client_id", ".*")] * 50
+    subscriptions = [Subscription(["a."], 100, pairs), Subscription(["b."], 200, [("client_id", "nobody")])]
+    caller = TelemetryClient(ONE, "anybody", world.client)
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(count)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(count)
+    turn = Lane(seconds).turn()
+    await world.telemetry.know(caller, subscriptions, 0.0, turn)
+    turn.leave()
+    assert turns >= len(pairs)
+    before = turns
+    await world.telemetry.know(caller, list(subscriptions), 0.0, turn)
+    assert turns == before
+    found = world.telemetry.subscribe(caller, subscriptions, 0.0)
+    assert found is not None and (list(found.metrics), found.interval_ms) == (["a."], 100)

@@ -31,6 +31,7 @@ def test_usual_patterns_are_accepted(pattern: str) -> None:
         "(?:(?:a|ab)(?:c|bcd)?)*e",
         "(?=(a+)+b)a*",
         "(a+)+?b",
+        "(a|aa)" * 22 + "b",
     ],
 )
 def test_patterns_with_exponential_time_are_refused(pattern: str) -> None:
