@@ -35,6 +35,8 @@ REPAIR_TIMEOUT_S = 3600.0
 
 
 class RemoteConfigs:
+    """`contract.topics.Configs` over a channel."""
+
     def __init__(self, node: NodeChannel) -> None:
         self._address = node.address
         self._stub: Any = ConfigsStub(node.channel)
@@ -65,6 +67,8 @@ class RemoteConfigs:
 
 
 class RemoteCold:
+    """`contract.cold.Cold` over a channel."""
+
     def __init__(self, node: NodeChannel) -> None:
         self._address = node.address
         self._stub: Any = ColdStub(node.channel)

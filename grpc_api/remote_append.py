@@ -32,6 +32,9 @@ _Committed = asyncio.Future[None]
 
 
 class AppendStream:
+    """Appends over one bidirectional call, which is opened again after it has ended. One message has at most
+    MAX_RECORDS_BYTES. A batch larger than that is answered with RecordTooLarge."""
+
     def __init__(self, stub: Any, address: str) -> None:
         self._stub = stub
         self._address = address

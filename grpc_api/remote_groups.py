@@ -64,6 +64,8 @@ Message = TypeVar("Message")
 
 
 class RemoteGroups:
+    """`contract.groups.Groups` over a channel."""
+
     def __init__(self, node: NodeChannel) -> None:
         self._address = node.address
         self._stub: Any = GroupsStub(node.channel)

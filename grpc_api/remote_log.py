@@ -26,6 +26,8 @@ from storage_tiers.types import NO_EPOCH, FileSlice, SharedFile, TimestampOffset
 
 
 class RemoteLog:
+    """`contract.log.Log` over a channel."""
+
     def __init__(self, node: NodeChannel, topic_name: Callable[[TopicId], str | None]) -> None:
         self._address = node.address
         self._log: Any = LogStub(node.channel)

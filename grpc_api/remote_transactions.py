@@ -47,6 +47,8 @@ from storage_tiers.types import TopicPartition
 
 
 class RemoteTransactions:
+    """`contract.transactions.Transactions` over a channel."""
+
     def __init__(self, node: NodeChannel) -> None:
         self._address = node.address
         self._stub: Any = TransactionsStub(node.channel)

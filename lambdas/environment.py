@@ -15,6 +15,8 @@ READER = "TIDELOG_READER"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """The function's variables. `reader` names the commit cursor."""
+
     location: StoreLocation
     reader: str
 

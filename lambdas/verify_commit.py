@@ -88,6 +88,9 @@ def handle(
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
+    """Follows the commits of one partition from the cursor of `reader`, and checks their new segments. `remaining_ms` is the
+    invocation's time left."""
+
     store: BlockingObjectStore
     reader: str
     clock: Clock

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class HttpServer:
+    """The listener of health checks and metrics, in service. `port` is the one that it was given."""
+
     def __init__(self, runner: web.AppRunner, listener: asyncio.Server) -> None:
         self._runner = runner
         self._listener = listener

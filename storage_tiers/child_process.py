@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 
 class ChildProcess:
+    """A process that ends once its socket is closed."""
+
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 

@@ -10,6 +10,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """Times as an argument. Milliseconds are since 1970, seconds since an arbitrary start."""
+
     def unix_ms(self) -> int:
         """Wall time in milliseconds since 1970, UTC. May step; use it for timestamps and comparisons with them."""
 
@@ -28,6 +30,8 @@ _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
+    """The machine's clocks."""
+
     def __init__(self) -> None:
         self._began_ns = time.time_ns() - time.clock_gettime_ns(_ELAPSED)
 
@@ -45,6 +49,8 @@ class SystemClock:
 
 
 class Rng(Protocol):
+    """Random numbers as an argument."""
+
     def token(self, size: int) -> bytes:
         """`size` random bytes, for ids of topics, segments, commits and starts."""
 
@@ -53,6 +59,8 @@ class Rng(Protocol):
 
 
 class SystemRng:
+    """The operating system's random bytes, and Python's generator for jitter."""
+
     def token(self, size: int) -> bytes:
         return os.urandom(size)
 

@@ -50,14 +50,20 @@ class UnknownTopicId(LogError):
 
 
 class InconsistentTopicId(LogError):
+    """The topic has another id than the request names: it was deleted and created again."""
+
     advice = Advice.REDIRECT
 
 
 class OffsetOutOfRange(LogError):
+    """The offset is below log start or above the end."""
+
     advice = Advice.FIX
 
 
 class OffsetNotAvailable(LogError):
+    """The offset that the caller may read is not known yet."""
+
     advice = Advice.RETRY
 
 
@@ -110,6 +116,8 @@ class InvalidRecord(_NamesRecords, LogError):
 
 
 class InvalidTimestamp(_NamesRecords, LogError):
+    """A timestamp that is too far from the broker's clock, does not fit 64 bits, or has a type that only the broker sets."""
+
     advice = Advice.FIX
 
 
@@ -132,11 +140,15 @@ class UnsupportedMessageFormat(LogError):
 
 
 class UnsupportedCompression(LogError):
+    """A codec that does not exist, or that this request or topic may not use."""
+
     advice = Advice.FIX
 
 
 # --- idempotent producers ---------------------------------------------------------------------------------------------
 class OutOfOrderSequence(LogError):
+    """The batch's first sequence number does not follow the producer's last one."""
+
     advice = Advice.FIX
 
 
@@ -147,10 +159,14 @@ class DuplicateSequence(LogError):
 
 
 class InvalidProducerEpoch(LogError):
+    """The producer's epoch is older than the newest one in the partition."""
+
     advice = Advice.STOP
 
 
 class UnknownProducerId(LogError):
+    """The partition has no state of the producer."""
+
     advice = Advice.FIX
 
 
@@ -180,6 +196,8 @@ class TransactionCoordinatorFenced(LogError):
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 class InvalidRequest(LogError):
+    """A request that contradicts itself, or that the node's state does not permit."""
+
     advice = Advice.FIX
 
 
@@ -190,10 +208,14 @@ class UnsupportedVersion(LogError):
 
 
 class InvalidRequiredAcks(LogError):
+    """`acks` is none of -1, 0 and 1."""
+
     advice = Advice.FIX
 
 
 class RequestTimedOut(LogError):
+    """The work did not end within its timeout. It may still take effect."""
+
     advice = Advice.RETRY
 
 
@@ -204,6 +226,8 @@ class Busy(LogError):
 
 
 class NotEnoughReplicas(LogError):
+    """The batch cannot be appended now: too few replicas are in sync, or its transaction could not be verified."""
+
     advice = Advice.RETRY
 
 
@@ -303,6 +327,8 @@ class GroupSubscribedToTopic(LogError):
 
 
 class OffsetMetadataTooLarge(LogError):
+    """The offset's metadata exceeds `offset.metadata.max.bytes`."""
+
     advice = Advice.FIX
 
 
@@ -342,6 +368,8 @@ class TransactionAbortable(LogError):
 
 
 class InvalidRegularExpression(LogError):
+    """A pattern that is no regular expression, or one that could take exponential time."""
+
     advice = Advice.FIX
 
 
@@ -385,6 +413,8 @@ class InvalidConfig(LogError):
 
 
 class PolicyViolation(LogError):
+    """A request beyond a bound of the broker, or one that its settings forbid."""
+
     advice = Advice.FIX
 
 

@@ -12,6 +12,8 @@ from grpc_api.contract.transactions import Transactions
 
 
 class Core(Protocol):
+    """The services of a broker. Gateways call it in their process, or through `grpc_api.remote`."""
+
     @property
     def log(self) -> Log: ...
 

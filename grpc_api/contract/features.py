@@ -36,6 +36,8 @@ class FeatureUpdate(NamedTuple):
 
 
 class Features(Protocol):
+    """The cluster's feature levels (KIP-584)."""
+
     def list(self) -> Sequence[Feature]:
         """All that this broker knows, in Kafka's order."""
 

@@ -101,6 +101,8 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
+    """None: the member is in the group's current generation. RebalanceInProgress: it joins again."""
+
     error: LogError | None
 
 
@@ -113,6 +115,8 @@ class LeavingMember(NamedTuple):
 
 
 class LeaveGroup(NamedTuple):
+    """Removes members from a group: one that leaves, or several that an administrator names."""
+
     group: str
     members: Sequence[LeavingMember]
 
@@ -280,6 +284,8 @@ class GroupsListed(NamedTuple):
 
 
 class DescribeGroup(NamedTuple):
+    """Requests the state and the members of one group."""
+
     group: str
 
 
@@ -306,10 +312,14 @@ class DescribedGroup(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
+    """Deletes a group without members, with its offsets."""
+
     group: str
 
 
 class GroupDeleted(NamedTuple):
+    """One group's outcome: NonEmptyGroup or GroupIdNotFound, None once it is deleted."""
+
     group: str
     error: LogError | None
 

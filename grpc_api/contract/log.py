@@ -35,6 +35,8 @@ ISOLATIONS = {int(level): level for level in (Isolation.READ_UNCOMMITTED, Isolat
 
 
 class ProduceAcks(IntEnum):
+    """`acks` of a Produce, with Kafka's numbers: no answer, an answer of the leader alone, or of all replicas in sync."""
+
     NONE = 0
     LEADER = 1
     ALL = -1
@@ -132,6 +134,8 @@ class OffsetQuery(NamedTuple):
 
 
 class Log(Protocol):
+    """Records of partitions. Errors of one partition are in its answer; a raised LogError concerns the whole request."""
+
     def append(
         self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:

@@ -51,6 +51,8 @@ class QuorumDescription(NamedTuple):
 
 
 class NodeQueries(Protocol):
+    """State of this node alone, for tools: its disks, producers, metadata quorum and clients."""
+
     def log_directories(self) -> Sequence[LogDirectory]:
         """Every data directory with all of its partitions. Blocks while the file system answers."""
 

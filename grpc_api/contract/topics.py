@@ -208,6 +208,8 @@ class Topics(Protocol):
 
 
 class Configs(Protocol):
+    """Configs of topics and brokers by Kafka's keys. Values are texts in Kafka's form."""
+
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
         """Every key, or those named, with its synonyms in order of precedence. UnknownTopicOrPartition or InvalidRequest for an
         unknown resource."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class ProducerIdAndEpoch(NamedTuple):
+    """A producer as partitions know it. A higher epoch of the same id fences the lower ones."""
+
     id: int
     epoch: int
 

@@ -21,6 +21,8 @@ COOPERATIVE_STICKY = "cooperative-sticky"
 
 
 class Subscriber(NamedTuple):
+    """A member as an assignor sees it. `instance_id` is its `group.instance.id`, None for a dynamic member."""
+
     member_id: str
     instance_id: str | None
     subscription: MemberSubscription

@@ -40,6 +40,9 @@ Answered = TypeVar("Answered", bound=_Answer)
 
 
 class GroupAdmin:
+    """Lists, describes and deletes groups, and reads and moves their offsets. Calls that find the coordinator being created or
+    loaded are repeated until the client's timeout. LogError for a refusal."""
+
     def __init__(self, node: NodeChannel, groups: RemoteGroups) -> None:
         self._node = node
         self._groups = groups

@@ -113,6 +113,8 @@ class _Grouping:
 
 
 class CoreRecords(RecordsServicer):
+    """Sends and reads records instead of batches. Records of a call are grouped into batches by partition."""
+
     def __init__(self, core: Core, clock: Clock | None = None, rng: Rng | None = None) -> None:
         self._core = core
         self._clock = clock or SystemClock()

@@ -13,6 +13,8 @@ from service.configs.types import Value
 
 
 class Difference(NamedTuple):
+    """A key whose default is not Kafka's, and the reason."""
+
     key: str
     kafka: Value
     tidelog: Value

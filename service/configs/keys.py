@@ -24,6 +24,8 @@ HIDDEN = "[hidden]"
 
 
 class ConfigScope(Enum):
+    """The kind of resource that has the key."""
+
     TOPIC = "topic"
     BROKER = "broker"
 
@@ -37,6 +39,8 @@ class Dynamic(Enum):
 
 
 class ConfigEffect(Enum):
+    """Whether a key acts as in Kafka, is accepted without effect, or is refused."""
+
     HONOURED = "honoured"
     ACCEPTED = "accepted"
     REFUSED = "refused"

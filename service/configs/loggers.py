@@ -28,6 +28,8 @@ LEVELS = {
 
 
 class Loggers:
+    """Log levels of this node as configs of the resource BROKER_LOGGER (KIP-412). They last until the process ends."""
+
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
 

@@ -22,6 +22,8 @@ from storage_tiers.errors import InvalidUpdateVersion
 
 
 class LevelRange(NamedTuple):
+    """The levels of a feature that this version supports, both bounds included."""
+
     lowest: int
     highest: int
 

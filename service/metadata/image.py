@@ -67,6 +67,8 @@ class DeletingTopic:
 
 
 class SupportedFeature(NamedTuple):
+    """The levels of a feature that a broker has registered, both bounds included."""
+
     name: str
     lowest: int
     highest: int

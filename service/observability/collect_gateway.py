@@ -48,6 +48,9 @@ def _share(busy_s: float, passed_s: float) -> float:
 
 
 class GatewayMetrics:
+    """Collects a Kafka gateway's requests, connections and waiting requests. One per node: idle shares are those since the
+    last collection."""
+
     def __init__(self, gateway: GatewayServer) -> None:
         self._gateway = gateway
         self._window = IdleWindow(time.perf_counter())  # noqa: TID251 - the shell

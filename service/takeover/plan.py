@@ -39,6 +39,8 @@ class SeenTopic:
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
+    """A topic that the new cluster takes over. `configs` are its own, in Kafka's form."""
+
     name: str
     topic_id: TopicId
     partitions: int
@@ -47,6 +49,8 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class DoomedTopic:
+    """A deleted topic whose objects are still in the bucket."""
+
     name: str
     topic_id: TopicId
     partitions: int

@@ -72,6 +72,8 @@ class PlannedSplit(InputPartition):
 
 
 class TopicReader(DataSourceReader):
+    """Plans and reads one query: a split is a Spark partition. Spark pickles it to its executors."""
+
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema

@@ -68,6 +68,9 @@ class SegmentInfo:
 
 
 class Segment:
+    """One segment of a log: a `.log` file with its indexes. Offsets are [base, end), `size` is in bytes, times are in ms since
+    1970."""
+
     __slots__ = (
         "_aborted",
         "_checked",

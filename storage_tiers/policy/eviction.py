@@ -17,12 +17,16 @@ UNLIMITED = -1
 
 
 class Reason(Enum):
+    """The limit that a segment exceeds, in words of logs."""
+
     BELOW_LOG_START = "below log start"
     AGE = "older than local.retention.ms"
     SIZE = "more than local.retention.bytes"
 
 
 class Evict(NamedTuple):
+    """The closed segment that begins at offset `base` may be evicted."""
+
     base: int
     reason: Reason
 

@@ -31,6 +31,8 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
+    """`operation` is IncrementalAlterConfigs' number: set, delete, append or subtract. `value` is None for delete."""
+
     name: str
     operation: int
     value: str | None

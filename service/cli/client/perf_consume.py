@@ -31,6 +31,8 @@ POLL_S = 0.1
 
 
 class Begin(StrEnum):
+    """Where reading starts in partitions without a committed offset."""
+
     beginning = "beginning"
     end = "end"
 

@@ -33,6 +33,8 @@ PartitionKey = tuple[str, int]
 
 
 class Unit(Enum):
+    """The unit of a position's value."""
+
     OFFSET = "offset"
     FROM_END = "records before the end"
     TIME = "ms since 1970"

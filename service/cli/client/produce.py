@@ -65,6 +65,8 @@ _Summary = Annotated[bool, typer.Option("--summary", help="Print the first and l
 
 
 class Compression(StrEnum):
+    """The codecs of `--compression`."""
+
     none = "none"
     gzip = "gzip"
     snappy = "snappy"
@@ -73,6 +75,8 @@ class Compression(StrEnum):
 
 
 class RequiredAcks(StrEnum):
+    """The values of `--acks`."""
+
     all = "all"
     leader = "1"
     none = "0"

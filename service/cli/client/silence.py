@@ -9,6 +9,8 @@ SILENCE_S = 3.0
 
 
 class Silence:
+    """Measures how long the node has been silent. `now` returns seconds of a monotonic clock."""
+
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._now = now or _monotonic
         self._heard_at = self._now()

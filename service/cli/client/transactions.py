@@ -35,6 +35,8 @@ class Cluster(NamedTuple):
 
 
 class TransactionRow(NamedTuple):
+    """A transactional id in a list. `coordinator` is a broker id, `state` Kafka's name of the transaction's state."""
+
     transactional_id: str
     coordinator: int
     producer_id: int

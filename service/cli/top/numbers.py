@@ -70,6 +70,9 @@ class ApiNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TopicNumbers:
+    """Rates per second over the interval, and bytes in each tier now. `lag_bytes` and `lag_s` are closed segments that are not
+    offloaded yet: their size, and the age of the oldest."""
+
     topic: str
     records_in_per_s: float
     bytes_in_per_s: float

@@ -74,6 +74,8 @@ class CommitSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedManifest:
+    """A manifest as it was read. `etag` is the store's version of the object, the condition of the next write."""
+
     manifest: Manifest
     etag: str
 

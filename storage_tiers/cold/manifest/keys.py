@@ -40,6 +40,8 @@ _PARTITION = re.compile(r"\d{5}|[1-9]\d{5,9}\Z")
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
+    """The key of a cluster's `cluster.json`."""
+
     cluster: str
 
 
@@ -54,12 +56,16 @@ class SnapshotKey:
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
+    """The key of a topic's `topic.json`."""
+
     cluster: str
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestKey:
+    """The key of a partition's `manifest.json`."""
+
     cluster: str
     topic: str
     topic_id: TopicId
@@ -81,6 +87,8 @@ class PageKey:
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
+    """The key of a segment's `.log`: its base offset, the epoch of its writer, 32 hexadecimal digits."""
+
     cluster: str
     topic: str
     topic_id: TopicId

@@ -20,6 +20,8 @@ from storage_tiers.errors import InvalidRequest
 
 
 class Downloads:
+    """The downloads of one tier process, into files below `directory`."""
+
     def __init__(self, store: GetStore, directory: str, settings: TierSettings, reads: PatientReads, rng: Rng) -> None:
         self._store = store
         self._directory = directory

@@ -10,6 +10,8 @@ from storage_tiers.errors import TierUnavailable
 
 
 class TierHandle(Protocol):
+    """A tier that was started: a process, or in tests a thread."""
+
     @property
     def process_id(self) -> int | None:
         """None if the tier runs inside this process."""
@@ -19,11 +21,15 @@ class TierHandle(Protocol):
 
 
 class Launched(NamedTuple):
+    """A tier that was started, and the broker's end of its socket."""
+
     socket: socket.socket
     handle: TierHandle
 
 
 class TierLauncher(Protocol):
+    """Starts tiers."""
+
     async def launch(self) -> Launched:
         """TierUnavailable if the system cannot start a process now."""
 

@@ -47,6 +47,8 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    """From the broker: a question. `number` identifies its answer."""
+
     number: int
     question: Question[Any]
 

@@ -17,6 +17,8 @@ MAX_HYDRATIONS = 256
 
 
 class LookupPermits:
+    """`taken` permits of `limit` are in use. A caller that has taken one gives it back."""
+
     def __init__(self, limit: int = MAX_HYDRATIONS) -> None:
         self._limit = limit
         self._room: asyncio.Future[None] | None = None

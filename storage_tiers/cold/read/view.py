@@ -84,6 +84,8 @@ class Answer(NamedTuple):
 
 
 class ColdView:
+    """Answers of one partition from the chunks in the cache. Raises Missing for a chunk or page that is not there."""
+
     __slots__ = ("_hydrator", "ids")
 
     def __init__(self, ids: Ids, hydrator: Hydrator) -> None:

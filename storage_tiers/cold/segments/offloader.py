@@ -90,6 +90,8 @@ def _built(job: ExtendJob) -> SidecarBytes:
 
 
 class Offloader:
+    """Writes segments of one partition with their sidecars to the bucket. Commits nothing."""
+
     def __init__(self, store: ObjectStore, ids: Ids, rng: Rng, run_blocking: RunBlocking = in_thread) -> None:
         self._store = store
         self._ids = ids

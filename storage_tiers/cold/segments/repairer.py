@@ -77,6 +77,8 @@ class RepairReport:
 
 
 class Repairer:
+    """Repairs the manifest of one partition from the objects in the bucket and from local records."""
+
     def __init__(self, store: ObjectStore, loop: CommitLoop, offloader: Offloader) -> None:
         self._store = store
         self._loop = loop

@@ -54,6 +54,8 @@ class Fault(Enum):
 
 
 class SegmentFinding(NamedTuple):
+    """`key` is the object's. `detail` is the end of a sentence for a report."""
+
     fault: Fault
     key: str
     detail: str

@@ -72,6 +72,9 @@ class _Allowance:
 
 
 class Sweeper:
+    """Deletes the objects of one partition that no commit references. LogError if the store refuses, FencedWriter if another
+    incarnation writes."""
+
     def __init__(self, store: ObjectStore, loop: CommitLoop, clock: Clock) -> None:
         self._store = store
         self._loop = loop
