@@ -69,7 +69,7 @@ async def repaired(
 
 
 def _check_named(image: MetadataImage, settings: NodeSettings, topic: str | None, losses: Collection[int]) -> None:
-    """UnknownTopicOrPartition unless the topic exists with every partition whose offsets are to be given up."""
+    """UnknownTopicOrPartition unless the topic exists with every partition whose lost offsets are accepted."""
     if topic is None:
         return
     found = image.topic(topic)

@@ -362,7 +362,7 @@ class InvalidTransactionTimeout(LogError):
 
 
 class TransactionAbortable(LogError):
-    """The transaction can only be aborted; the producer may go on after that (KIP-890)."""
+    """The transaction can only be aborted; the producer may continue after that (KIP-890)."""
 
     advice = Advice.FIX
 

@@ -72,9 +72,9 @@ class Cold(Protocol):
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
     ) -> ColdRepair:
         """Repairs a manifest after the store has gone backwards (StoreBehind): verifies every object that the newest manifest
-        seen names, and with `apply` commits that manifest again. `accept_loss` are offsets to be given up for ever: exactly
-        those that are lost, or it is refused. Takes a request or two for each segment. Raises TierUnavailable if the store
-        does not answer: retry."""
+        seen names, and with `apply` commits that manifest again. `accept_loss` are the lost offsets that the
+        caller accepts: exactly those, or the repair is refused. Takes a request or two for each segment. Raises TierUnavailable
+        if the store does not answer: retry."""
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
         """As `repair`, for `topic.json`: it is written again if the store has none, or an older one than was written."""

@@ -2,8 +2,8 @@
 
 `*_message` encode the contract's values, `*_of` decode.
 
-Numbers that Kafka's formats cannot hold are refused here with InvalidRequest: an epoch has 16 bits in a record batch. Producer
-ids to spare stay on the node's side.
+Numbers that Kafka's formats cannot hold are refused here with InvalidRequest: an epoch has 16 bits in a record batch. Spare
+producer ids stay on the node.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class RepairRequest(_message.Message):
     """Unset: only says what would be done."""
     @_builtins.property
     def accept_loss(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostRange]:
-        """Offsets that are given up for ever. Exactly those that are lost, or nothing is changed."""
+        """The lost offsets that the caller accepts. Exactly those that are lost, or nothing is changed."""
 
     def __init__(
         self,

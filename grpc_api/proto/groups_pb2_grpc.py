@@ -109,7 +109,7 @@ class GroupsServicer:
 
     def Join(self, request, context):
         """Joins, and waits as long as the group's members may take to join. Leave or time out to end a membership: a call that is
-        given up takes nothing back.
+        cancelled undoes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,7 @@ class GroupsStub:
     """
     Join: _grpc.UnaryUnaryMultiCallable[_groups_pb2.JoinGroupRequest, _groups_pb2.JoinGroupResponse]
     """Joins, and waits as long as the group's members may take to join. Leave or time out to end a membership: a call that is
-    given up takes nothing back.
+    cancelled undoes nothing.
     """
     Sync: _grpc.UnaryUnaryMultiCallable[_groups_pb2.SyncGroupRequest, _groups_pb2.SyncGroupResponse]
     """The leader brings the assignment; every member waits for it and gets its own part."""
@@ -64,7 +64,7 @@ class GroupsAsyncStub(GroupsStub):
     """
     Join: _aio.UnaryUnaryMultiCallable[_groups_pb2.JoinGroupRequest, _groups_pb2.JoinGroupResponse]  # type: ignore[assignment]
     """Joins, and waits as long as the group's members may take to join. Leave or time out to end a membership: a call that is
-    given up takes nothing back.
+    cancelled undoes nothing.
     """
     Sync: _aio.UnaryUnaryMultiCallable[_groups_pb2.SyncGroupRequest, _groups_pb2.SyncGroupResponse]  # type: ignore[assignment]
     """The leader brings the assignment; every member waits for it and gets its own part."""
@@ -98,7 +98,7 @@ class GroupsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_groups_pb2.JoinGroupResponse, _abc.Awaitable[_groups_pb2.JoinGroupResponse]]:
         """Joins, and waits as long as the group's members may take to join. Leave or time out to end a membership: a call that is
-        given up takes nothing back.
+        cancelled undoes nothing.
         """
 
     @_abc_1.abstractmethod

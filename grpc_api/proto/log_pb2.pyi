@@ -109,28 +109,13 @@ class ProduceRequest(_message.Message):
         transactional_id: _builtins.str | None = ...,
         transaction_version: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal[
-        "_transactional_id", b"_transactional_id", "transactional_id", b"transactional_id"
-    ]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "transactional_id", b"transactional_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "_transactional_id",
-        b"_transactional_id",
-        "acks",
-        b"acks",
-        "appends",
-        b"appends",
-        "transaction_version",
-        b"transaction_version",
-        "transactional_id",
-        b"transactional_id",
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "acks", b"acks", "appends", b"appends", "transaction_version", b"transaction_version", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__transactional_id: _TypeAlias = _typing.Literal["transactional_id"]  # noqa: Y015
     _WhichOneofArgType__transactional_id: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id"]  # noqa: Y015
-    def WhichOneof(
-        self, oneof_group: _WhichOneofArgType__transactional_id
-    ) -> _WhichOneofReturnType__transactional_id | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__transactional_id) -> _WhichOneofReturnType__transactional_id | None: ...
 
 Global___ProduceRequest: _TypeAlias = ProduceRequest  # noqa: Y015
 
@@ -189,20 +174,7 @@ class AppendResult(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "base_offset",
-        b"base_offset",
-        "committed",
-        b"committed",
-        "error",
-        b"error",
-        "leader_epoch",
-        b"leader_epoch",
-        "log_append_time_ms",
-        b"log_append_time_ms",
-        "log_start_offset",
-        b"log_start_offset",
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "committed", b"committed", "error", b"error", "leader_epoch", b"leader_epoch", "log_append_time_ms", b"log_append_time_ms", "log_start_offset", b"log_start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -242,7 +214,7 @@ class Open(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     idempotent: _builtins.bool
     token: _builtins.bytes
-    """Of an earlier stream whose identity goes on. Empty: a new identity."""
+    """The token of an earlier stream, to continue its identity. Empty: a new identity."""
     def __init__(
         self,
         *,
@@ -303,13 +275,9 @@ class ProduceStreamResponse(_message.Message):
         appended: Global___SequencedResults | None = ...,
         committed: Global___SequencedResults | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal[
-        "appended", b"appended", "committed", b"committed", "kind", b"kind", "opened", b"opened"
-    ]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "committed", b"committed", "kind", b"kind", "opened", b"opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "appended", b"appended", "committed", b"committed", "kind", b"kind", "opened", b"opened"
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "committed", b"committed", "kind", b"kind", "opened", b"opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["opened", "appended", "committed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -337,9 +305,7 @@ class Opened(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "token", b"token"
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -400,60 +366,20 @@ class FetchPartition(_message.Message):
         last_fetched_epoch: _builtins.int | None = ...,
         topic_id: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal[
-        "_current_leader_epoch",
-        b"_current_leader_epoch",
-        "_last_fetched_epoch",
-        b"_last_fetched_epoch",
-        "_topic_id",
-        b"_topic_id",
-        "current_leader_epoch",
-        b"current_leader_epoch",
-        "last_fetched_epoch",
-        b"last_fetched_epoch",
-        "topic_id",
-        b"topic_id",
-    ]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_current_leader_epoch", b"_current_leader_epoch", "_last_fetched_epoch", b"_last_fetched_epoch", "_topic_id", b"_topic_id", "current_leader_epoch", b"current_leader_epoch", "last_fetched_epoch", b"last_fetched_epoch", "topic_id", b"topic_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "_current_leader_epoch",
-        b"_current_leader_epoch",
-        "_last_fetched_epoch",
-        b"_last_fetched_epoch",
-        "_topic_id",
-        b"_topic_id",
-        "current_leader_epoch",
-        b"current_leader_epoch",
-        "last_fetched_epoch",
-        b"last_fetched_epoch",
-        "max_bytes",
-        b"max_bytes",
-        "offset",
-        b"offset",
-        "partition",
-        b"partition",
-        "topic",
-        b"topic",
-        "topic_id",
-        b"topic_id",
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current_leader_epoch", b"_current_leader_epoch", "_last_fetched_epoch", b"_last_fetched_epoch", "_topic_id", b"_topic_id", "current_leader_epoch", b"current_leader_epoch", "last_fetched_epoch", b"last_fetched_epoch", "max_bytes", b"max_bytes", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__current_leader_epoch: _TypeAlias = _typing.Literal["current_leader_epoch"]  # noqa: Y015
-    _WhichOneofArgType__current_leader_epoch: _TypeAlias = _typing.Literal[
-        "_current_leader_epoch", b"_current_leader_epoch"
-    ]  # noqa: Y015
+    _WhichOneofArgType__current_leader_epoch: _TypeAlias = _typing.Literal["_current_leader_epoch", b"_current_leader_epoch"]  # noqa: Y015
     _WhichOneofReturnType__last_fetched_epoch: _TypeAlias = _typing.Literal["last_fetched_epoch"]  # noqa: Y015
     _WhichOneofArgType__last_fetched_epoch: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch"]  # noqa: Y015
     _WhichOneofReturnType__topic_id: _TypeAlias = _typing.Literal["topic_id"]  # noqa: Y015
     _WhichOneofArgType__topic_id: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(
-        self, oneof_group: _WhichOneofArgType__current_leader_epoch
-    ) -> _WhichOneofReturnType__current_leader_epoch | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__current_leader_epoch) -> _WhichOneofReturnType__current_leader_epoch | None: ...
     @_typing.overload
-    def WhichOneof(
-        self, oneof_group: _WhichOneofArgType__last_fetched_epoch
-    ) -> _WhichOneofReturnType__last_fetched_epoch | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_fetched_epoch) -> _WhichOneofReturnType__last_fetched_epoch | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_id) -> _WhichOneofReturnType__topic_id | None: ...
 
@@ -487,18 +413,7 @@ class FetchRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "isolation",
-        b"isolation",
-        "max_bytes",
-        b"max_bytes",
-        "max_wait_ms",
-        b"max_wait_ms",
-        "min_bytes",
-        b"min_bytes",
-        "partitions",
-        b"partitions",
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -571,24 +486,7 @@ class FetchedPartition(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "diverging", b"diverging", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "aborted",
-        b"aborted",
-        "diverging",
-        b"diverging",
-        "error",
-        b"error",
-        "high_watermark",
-        b"high_watermark",
-        "index",
-        b"index",
-        "last_stable_offset",
-        b"last_stable_offset",
-        "log_start_offset",
-        b"log_start_offset",
-        "records",
-        b"records",
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "diverging", b"diverging", "error", b"error", "high_watermark", b"high_watermark", "index", b"index", "last_stable_offset", b"last_stable_offset", "log_start_offset", b"log_start_offset", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -636,16 +534,7 @@ class AbortedTransaction(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal[
-        "first_offset",
-        b"first_offset",
-        "last_offset",
-        b"last_offset",
-        "last_stable_offset",
-        b"last_stable_offset",
-        "producer_id",
-        b"producer_id",
-    ]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "last_offset", b"last_offset", "last_stable_offset", b"last_stable_offset", "producer_id", b"producer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,7 +77,7 @@ class LogServicer:
         opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
 
         An idempotent stream (Open.idempotent) is given a producer id and epoch, which all its batches must bear with Kafka's
-        base sequences, and a token: a stream opened with it goes on under the same identity, so that batches whose answer
+        base sequences, and a token: a stream opened with it continues under the same identity, so that batches whose answer
         was lost can be sent again and are in the log once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -42,7 +42,7 @@ class LogStub:
     opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
 
     An idempotent stream (Open.idempotent) is given a producer id and epoch, which all its batches must bear with Kafka's
-    base sequences, and a token: a stream opened with it goes on under the same identity, so that batches whose answer
+    base sequences, and a token: a stream opened with it continues under the same identity, so that batches whose answer
     was lost can be sent again and are in the log once.
     """
     Fetch: _grpc.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]
@@ -67,7 +67,7 @@ class LogAsyncStub(LogStub):
     opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
 
     An idempotent stream (Open.idempotent) is given a producer id and epoch, which all its batches must bear with Kafka's
-    base sequences, and a token: a stream opened with it goes on under the same identity, so that batches whose answer
+    base sequences, and a token: a stream opened with it continues under the same identity, so that batches whose answer
     was lost can be sent again and are in the log once.
     """
     Fetch: _aio.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class LogServicer(metaclass=_abc_1.ABCMeta):
         opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
 
         An idempotent stream (Open.idempotent) is given a producer id and epoch, which all its batches must bear with Kafka's
-        base sequences, and a token: a stream opened with it goes on under the same identity, so that batches whose answer
+        base sequences, and a token: a stream opened with it continues under the same identity, so that batches whose answer
         was lost can be sent again and are in the log once.
         """
 

@@ -133,7 +133,7 @@ class InitTransactionalProducerRequest(_message.Message):
     """The coordinator aborts a transaction that is open for longer."""
     @_builtins.property
     def expected(self) -> Global___ProducerIdentity:
-        """The producer that the caller goes on as (KIP-360). Unset: it has none yet."""
+        """The producer that the caller continues as (KIP-360). Unset: it has none yet."""
 
     @_builtins.property
     def caller(self) -> _groups_pb2.GroupCaller: ...

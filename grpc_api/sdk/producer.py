@@ -68,7 +68,7 @@ class ThreadedUse(NamedTuple):
 
 
 class Transactional(NamedTuple):
-    """A transactional producer's id, and whom it tells that records are being sent, and that one has failed."""
+    """A transactional producer's id. `sending` is called before records are sent, `failed` when one has failed."""
 
     id: str
     sending: Callable[[], None]

@@ -197,7 +197,7 @@ class Reader:
             found.update(await self._offsets(late, OffsetSpec.LATEST))
         return failure
 
-    # --- going on -----------------------------------------------------------------------------------------------------
+    # --- continuing ---------------------------------------------------------------------------------------------------
     def _next_held(self) -> Message | None:
         while self._chunks:
             chunk = self._chunks[0]

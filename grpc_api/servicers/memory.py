@@ -4,7 +4,7 @@ Invariants: a call that waits for its own connection's memory delays no other co
 served in order. A connection without progress while others wait for its share is closed, which ends its calls and frees what
 they held. gRPC alone cannot do that: an aborted RPC keeps holding what its caller does not read.
 
-Not promised: to spare a slow caller that needs more than STALLED_S for each message while others wait.
+Not promised: that a caller survives which needs more than STALLED_S for each message while others wait.
 """
 
 from __future__ import annotations

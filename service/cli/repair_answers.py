@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Offsets [base, end) of a partition that the user gives up."""
+    """Offsets [base, end) of a partition whose loss the user accepts."""
 
     partition: int
     base: int

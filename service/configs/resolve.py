@@ -52,7 +52,7 @@ INTERNAL_DEFAULTS: Mapping[str, Value] = {
 
 #: Cached log settings, one for each distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
-#: Cached descriptions, likewise; each takes tens of kilobytes.
+#: Most cached descriptions; each takes tens of kilobytes.
 MAX_CACHED_DESCRIPTIONS = 64
 
 

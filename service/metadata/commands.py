@@ -121,7 +121,7 @@ class AllocateProducerIds(Command[ProducerIdBlock]):
 
 @dataclass(frozen=True, slots=True)
 class SkipProducerIds(Command[None]):
-    """For a directory that may be an older copy: ids that the original may have given out are not given out again."""
+    """For a directory that may be an older copy: ids that the original may have issued are not issued again."""
 
 
 @dataclass(frozen=True, slots=True)

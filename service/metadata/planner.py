@@ -49,7 +49,7 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 PRODUCER_ID_BLOCK = 1000
 #: Kafka's last id: ids are positive 63-bit numbers.
 MAX_PRODUCER_ID = (1 << 63) - 1
-#: Ids to skip when an unknown number may have been given out elsewhere.
+#: Ids to skip when an unknown number may have been issued elsewhere.
 PRODUCER_ID_GAP = 1 << 32
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -225,7 +225,7 @@ def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
 
 
 def skip_producer_ids(image: MetadataImage) -> Records:
-    """Skips ids for a directory that may be an older copy. The original may have given out more ids since, and reusing one
+    """Skips ids for a directory that may be an older copy. The original may have issued more ids since, and reusing one
     would turn another producer's first batch into a duplicate."""
     first = min(image.next_producer_id + PRODUCER_ID_GAP, MAX_PRODUCER_ID)
     block = pb.ProducerIdBlockRecord(broker_id=-1, broker_epoch=-1, first_producer_id=first, count=0)

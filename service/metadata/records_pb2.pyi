@@ -333,7 +333,7 @@ Global___EndpointRecord: _TypeAlias = EndpointRecord  # noqa: Y015
 
 @_typing.final
 class ProducerIdBlockRecord(_message.Message):
-    """Producer ids [first_producer_id, first_producer_id + count) belong to that broker and are never given out again."""
+    """Producer ids [first_producer_id, first_producer_id + count) belong to that broker and are never issued again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -28,7 +28,7 @@ WantsNewest = Callable[[int], bool]
 
 
 def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
-    """[start, end) for one partition. OptionError for an offset that the bucket does not have yet or any more."""
+    """[start, end) for one partition. OptionError for an offset that the bucket does not have yet, or no longer has."""
     start = _resolve(manifest, starting, manifest.log_start, find_time)
     end = _resolve(manifest, ending, manifest.end, find_time)
     if _named(manifest, starting) is not None and start < manifest.log_start:

@@ -84,7 +84,7 @@ def offset_map(records: int, buffer_bytes: int, load_factor: float, key: bytes) 
 
 
 class Rewriter:
-    """One cleaning. `counted` grows as it goes on. `throttle` is called with every number of bytes read or written, and may
+    """One cleaning. `counted` grows meanwhile. `throttle` is called with every number of bytes read or written, and may
     block. `fetch_segment` returns the path of a remote segment's bytes."""
 
     def __init__(

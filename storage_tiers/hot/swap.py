@@ -99,8 +99,8 @@ class SegmentSwap:
                 self._step = _Step.PREPARED
 
     def rename(self) -> bool:
-        """Gives the new files their names; False if the swap was ended before. OSError if the disk refuses: the log cannot be
-        read any more then, and the next start completes the swap."""
+        """Gives the new files their names; False if the swap was ended before. OSError if the disk refuses: the log can no
+        longer be read then, and the next start completes the swap."""
         if self._step is not _Step.PREPARED:
             return False
         self._step = _Step.HALF_RENAMED

@@ -105,7 +105,7 @@ DIRECTORY_ROWS = (
         BROKER + "test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
     ),
     row(
-        "^, or delete the records below offset … to go on without them",
+        "^, or delete the records below offset … to continue without them",
         BROKER + "test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
         COLD + "test_sidecar.py::test_the_error_of_a_damaged_header_advises_no_deletion",
     ),

@@ -4,7 +4,7 @@ Nothing may be evicted while the object store is unavailable. So produce runs at
 system is `slow_at` full, is slowed between there and `refuse_at`, and is refused above: reads, offloads and eviction need the
 rest. It is also refused while the ballast is released (`storage_tiers.hot.ballast`), whose space serves to free more space.
 
-Coordinators' records and transaction markers are neither slowed nor refused there, because groups must go on while their
+Coordinators' records and transaction markers are neither slowed nor refused there, because groups must keep working while their
 producers wait. They have a reserve: COORDINATOR_RESERVE of the space above `refuse_at`. Once it is used, they are refused too.
 """
 

@@ -51,7 +51,7 @@ class Extensions:
             extension.ended.set()
 
     async def hiding(self, partition: Partition, log_start: int) -> None:
-        """Returns once no extension can show records below `log_start` any more that the accepted manifest does not show.
+        """Returns once no extension can show records below `log_start` that the accepted manifest does not show.
         TierUnavailable if the outcome of the last one is open."""
         extension = self._of.get(partition)
         while extension is not None and max(extension.base, extension.log_start) < log_start:

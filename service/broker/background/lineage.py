@@ -95,7 +95,7 @@ class StoreLineage:
 
     def check_joins(self, partition: Partition, manifest: Manifest | None) -> None:
         """Raises StoreBehind if offsets are missing between the store's end and the local log's start. They left this disk
-        after the store had shown them, so a newer manifest existed, even if none is saved here any more."""
+        after the store had shown them, so a newer manifest existed, even if none is saved here now."""
         hot, end = partition.log.hot, 0 if manifest is None else manifest.end
         if partition.deleted or hot.local_start_offset <= max(hot.log_start_offset, end):
             return

@@ -1,4 +1,4 @@
-"""Assigns unique producer ids: a block is reserved in the metadata log before any of its ids is handed out (KIP-730).
+"""Assigns unique producer ids: a block is reserved in the metadata log before any of its ids is issued (KIP-730).
 
 A crash loses the rest of a block, which costs nothing: ids are 63 bits wide.
 """

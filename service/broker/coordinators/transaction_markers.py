@@ -4,7 +4,7 @@ Retries until each partition has its marker, or is deleted. A coordinator that w
 along: whoever loads it next asks for the markers again, and a partition takes a repeated marker.
 
 Invariant: one task per transaction. It ends with the transaction completed, its coordinator gone, or a partition that knows a
-later epoch of the producer: then the decision is not this coordinator's any more, and it stops, as in Kafka.
+later epoch of the producer: then the decision is no longer this coordinator's, and it stops, as in Kafka.
 """
 
 from __future__ import annotations

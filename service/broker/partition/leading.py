@@ -110,7 +110,7 @@ def lead(partition: Partition) -> None:
 
 def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     hot = partition.log.hot
-    if hot.end_offset > hot.local_start_offset:  # of an empty one, as after a take-over, nothing is given up
+    if hot.end_offset > hot.local_start_offset:  # an empty one, as after a take-over, loses nothing
         events.warning(
             log,
             "log.discarded",

@@ -174,7 +174,7 @@ class Partition:
 
     def on_resigned(self, end: EndWith) -> Callable[[], None]:
         """Calls `end` once, with the error: NotLeader when this node resigns, UnknownTopicOrPartition when the topic is
-        deleted, LeaderNotAvailable when it goes on leading with the bucket's log in place of this one, which is to be read
+        deleted, LeaderNotAvailable when the bucket's log replaces this one in the same leadership, and is to be read
         again. At once if it does not lead. Returns a function that forgets it."""
         if not self.leads and self.read_error is not None:
             end(self.read_error)
@@ -223,7 +223,7 @@ class Partition:
 
     @property
     def deleted(self) -> bool:
-        """Nothing of this log may be touched any more: its directory's name may be another topic's."""
+        """Nothing of this log may be touched from now on: its directory's name may be another topic's."""
         return self.life.phase is Phase.DELETED
 
     def check(self, use: Use) -> None:

@@ -58,7 +58,7 @@ T = TypeVar("T")
 #: A transition: from the manifest just read to the next one, or None if there is nothing to do. Pure; may run again after
 #: `PageNeeded` and in the next attempt.
 Step = Callable[[Manifest, Author], ManifestChange | Manifest | None]
-#: Checks the preconditions of a commit on this manifest; raises to give up. Runs once in each attempt.
+#: Checks the preconditions of a commit on this manifest; raises to abandon it. Runs once in each attempt.
 Prepare = Callable[[Manifest], Awaitable[None]]
 #: Reads the saved manifest that a SeenManifest describes.
 ReadSaved = Callable[[SeenManifest], Awaitable[Manifest]]

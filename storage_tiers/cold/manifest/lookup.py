@@ -28,8 +28,8 @@ LoadPage = Callable[[PageRef], ManifestPage]
 def leaves(
     refs: Iterable[PageRef], load_page: LoadPage, wanted: Callable[[PageRef], bool] = lambda ref: True
 ) -> Iterator[PageRef]:
-    """The `wanted` pages of segments among and below `refs`, in order. A page of level 1 is loaded only if it is wanted itself:
-    its bounds cover all its pages."""
+    """The pages of segments among and below `refs` for which `wanted` is true, in order. A page of level 1 is loaded only if
+    `wanted` is true for it as well: its bounds cover all its pages."""
     for ref in refs:
         if wanted(ref):
             if ref.level:
@@ -94,7 +94,7 @@ def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[Remot
 
 def added_after(manifest: Manifest, load_page: LoadPage, cursor: int) -> list[RemoteSegment]:
     """Live segments that a commit after `cursor` added, in order of commit and offset. Segments added and removed since are
-    not among them; readers behind `manifest.swept` cannot read them any more."""
+    not among them; readers behind `manifest.swept` can no longer read them."""
     added = (
         segment
         for segments in _segment_lists(

@@ -274,7 +274,7 @@ class ManifestPage:
 class NewestSidecar:
     """The sidecar of the last extension: epochs and producers at exactly `end`, even after its segment was removed.
 
-    `alone` is true once no segment names the object any more.
+    `alone` is true once no segment names the object.
     """
 
     key: str

@@ -87,7 +87,7 @@ class RepairPlan:
     def summary(self) -> str:
         kept = f"commit {self.basis.commit} is committed again, up to offset {self.end}"
         if self.given_up:
-            kept += f"; offsets {_spelled(joined(self.given_up))} are given up: no record is there any more"
+            kept += f"; offsets {_spelled(joined(self.given_up))} are given up and hold no record from now on"
         if self.end == self.again:
             return kept
         return f"{kept}; offsets [{self.end}, {self.again}) are offloaded again from the local log"
@@ -157,7 +157,7 @@ def basis(
 def plan(
     manifest: Manifest, shown: Manifest | None, evidence: Evidence, accepted: Sequence[OffsetRange] = ()
 ) -> RepairPlan | Refused:
-    """`accepted` are the offsets that may be given up: all of those that cannot be had, and no others."""
+    """`accepted` are the offsets whose loss the caller accepts: all that cannot be recovered, and no others."""
     log_start = max(manifest.log_start, evidence.log_start, 0 if shown is None else shown.log_start)
     beyond_end = [base for base in evidence.unnamed if base >= manifest.end]
     local = evidence.local
@@ -286,7 +286,7 @@ def _stands_in(manifest: Manifest, segment: RemoteSegment, log_start: int, evide
 def _unaccepted(
     manifest: Manifest, lost: Sequence[RemoteSegment], evidence: Evidence, accepted: Sequence[OffsetRange]
 ) -> Refused | None:
-    """Why what is lost may not be given up; None if all of it, and nothing else, was named."""
+    """The refusal if `accepted` names other offsets than the lost ones; else None."""
     ranges = joined(lost)
     if sorted(accepted) == list(ranges):
         return None

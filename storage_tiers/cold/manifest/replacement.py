@@ -32,7 +32,7 @@ from storage_tiers.errors import InvalidRequest
 def replace_segments(
     manifest: Manifest, old: Sequence[RemoteSegment], new: RemoteSegment, by: Author
 ) -> ManifestChange:
-    """Replaces the neighbours `old` by `new`. PageNeeded; InvalidRequest if they are not live any more, all of them and side by
+    """Replaces the neighbours `old` by `new`. PageNeeded; InvalidRequest unless they are all live and side by
     side, in the manifest or its pages of level 0, if `new` has other offsets or a key that the manifest knows, or if the newest
     segment is among `old`."""
     if not old or (new.base, new.end) != (old[0].base, old[-1].end):
@@ -49,7 +49,7 @@ def replace_segments(
     at = next((index for index, segment in enumerate(chain) if segment.key == old[0].key), len(chain))
     if [segment.key for segment in chain[at : at + len(old)]] != [segment.key for segment in old]:
         raise InvalidRequest(
-            f"the segments [{new.base}, {new.end}) of {manifest.ids} are not the live ones any more; they are compacted again"
+            f"the segments [{new.base}, {new.end}) of {manifest.ids} are no longer the live ones; they are compacted again"
         )
     stamp = next_stamp(manifest, by)
     made = replace(new, added=stamp, gap_from=old[0].gap_from)

@@ -351,7 +351,7 @@ class Extend(Question[Manifest]):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceSegments(Question[Manifest]):
-    """Offloads a rewritten segment in place of the live neighbours `old`. InvalidRequest if they are not all live any more."""
+    """Offloads a rewritten segment in place of the live neighbours `old`. InvalidRequest unless they are all live."""
 
     ids: Ids
     writer: ManifestWriter

@@ -60,7 +60,7 @@ async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManif
         )
         raise StoreRefused(
             f"{ids} {shows}, but {' and '.join(seen)} were committed after that: the manifest is gone or was replaced by "
-            f"an older one, and a node that went on from it would delete them. Put the newest version of "
+            f"an older one, and a node that continued from it would delete them. Put the newest version of "
             f"{ids.manifest_key} back, then start again. Nothing of the partition was changed; delete nothing"
         )
     return loaded

@@ -181,12 +181,12 @@ class ChunkCache:
 
     # --- removing -----------------------------------------------------------------------------------------------------
     def drop(self, key: ChunkKey) -> None:
-        """Its object is gone or another one."""
+        """Forgets a chunk whose object is gone or was replaced."""
         if key in self._chunks:
             self._forget(key)
 
     def _lose(self, key: ChunkKey, reason: str) -> None:
-        """Something else has had a hand in it: it is fetched again when it is wanted."""
+        """Forgets a chunk whose file was changed or removed by something else; the next reader fetches it again."""
         events.provoked(log, "cache.chunk_lost", by="", path=self._chunks[key].path, reason=reason)
         self._forget(key)
 

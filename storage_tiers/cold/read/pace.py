@@ -3,7 +3,7 @@
 A backfill uses all the capacity it can get. On a small machine its downloads keep every processor busy, and each record
 produced meanwhile waits for a time slice, in the broker and in the client. The symptom is the share of time in which the event
 loop was ready to run and did not. Above `most_waiting` the rate of fetches falls step by step, below it rises again. With
-processor time to spare nothing is slowed for long.
+spare processor time nothing is slowed for long.
 
 Invariants: fetches are delayed only if records were appended within the last QUIET_S, and the rate never falls below
 LEAST_RATE. A fetch with a waiting reader is not delayed, but counts against the rate, so that read-ahead makes up for it. Not

@@ -101,8 +101,8 @@ class PartitionTier:
         )
 
     async def replace(self, job: ExtendJob, old: Sequence[RemoteSegment]) -> Manifest:
-        """Offloads a rewritten segment, which replaces the live neighbours `old`. InvalidRequest if they are not all
-        live any more."""
+        """Offloads a rewritten segment, which replaces the live neighbours `old`. InvalidRequest unless they are all
+        live."""
 
         def may_write(manifest: Manifest) -> bool:
             check_writer(manifest, self.writer)

@@ -87,8 +87,8 @@ class Repairer:
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, Manifest | None]:
-        """The plan, and with `apply` the manifest committed. `accepted` are the offsets that may be given up. Errors: the
-        store's, and FencedWriter."""
+        """The plan, and with `apply` the manifest committed. `accepted` are the offsets whose loss the caller accepts. Errors:
+        the store's, and FencedWriter."""
         # Before the manifest is read: one that a first commit creates meanwhile is then seen.
         uncommitted = local.uncommitted and await self._holds_nothing()
         shown, saved = await self._loop.shown(), await self._loop.seen()

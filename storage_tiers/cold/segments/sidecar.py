@@ -251,7 +251,7 @@ class _SegmentWalk:
         sound = recover_scan(rest[header.size :], 0, *_ANY_ORDER)[0] if header.size < len(rest) else []
         claimed = header.next_offset
         agreed = bool(sound) and sound[0][2] == claimed
-        without = f", or delete the records below offset {claimed} to go on without them" if agreed else ""
+        without = f", or delete the records below offset {claimed} to continue without them" if agreed else ""
         return CorruptRecord(
             f"the batch at byte {self._start + at} of {self._name}, the first from offset {first} on, fails its "
             f"CRC-32C: the disk has changed it. Nothing from there on is offloaded or evicted; put the file back from a "

@@ -106,7 +106,7 @@ def test_what_is_refused() -> None:
         [replace(SEGMENTS[1], key="other"), SEGMENTS[2], SEGMENTS[3]],
         [SEGMENTS[1], replace(SEGMENTS[3], key="other")],
     ):
-        with pytest.raises(InvalidRequest, match="are not the live ones any more"):
+        with pytest.raises(InvalidRequest, match="are no longer the live ones"):
             replace_segments(manifest, old, rewritten(1, 4), author(pages))
     folded = replace(manifest, pages=(replace(manifest.pages[0], level=1),))
     with pytest.raises(InvalidRequest, match="page of level 1"):

@@ -316,7 +316,7 @@ class Cleaning:
         self._cleaned(partition, reached, counted, is_remote=True)
 
     def _check_goes_on(self, partition: Partition, hot: HotLog, settings: CleanerSettings) -> None:
-        """_Abandoned if the log may not be cleaned any more, or not with these settings: the process keeps those of its order,
+        """_Abandoned if the log may no longer be cleaned, or not with these settings: the process keeps those of its request,
         and at a low rate would do so for days. The next attempt has the new ones, and begins at the clean point."""
         if _is_gone(partition, hot) or not self._may_clean(partition):
             raise _Abandoned
@@ -367,7 +367,7 @@ class Cleaning:
 
     def _shown_below(self, hot: HotLog) -> int:
         """The offset below which the bucket's tombstones and markers hide nothing in the local log. A reader that took a value
-        there goes on in the bucket once the segments are evicted."""
+        there continues in the bucket once the segments are evicted."""
         return max(hot.local_start_offset, cleaned_to(self._point(hot), hot.durable_segments()))
 
     def _bucket_may_hold(self, partition: Partition) -> bool:
@@ -388,7 +388,7 @@ class Cleaning:
             await asyncio.to_thread(swap.prepare)
             # The tier process reads a segment by its name.
             await self._tiering.extensions.ended(partition)
-            # It may be led elsewhere by now, wait for the store, or not be compacted any more.
+            # It may be led elsewhere by now, wait for the store, or no longer be compacted.
             if _is_gone(partition, hot) or not self._may_clean(partition):
                 raise _Abandoned
             if self._hidden_below(partition) < drops_below:

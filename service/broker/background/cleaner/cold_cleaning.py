@@ -142,7 +142,7 @@ class ColdCleaning:
             if newest_ms is not None and any(
                 each.max_timestamp > newest_ms and each.end > known.cleaned_to for each in inside
             ):
-                break  # no plan goes on beyond it
+                break  # no plan crosses it
         return found
 
     async def _opened(self, partition: Partition, known: _BucketLog, page: PageRef, *, is_whole: bool) -> _Views:
