@@ -24,7 +24,7 @@ TESTS = (
     "tests/storage_tiers/records/test_walker.py::test_this_run_has_a_compiled_walker",
     "tests/storage_tiers/records/test_columns.py::test_this_run_has_compiled_kernels",
     "tests/examples/test_readme.py::test_the_output_of_a_start_can_be_copied",
-    "tests/service/cli/client/test_with_a_node.py::test_nobody_need_take_the_output",
+    "tests/service/cli/client/test_with_a_node.py::test_a_closed_output_is_no_error",
 )
 
 

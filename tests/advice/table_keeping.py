@@ -234,15 +234,15 @@ STORE_ROWS = (
     row(
         "put the object back. Only if no copy of it exists anywhere",
         "tests/service/cli/test_cold_repair.py::test_lost_segments_are_named_and_nothing_changes",
-        "tests/service/cli/test_cold_repair.py::test_lost_segments_are_given_up_by_name",
-        COLD + "test_accepted_loss.py::test_only_lost_segments_are_given_up",
+        "tests/service/cli/test_cold_repair.py::test_lost_segments_are_accepted_by_name",
+        COLD + "test_accepted_loss.py::test_only_lost_segments_are_accepted",
         REPAIR + "an_object_that_a_pin_keeps_is_put_back",
         "tests/service/cli/test_cold_repair.py::test_objects_that_a_sound_manifest_names_are_missed",
     ),
-    row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_without_a_loss_nothing_is_given_up"),
+    row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_without_a_loss_nothing_is_accepted"),
     row(
         "losses are accepted topic by topic: name the topic|write PARTITION:START-END",
-        "tests/service/cli/test_cold_repair.py::test_lost_segments_are_given_up_by_name",
+        "tests/service/cli/test_cold_repair.py::test_lost_segments_are_accepted_by_name",
     ),
     row(
         "are for a stopped node: give both, or neither|give the stopped node's directory",

@@ -61,7 +61,7 @@ REQUEST_ROWS = (
     ),
     row(
         "no node answers at …",
-        SDK + "test_preflight.py::test_nobody_is_named_at_once",
+        SDK + "test_preflight.py::test_a_port_without_a_listener_is_named_at_once",
         SDK + "test_preflight.py::test_a_node_is_a_node",
     ),
     row(

@@ -87,7 +87,7 @@ def test_librdkafka_members_share_partitions_and_take_over_from_one_that_leaves(
         until(lambda: first.poll(0.1), lambda: len(partitions(first)) == PARTITIONS)
 
 
-def test_a_group_goes_on_where_it_committed(node: Node, topic: str) -> None:
+def test_a_group_resumes_where_it_committed(node: Node, topic: str) -> None:
     with consumer(node, topic, "resumed") as before:
         read(before, COUNT)
         before.commit(asynchronous=False)

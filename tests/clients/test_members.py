@@ -69,7 +69,7 @@ def test_a_pattern_subscribes_to_its_topics(node: Node, client: str, opened: Ope
         assert member.share(2) == [f"{client}-matched-a-0", f"{client}-matched-b-0"]
 
 
-def test_commits_are_kept_and_the_next_member_goes_on_there(node: Node, client: str, opened: Open) -> None:
+def test_the_next_member_resumes_at_the_committed_offset(node: Node, client: str, opened: Open) -> None:
     topic, group = f"{client}-committed", f"{client}-commits"
     create(node, topic, PARTITIONS, {})
     produce(node, topic, COUNT)

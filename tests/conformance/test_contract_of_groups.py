@@ -183,7 +183,7 @@ async def test_a_static_member_that_returns_fences_the_one_before(groups: Groups
     assert isinstance(left.members[1].error, UnknownMemberId)
 
 
-async def test_a_join_that_is_given_up_takes_nothing_back(groups: Groups) -> None:
+async def test_a_cancelled_join_undoes_nothing(groups: Groups) -> None:
     one = await stable(groups)
     waiting = groups.join(joining("", "late"), CALLER)
     async with asyncio.timeout(20):

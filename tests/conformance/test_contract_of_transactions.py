@@ -99,7 +99,7 @@ async def test_a_producer_that_begins_fences_the_one_before(transactions: Transa
     assert isinstance(other.error, InvalidProducerIdMapping)
 
 
-async def test_a_producer_goes_on_as_itself(transactions: Transactions) -> None:
+async def test_a_producer_continues_as_itself(transactions: Transactions) -> None:
     first = await begun(transactions)
     assert await begun(transactions, expected=first) == (first.id, 1)
     asked = InitProducer("x", 60_000, ProducerIdAndEpoch(first.id, 7))
@@ -129,7 +129,7 @@ async def test_a_transaction_of_partitions_is_committed(transactions: Transactio
     assert list((await transactions.describe("x", CALLER)).partitions) == []
 
 
-async def test_with_version_2_every_end_names_the_producer_to_go_on_with(transactions: Transactions) -> None:
+async def test_with_version_2_every_end_names_the_next_producer(transactions: Transactions) -> None:
     producer = await begun(transactions)
     await add(transactions, producer, T0)
     asked = EndTransaction("x", producer, commit=False, client_version=EPOCH_PER_TRANSACTION)

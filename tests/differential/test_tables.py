@@ -25,7 +25,7 @@ def test_no_two_sessions_have_one_name() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_the_page_says_what_the_tables_say() -> None:
+def test_the_page_agrees_with_the_tables() -> None:
     assert generate_docs.PATH.read_text() == generate_docs.page(), (
         "write it anew: python -m tests.differential.generate_docs"
     )

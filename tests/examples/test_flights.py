@@ -182,7 +182,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 @pytest.mark.xdist_group("spark")  # in one worker with the next one, so that the run is made once
-def test_a_run_says_what_it_checked(demo: Demo) -> None:
+def test_a_run_prints_its_checks(demo: Demo) -> None:
     assert isinstance(demo.console.file, io.StringIO)
     printed = demo.console.file.getvalue()
     assert f"{SAMPLE:,} records, every offset once, checksum of all values equal" in printed

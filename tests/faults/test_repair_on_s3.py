@@ -169,7 +169,7 @@ def test_a_manifest_that_is_gone_is_committed_again_over_its_pages(life: Life) -
     life.holds()
 
 
-def test_a_segment_that_is_gone_with_the_manifest_is_given_up_by_name(life: Life) -> None:
+def test_a_segment_lost_with_the_manifest_is_accepted_by_name(life: Life) -> None:
     """A manifest page lists the segment, and the repair rewrites the page."""
     life.write(RECORDS)
     before = life.manifest()

@@ -147,7 +147,7 @@ async def test_members_of_groups_do_not_stand_before_others(tmp_path: Path, monk
                 assert await member.receive() is not None
 
 
-async def test_what_other_clients_have_sent_comes_before_each_turn_of_members(
+async def test_other_clients_requests_come_before_each_turn_of_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An epoll names its ready files in turn, so that the members' would come first again after the turn in which the others'

@@ -67,7 +67,7 @@ def hurried() -> Lane:
     return Lane(lambda: float(next(steps)))
 
 
-async def test_long_requests_go_on_while_large_ones_wait_for_members(tmp_path: Path) -> None:
+async def test_long_requests_continue_while_large_ones_wait_for_members(tmp_path: Path) -> None:
     """Otherwise AT_WORK waiting members, of any client, end all long requests of the node."""
     async with with_groups(tmp_path, hurried()) as (core, server), AsyncExitStack() as stack:
         await joined_alone(server, "g")

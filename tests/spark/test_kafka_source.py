@@ -144,7 +144,7 @@ def test_a_batch_writes_keys_values_headers_and_partitions(spark: SparkSession, 
     ]
 
 
-def test_an_aborted_transaction_is_read_only_by_those_who_ask(spark: SparkSession, node: Node) -> None:
+def test_an_aborted_transaction_is_read_only_on_request(spark: SparkSession, node: Node) -> None:
     create(node, "transactional")
     producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "spark"})
     producer.init_transactions(PATIENCE_S)
@@ -160,7 +160,7 @@ def test_an_aborted_transaction_is_read_only_by_those_who_ask(spark: SparkSessio
     assert values(uncommitted) == numbered(range(4))
 
 
-def test_a_stream_goes_on_from_its_checkpoint_after_a_crash_of_the_node(
+def test_a_stream_resumes_at_its_checkpoint_after_a_crash_of_the_node(
     spark: SparkSession, node: Node, tmp_path: Path
 ) -> None:
     create(node, "from", "into")

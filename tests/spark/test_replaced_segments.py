@@ -46,7 +46,7 @@ def rows_at(store: Path, commit: int) -> list[int]:
     return rows(tables(store, snapshotCommit=str(commit)))
 
 
-def test_each_commit_shows_what_was_there(bucket: Bucket, store: Path) -> None:
+def test_each_commit_shows_its_own_segments(bucket: Bucket, store: Path) -> None:
     compacted = compact(bucket)
     assert rows(tables(store)) == COMPACTED
     bucket.extend("t", numbered(30, 1))
@@ -58,7 +58,7 @@ def test_each_commit_shows_what_was_there(bucket: Bucket, store: Path) -> None:
     assert rows_at(store, compacted) == COMPACTED
 
 
-def test_a_pin_keeps_what_it_shows(bucket: Bucket, store: Path) -> None:
+def test_a_pin_keeps_its_segments(bucket: Bucket, store: Path) -> None:
     pinned = bucket.pin("t", "before").commit
     compact(bucket)
     bucket.sweep("t")
@@ -76,7 +76,7 @@ def test_a_plan_made_before_reads_the_old_segments(bucket: Bucket, store: Path) 
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-def test_a_reader_that_has_begun_goes_on_in_the_new_segment_once_the_old_ones_are_gone(
+def test_a_reader_continues_in_the_new_segment_once_the_old_ones_are_gone(
     bucket: Bucket, store: Path, is_swept: bool
 ) -> None:
     messages = ColdBucket(bucket.store, CLUSTER).read("t")

@@ -167,7 +167,7 @@ def test_the_bytes_are_kafkas() -> None:
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), partitions, st.integers(-1, 1 << 30))
-def test_what_is_written_is_read(topics: list[str], owned: list[TopicPartition], generation: int) -> None:
+def test_bytes_written_are_read(topics: list[str], owned: list[TopicPartition], generation: int) -> None:
     read = decode_subscription(encode_subscription(MemberSubscription(topics, owned, generation)))
     assert read == MemberSubscription(topics, sorted(owned), generation)
     assert decode_assignment(encode_assignment(owned)) == sorted(owned)

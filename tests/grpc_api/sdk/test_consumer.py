@@ -93,7 +93,7 @@ async def all_assigned(*consumers: GroupConsumer, topic: str = "t", count: int =
 
 
 # --- reading and committing -------------------------------------------------------------------------------------------
-async def test_the_next_member_goes_on_where_the_last_one_left(client: Client) -> None:
+async def test_the_next_member_resumes_where_the_last_one_left(client: Client) -> None:
     await client.create_topic("t", partitions=3)
     await client.create_topic("u")
     await write(client, "t", 100)
@@ -357,7 +357,7 @@ async def test_partitions_that_the_client_does_not_know_yet_are_waited_for(clien
 
 
 # --- the node ---------------------------------------------------------------------------------------------------------
-async def test_a_consumer_goes_on_when_the_node_is_back(node: Served, client: Client) -> None:
+async def test_a_consumer_continues_when_the_node_is_back(node: Served, client: Client) -> None:
     await client.create_topic("t", partitions=2)
     await write(client, "t", 20)
     found: Counter[int] = Counter()

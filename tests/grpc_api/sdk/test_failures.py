@@ -255,7 +255,7 @@ async def test_a_reader_fails_when_the_node_is_away_too_long(node: Served, clien
         await anext(reader)
 
 
-async def test_a_read_that_is_given_up_loses_nothing(client: Client) -> None:
+async def test_a_cancelled_read_loses_nothing(client: Client) -> None:
     await client.create_topic("t")
     reader = client.reader("t")
     for _ in range(3):

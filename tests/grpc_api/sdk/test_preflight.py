@@ -55,7 +55,7 @@ async def test_servers_that_do_not_speak_grpc_are_named(
             pass
 
 
-async def test_nobody_is_named_at_once() -> None:
+async def test_a_port_without_a_listener_is_named_at_once() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(LeaderNotAvailable, match=f"no node answers at {address}"):
         async with Client.connect(address):

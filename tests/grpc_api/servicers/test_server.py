@@ -159,7 +159,7 @@ async def test_a_taken_port_is_refused_with_its_address(server: GrpcServer, core
         await serve_grpc(core, "127.0.0.1", server.port)
 
 
-async def test_a_port_is_held_for_the_server_from_whoever_listens(core: SealingCore) -> None:
+async def test_a_port_is_held_for_the_server_against_other_listeners(core: SealingCore) -> None:
     with hold_port("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
         server = await serve_grpc(core, "127.0.0.1", port)

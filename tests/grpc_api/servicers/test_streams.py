@@ -194,7 +194,7 @@ async def test_an_idempotent_stream_accepts_only_batches_of_its_producer(node: S
     assert log_end(node) == 1
 
 
-async def test_a_stream_given_up_in_the_middle_leaves_no_work_behind(node: Served, stub: Any) -> None:
+async def test_a_stream_cancelled_in_the_middle_leaves_no_work_behind(node: Served, stub: Any) -> None:
     tasks = len(asyncio.all_tasks())
     calls = [stub.ProduceStream() for _ in range(20)]
     for call in calls:

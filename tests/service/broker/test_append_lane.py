@@ -271,7 +271,7 @@ async def committed(node: Running, offset: int) -> tuple[list[int], list[tuple[i
     return [each.offset for each in records(answer)], aborted
 
 
-async def test_aborted_transactions_are_told_from_both_tiers(tmp_path: Path) -> None:
+async def test_aborted_transactions_are_listed_from_both_tiers(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t", configs={**TIERED, "internal.segment.bytes": "200"})
         lane = Lane(node)

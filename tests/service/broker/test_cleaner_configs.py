@@ -45,7 +45,7 @@ LOAD = "log_cleaner_io_buffer_load_factor"
     ],
     ids=lambda values: " ".join(f"{name}={value}" for name, value in values.items()),
 )
-async def test_a_log_is_cleaned_at_the_edge_of_what_kafka_takes(tmp_path: Path, values: dict[str, str]) -> None:
+async def test_a_log_is_cleaned_at_the_edges_of_kafkas_values(tmp_path: Path, values: dict[str, str]) -> None:
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await alter(node, None, **values)
         await node.create("t", configs=LOCAL)
@@ -120,7 +120,7 @@ async def slowly_cleaned(node: Running, *, is_remote: bool) -> None:
 
 
 @pytest.mark.parametrize("values", [{BUFFER: "0"}, {BUFFER: "1048576"}, {"log_cleaner_threads": "0"}])
-async def test_what_kafka_refuses_is_refused(tmp_path: Path, values: dict[str, str]) -> None:
+async def test_values_that_kafka_refuses_are_refused(tmp_path: Path, values: dict[str, str]) -> None:
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         with pytest.raises(InvalidRequest, match="cleaner thread"):
             await alter(node, None, **values)

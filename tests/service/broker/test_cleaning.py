@@ -207,7 +207,7 @@ async def test_a_topic_that_is_compacted_no_more_keeps_its_records(
         assert not [name for name in os.listdir(led(node).log.hot.directory) if name.endswith(".swap")]
 
 
-async def test_the_next_segments_are_written_while_files_are_swapped_and_removed_if_that_is_given_up(
+async def test_the_next_segments_are_written_during_a_swap_and_removed_if_it_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swap = Cleaning._swap

@@ -151,7 +151,7 @@ class PacedLife(Life):
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_reader_at_any_pace_has_what_a_dictionary_says(tmp_path: Path, seed: int) -> None:
+async def test_a_reader_at_any_pace_agrees_with_a_dictionary(tmp_path: Path, seed: int) -> None:
     memory, life = MemoryStore(SystemClock()), PacedLife(seed)
     bucket, steps = FaultyStore(memory), life.steps()
     for _ in range(3):

@@ -109,7 +109,7 @@ async def test_a_clean_bucket_stays_clean_after_a_restart_and_after_commits_of_o
         assert (plan.dirty_start, plan.end) == (3, 5)
 
 
-async def test_a_cleaning_that_dies_after_a_replacement_goes_on_from_the_last_clean_point(
+async def test_after_a_death_behind_a_replacement_cleaning_resumes_at_the_last_clean_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segments that it replaced are others now."""

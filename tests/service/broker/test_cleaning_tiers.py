@@ -133,7 +133,7 @@ async def check_bucket(path: Path, bucket: FaultyStore, cluster_id: str, newest:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_both_tiers_say_what_a_dictionary_says(tmp_path: Path, seed: int) -> None:
+async def test_both_tiers_agree_with_a_dictionary(tmp_path: Path, seed: int) -> None:
     memory, life = MemoryStore(SystemClock()), Life(seed)
     bucket = FaultyStore(memory)
     steps = (

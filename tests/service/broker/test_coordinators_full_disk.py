@@ -70,7 +70,7 @@ async def beats(node: Running, member: str) -> bool:
 
 
 @pytest.mark.usefixtures("judged")
-async def test_groups_and_transactions_go_on_where_produce_is_refused(tmp_path: Path) -> None:
+async def test_groups_and_transactions_continue_where_produce_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker=SETTINGS) as node:
         await node.create("t")
         client = await Client(node).begin()

@@ -70,7 +70,7 @@ async def test_a_failed_fsync_is_final_until_the_next_start(tmp_path: Path) -> N
         await node.append("t", b"d")
 
 
-async def test_a_flush_that_cannot_begin_ends_for_whoever_waits(tmp_path: Path) -> None:
+async def test_a_flush_that_cannot_begin_fails_its_waiters(tmp_path: Path) -> None:
     files = FailingFiles()
     async with running(tmp_path / "data", files=files) as node:
         await node.create("t", configs={"internal.segment.bytes": "300", "remote.storage.enable": "false"})

@@ -118,7 +118,7 @@ async def test_offsets_of_a_topic_that_the_metadata_do_not_have_stay(tmp_path: P
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [1], "u": [2]}
 
 
-async def test_after_a_take_over_no_group_skips_what_is_written_next(tmp_path: Path) -> None:
+async def test_after_a_take_over_no_group_skips_new_records(tmp_path: Path) -> None:
     """The bucket holds less than the lost disk did; new records get the offsets that were lost."""
     store = FaultyStore(MemoryStore(SystemClock()))
     async with running(tmp_path / "data", store, broker=SETTINGS) as node:
@@ -147,7 +147,7 @@ async def test_after_a_take_over_no_group_skips_what_is_written_next(tmp_path: P
         assert offsets(await (await coordinated(node, "h")).fetch_offsets(OffsetFetch("h", None), CALLER)) == {"t": [1]}
 
 
-async def test_after_a_take_over_no_group_skips_what_is_written_next_where_the_bucket_held_nothing(
+async def test_after_a_take_over_no_group_skips_new_records_where_the_bucket_held_nothing(
     tmp_path: Path,
 ) -> None:
     store = FaultyStore(MemoryStore(SystemClock()))
@@ -169,7 +169,7 @@ async def test_after_a_take_over_no_group_skips_what_is_written_next_where_the_b
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [0]}
 
 
-async def test_where_a_disk_has_lost_flushed_records_no_group_skips_what_is_written_next(tmp_path: Path) -> None:
+async def test_after_a_disk_lost_flushed_records_no_group_skips_new_records(tmp_path: Path) -> None:
     """A node without a store, whose disk gives back less than it had taken."""
     data = tmp_path / "data"
     async with running(data, broker=SETTINGS, store_url="none") as node:

@@ -109,7 +109,7 @@ def test_lost_segments_are_named_and_nothing_changes(node: Node) -> None:
     assert consumed(node, "t") == lines(0, RECORDS).splitlines(keepends=True)
 
 
-def test_lost_segments_are_given_up_by_name(node: Node) -> None:
+def test_lost_segments_are_accepted_by_name(node: Node) -> None:
     """The operator follows the message: the words that it names are accepted, and no others."""
     assert at(node, "topic", "create", "t").code == 0
     offload(node, "t", 0)

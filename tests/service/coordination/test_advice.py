@@ -165,7 +165,7 @@ def test_a_producer_whose_id_expired_begins_again() -> None:
     assert x.add(x.producer(), A).error is None
 
 
-def test_once_the_older_producer_has_stopped_the_newer_one_goes_on() -> None:
+def test_once_the_older_producer_has_stopped_the_newer_one_continues() -> None:
     x = Coordinator()
     old, new = x.producer(), x.producer()
     assert isinstance(x.add(old, A).error, ProducerFenced)

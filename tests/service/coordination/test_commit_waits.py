@@ -16,7 +16,7 @@ from tests.service.broker.support import until
 from tests.service.coordination.test_runtime_log import CALLER, MemoryLog, active, commit, end, fetched
 
 
-async def test_records_whose_commit_was_given_up_are_not_taken_for_committed() -> None:
+async def test_records_of_a_cancelled_commit_do_not_count_as_committed() -> None:
     log = MemoryLog()
     host = await active(log)
     given_up = asyncio.get_running_loop().create_future()

@@ -147,7 +147,7 @@ async def test_a_static_member_has_its_new_id_once_that_is_committed(held: Held)
     assert seen(held) == ("Stable", [(new, b"topics", b"all")], ["Stable"])
 
 
-async def test_a_load_shows_of_a_group_what_lies_below_the_high_watermark(held: Held) -> None:
+async def test_a_load_shows_a_groups_state_below_the_high_watermark(held: Held) -> None:
     synced = sync(held, await member(held))
     await turn()
     await held.reload()

@@ -221,7 +221,7 @@ def _outcome(decoder: Callable[[bytes], object], data: bytes) -> object:
 
 
 @given(st.data())
-def test_the_short_ways_of_an_offsets_key_and_value_find_what_the_long_ones_do(data: st.DataObject) -> None:
+def test_the_short_decoders_of_offsets_agree_with_the_long_ones(data: st.DataObject) -> None:
     """Also in bytes that someone changed."""
     value = CommittedOffset(
         data.draw(st.integers(0, 2**63 - 1)),

@@ -85,7 +85,7 @@ markers = st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(plain_batches, idempotent, stamped, emptied, markers), max_size=8))
-def test_a_log_says_what_the_plain_decoder_reads(batches: list[bytes]) -> None:
+def test_a_replay_agrees_with_the_plain_decoder(batches: list[bytes]) -> None:
     piece = b"".join(batches)
     assert replayed(piece) == plainly(piece)
 

@@ -166,7 +166,7 @@ async def test_a_write_that_fails_at_once_ends_its_request_and_those_that_wait(
     assert coordinator.fetched("other") == []
 
 
-async def test_a_write_that_fails_drops_the_shard_and_loads_what_is_on_disk(
+async def test_a_failed_write_drops_the_shard_and_loads_the_log(
     coordinator: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await coordinator.commit(5)
@@ -334,7 +334,7 @@ async def test_timers_of_shards_that_are_due_together_share_a_slice_a_turn(monke
         await host.close(NotCoordinator("the test is over"))
 
 
-async def test_after_a_pause_of_the_process_what_lies_in_the_sockets_comes_before_the_end_of_sessions() -> None:
+async def test_after_a_pause_requests_in_the_sockets_are_served_before_sessions_end() -> None:
     clock = ManualClock()
     log = Unreadable()
     log.is_damaged = False

@@ -250,7 +250,7 @@ async def test_without_a_timeout_answers_wait_until_their_records_are_committed(
     await end(host)
 
 
-async def test_what_becomes_committed_at_once_is_reported_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_of_one_moment_are_reported_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a stall of the disk, and after a load, a hundred thousand records may."""
     monkeypatch.setattr(uncommitted_batches, "COMMITTED_AT_ONCE", 2)
     log = MemoryLog()
@@ -387,7 +387,7 @@ async def test_no_session_ends_while_there_is_no_room(monkeypatch: pytest.Monkey
     await end(host)
 
 
-async def test_a_shard_whose_write_failed_forgets_what_was_not_written() -> None:
+async def test_a_shard_whose_write_failed_forgets_unwritten_records() -> None:
     log = MemoryLog()
     host = await active(log)
     await commit(host, 1)

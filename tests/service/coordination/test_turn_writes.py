@@ -40,7 +40,7 @@ async def test_records_added_outside_a_turn_are_written_in_the_next_turn_of_the_
     assert written == ["first"]
 
 
-async def test_a_turn_takes_along_what_was_added_before_it() -> None:
+async def test_a_turn_includes_earlier_records() -> None:
     writes, written = TurnWrites(), list[str]()
     writes.add(lambda: written.append("before"))
     writes.begin()

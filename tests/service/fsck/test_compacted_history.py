@@ -84,7 +84,7 @@ def test_records_removed_by_compaction_are_no_fault(left: tuple[bytearray, ...])
     assert faults(state(*WRITTEN), (ABORTED,), *left) == []
 
 
-def test_what_is_after_the_gap_is_compared() -> None:
+def test_records_after_the_gap_are_compared() -> None:
     assert "last offset is 0" in faults(state(WRITTEN[0]), (), WRITTEN[1])[0]
     newer = data(3, epoch=1)
     assert "epoch is 0" in faults(state(*WRITTEN), (), *WRITTEN[1:], newer)[0]

@@ -208,7 +208,7 @@ def test_a_command_does_not_change(example: Example) -> None:
             setattr(example.command, field.name, None)
 
 
-def test_what_is_not_data_is_found() -> None:
+def test_fields_that_are_not_data_are_found() -> None:
     assert what_is_not_data((1, ({"a": len},))) == [len]
     assert what_is_not_data([1]) == [[1]]
 

@@ -40,7 +40,7 @@ def test_a_new_cluster_has_the_highest_levels() -> None:
     assert levels(founded()) == {"metadata.version": 29, NAME: 2}
 
 
-def test_a_cluster_from_before_levels_were_recorded_has_the_lowest_and_rises_when_told() -> None:
+def test_a_cluster_without_recorded_levels_has_the_lowest_and_can_be_updated() -> None:
     image = MetadataImage().apply(pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id="cluster")))
     assert planner.found_cluster(image, "cluster") == (), "it is not a new one"
     image = image.apply_batch(planner.register_broker(image, 1, b"disk", (), None))

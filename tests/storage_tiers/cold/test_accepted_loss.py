@@ -43,7 +43,7 @@ async def lose(world: World, count: int, *lost: int, sidecars: bool = False) -> 
 
 @pytest.mark.parametrize("place", [0, 3, 69], ids=["in a page", "further in the page", "the last"])
 @pytest.mark.parametrize("sidecars", [False, True], ids=["segment", "sidecar"])
-async def test_lost_segments_are_given_up_if_their_offsets_are_named(world: World, place: int, sidecars: bool) -> None:
+async def test_lost_segments_are_accepted_if_their_offsets_are_named(world: World, place: int, sidecars: bool) -> None:
     before = await lose(world, 70, place, sidecars=sidecars)
     gone = before[place]
     dry, _ = await world.tier.repair(NOTHING, apply=True)
@@ -71,7 +71,7 @@ async def test_lost_segments_are_given_up_if_their_offsets_are_named(world: Worl
 @pytest.mark.parametrize(
     "accepted", [[(0, 10)], [(10, 30)], [(10, 15)], [(10, 20), (30, 40)], [(5, 20)], [(10, 20), (10, 20)]]
 )
-async def test_only_lost_segments_are_given_up(world: World, accepted: list[tuple[int, int]]) -> None:
+async def test_only_lost_segments_are_accepted(world: World, accepted: list[tuple[int, int]]) -> None:
     await lose(world, 5, 1)
     named = tuple(OffsetRange(*each) for each in accepted)
     refused, manifest = await world.tier.repair(NOTHING, apply=True, accepted=named)
@@ -79,7 +79,7 @@ async def test_only_lost_segments_are_given_up(world: World, accepted: list[tupl
     assert not blocking_has_manifest(world)
 
 
-async def test_without_a_loss_nothing_is_given_up(world: World) -> None:
+async def test_without_a_loss_nothing_is_accepted(world: World) -> None:
     await lose(world, 3)
     refused, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(0, 10),))
     assert manifest is None and "[0, 10) are not lost" in refused.refused
@@ -88,7 +88,7 @@ async def test_without_a_loss_nothing_is_given_up(world: World) -> None:
     assert manifest is not None and manifest.end == 30
 
 
-async def test_segments_in_the_local_log_are_not_given_up(world: World) -> None:
+async def test_segments_in_the_local_log_are_not_accepted_as_lost(world: World) -> None:
     """Only the older loss must be named; the newer segment is offloaded again."""
     await lose(world, 6, 1, 4)
     held = LocalEvidence(OffsetRange(40, 60), (EpochEntry(1, 0),), 0)
@@ -109,7 +109,7 @@ async def test_neighbours_are_one_loss(world: World) -> None:
     assert [segment.records for segment in manifest.segments] == [10, 0, 0, 10, 0, 10]
 
 
-async def test_a_segment_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
+async def test_a_lost_segment_behind_a_gap_is_accepted_and_the_gap_stays(world: World) -> None:
     """The gap's offsets were deleted before they could be offloaded."""
     await world.extend()
     saved = await world.tier.extend(world.local.job(20, 10, log_start=20))

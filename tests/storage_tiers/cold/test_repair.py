@@ -213,7 +213,7 @@ async def test_below_log_start_nothing_has_to_be_there(world: World) -> None:
     assert repair.end == 40
 
 
-async def test_a_pinned_segment_is_not_given_up(world: World) -> None:
+async def test_a_pinned_segment_is_not_accepted_as_lost(world: World) -> None:
     await world.extend(3)
     saved = await world.tier.pin("audit")
     refused = plan(saved, None, evidence(saved.segments[1].key, of=saved))

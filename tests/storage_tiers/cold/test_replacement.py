@@ -91,7 +91,7 @@ def test_a_gap_below_log_start_stays_known() -> None:
     assert change.manifest.segments[4].gap_from == 40
 
 
-def test_what_is_refused() -> None:
+def test_wrong_replacements_are_refused() -> None:
     manifest, pages = paged(3)
     with pytest.raises(InvalidRequest, match="has other offsets"):
         replace_segments(manifest, SEGMENTS[1:3], rewritten(1, 2), author(pages))

@@ -79,7 +79,7 @@ def test_segments_that_fit_one_become_one(log: HotLog) -> None:
     assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap", ".deleted"))]
 
 
-def test_segments_become_one_by_what_stays_of_them(log: HotLog) -> None:
+def test_segments_become_one_by_their_size_after_cleaning(log: HotLog) -> None:
     for number in range(2 * MOST_SOURCES + 2):
         write(log, batch(("a", f"{number}" + "v" * 60_000)))
         closed(log)
@@ -130,7 +130,7 @@ def test_records_without_a_key_go(log: HotLog) -> None:
     assert pairs(log) == [(1, "a", "1")]
 
 
-def test_a_map_that_is_full_ends_the_cleaning_and_the_next_goes_on_there(log: HotLog) -> None:
+def test_a_full_map_ends_the_cleaning_and_the_next_continues_there(log: HotLog) -> None:
     for number in range(20):
         write(log, batch((f"k{number % 10}", f"{number}")))
     closed(log)
@@ -373,7 +373,7 @@ def test_a_truncation_ends_a_swap(log: HotLog, monkeypatch: pytest.MonkeyPatch, 
         log = reopened(log, clean=False)
 
 
-def test_a_reader_within_an_old_segment_goes_on_undisturbed(log: HotLog) -> None:
+def test_a_reader_within_an_old_segment_continues_undisturbed(log: HotLog) -> None:
     write(log, *(batch((f"k{number % 3}", f"{number}")) for number in range(30)))
     closed(log)
     slices = log.reader.read(0, max_bytes=10_000, upto_offset=30)

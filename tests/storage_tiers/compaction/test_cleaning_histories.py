@@ -159,7 +159,7 @@ def put(table: dict[str, str], key: str, value: str | None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_log_says_what_a_dictionary_says(seed: int) -> None:
+def test_a_cleaned_log_agrees_with_a_dictionary(seed: int) -> None:
     directory = tempfile.mkdtemp()
     try:
         life = Life(seed, directory)

@@ -47,7 +47,7 @@ class CountedFiles(OsFiles):
 
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("is_decided", [False, True], ids=["being decided", "prepared"])
-def test_a_swap_that_is_given_up_in_any_step_loses_nothing(
+def test_a_swap_that_is_aborted_in_any_step_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, is_decided: bool
 ) -> None:
     files = CountedFiles()

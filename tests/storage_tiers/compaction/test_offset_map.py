@@ -99,7 +99,7 @@ rows = st.lists(st.tuples(keys, st.sampled_from([None, b"", b"v" * 9])), min_siz
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(rows, min_size=1, max_size=5), st.integers(0, 20), st.booleans())
-def test_the_twins_keep_what_a_dictionary_says(
+def test_the_twins_agree_with_a_dictionary(
     batches: list[list[tuple[bytes | None, bytes | None]]], start: int, tombstones: bool
 ) -> None:
     offsets, newest = 0, {}

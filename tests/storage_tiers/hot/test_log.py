@@ -99,7 +99,7 @@ def test_a_read_stays_within_its_bounds(tmp_path: Path) -> None:
     assert log.reader.read(6, max_bytes=9999, upto_offset=2) == []
 
 
-def test_a_read_goes_on_over_short_segments(tmp_path: Path) -> None:
+def test_a_read_continues_over_short_segments(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 40, LogSettings(segment_bytes=100))
     size, whole = len(content[0]), b"".join(content)
     assert log.segment_count == 40, "one batch each"

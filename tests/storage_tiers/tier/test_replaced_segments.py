@@ -13,7 +13,7 @@ from tests.storage_tiers.tier.test_cold_reader import scanned
 
 @pytest.mark.parametrize("is_swept", [False, True])
 @pytest.mark.parametrize("begins", [True, False])
-async def test_a_reader_within_a_segment_that_compaction_replaces_goes_on(
+async def test_a_reader_within_a_segment_that_compaction_replaces_continues(
     tmp_path: Path, begins: bool, is_swept: bool
 ) -> None:
     """In the old segments as long as their objects live, else in the new one; what it has fetched already it needs no object

@@ -93,7 +93,7 @@ async def test_a_transient_store_error_is_retried(tmp_path: Path) -> None:
         assert counters is not None and counters.retries == 2 and counters.store_calls == {"get": 3}
 
 
-async def test_a_store_that_is_down_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+async def test_a_store_that_is_down_fails_at_the_deadline(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         b.store.down = True
@@ -120,7 +120,7 @@ async def test_a_store_that_refuses_is_in_trouble_one_that_lacks_a_key_is_not(
         assert ("denied" in (b.client.trouble or "")) is is_trouble
 
 
-async def test_a_store_that_hangs_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+async def test_a_store_that_hangs_fails_at_the_deadline(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         b.store.hold(1, "get")

@@ -87,7 +87,7 @@ def has_only_waited(said: str) -> bool:
     return all(line.startswith("tidelog: no records for ") for line in said.splitlines())
 
 
-def test_the_next_run_goes_on_where_the_last_one_ended(node: Node, group: str) -> None:
+def test_the_next_run_resumes_where_the_last_one_ended(node: Node, group: str) -> None:
     first = tidelog_process("consume", "orders", "--group", group, "--max-messages", "7", "-b", node.kafka)
     assert first.code == 0
     assert has_only_waited(first.err)

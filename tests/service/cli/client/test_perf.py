@@ -196,7 +196,7 @@ def test_a_line_per_interval(node: Node) -> None:
     assert int(whole.split(", ")[4]) == 500, "the last interval is shorter than asked, and has a line as well"
 
 
-def test_a_group_goes_on_where_it_was_and_a_run_without_one_leaves_none(node: Node) -> None:
+def test_a_group_resumes_at_its_offset_and_a_run_without_one_leaves_none(node: Node) -> None:
     perf(node, "consume", "full", "-n", "200", "--group", "going-on")
     perf(node, "consume", "full", "-n", "300", "--group", "going-on", "--from", "end")
     (place,) = at(node, "group", "describe", "going-on", "--json").json["partitions"]

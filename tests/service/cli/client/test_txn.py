@@ -188,7 +188,7 @@ def test_the_first_question_of_a_cluster_about_transactions_is_answered(tmp_path
         assert ran.code == 1 and "there is no transactional id t" in ran.err
 
 
-def test_a_producer_whose_transaction_goes_on_elsewhere_may_hang_in_a_partition(
+def test_a_producer_with_an_open_transaction_may_hang_in_another_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its coordinator knows of partition 1 only, and will end nothing in partition 0."""

@@ -284,7 +284,7 @@ def test_unwritable_output_is_one_line(node: Node, topic: str) -> None:
         assert (done.returncode, done.stderr.decode()) == (1, sentence)
 
 
-def test_nobody_need_take_the_output(node: Node, topic: str) -> None:
+def test_a_closed_output_is_no_error(node: Node, topic: str) -> None:
     command = f"{shlex.quote(sys.executable)} -m service.cli.main topic list --bootstrap-server {node.kafka} >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

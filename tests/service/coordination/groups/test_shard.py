@@ -435,7 +435,7 @@ def test_a_stable_group_is_described_with_its_members_and_another_without_their_
     assert (missing.state, type(missing.error)) == ("Dead", GroupIdNotFound)
 
 
-def test_a_member_goes_on_with_a_shard_that_was_loaded_elsewhere() -> None:
+def test_a_member_continues_with_a_shard_that_was_loaded_elsewhere() -> None:
     broker = Broker()
     member = broker.member().member_id
     broker.commit(5, generation=1, member=member)

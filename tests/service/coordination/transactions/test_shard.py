@@ -180,7 +180,7 @@ def test_a_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
     assert isinstance(x.shard.describe("x").error, TransactionalIdNotFound)
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_one_if_it_asks_again() -> None:
+def test_a_continuing_producer_gets_the_next_epoch_and_the_same_one_on_a_retry() -> None:
     x = Coordinator()
     first = x.producer()
     second = x.producer(expected=first)
@@ -200,7 +200,7 @@ def test_a_producer_that_begins_again_with_its_own_epoch_ends_its_open_transacti
     assert x.answers.pop(waiter).producer == (101, 1)
 
 
-def test_a_late_producer_that_goes_on_does_not_abort_the_transaction_of_a_newer_one() -> None:
+def test_a_late_continuing_producer_does_not_abort_the_transaction_of_a_newer_one() -> None:
     x = Coordinator()
     old = x.producer()
     new = x.producer()
@@ -332,7 +332,7 @@ def test_a_transaction_that_is_open_too_long_is_aborted_and_its_producer_cannot_
     assert x.producer() == (101, 2)
 
 
-def test_with_version_2_a_producer_goes_on_after_its_transaction_timed_out() -> None:
+def test_with_version_2_a_producer_continues_after_its_transaction_timed_out() -> None:
     x = Coordinator()
     producer = x.producer(timeout_ms=10_000)
     x.add(producer, A)

@@ -32,7 +32,7 @@ def goes_on(known: Transaction, epoch: int) -> bool:
     return known.begin_producer(ProducerIdAndEpoch(OLD, epoch), NEW, 60_000, 2_000)
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch_and_gets_it_again() -> None:
+def test_a_continuing_producer_gets_the_next_epoch_and_gets_it_again() -> None:
     known = begun()
     assert goes_on(known, 0)
     assert goes_on(known, 0)
@@ -62,7 +62,7 @@ def test_below_version_2_a_producer_whose_transaction_was_ended_by_fencing_is_fe
     assert (known.producer, known.value.client_version) == (ProducerIdAndEpoch(OLD, 2), 0)
 
 
-def test_with_version_2_a_producer_whose_transaction_timed_out_goes_on_with_the_epoch_that_it_knows() -> None:
+def test_with_version_2_a_producer_whose_transaction_timed_out_keeps_its_epoch() -> None:
     known = fenced(2)
     assert (goes_on(known, 0), goes_on(known, 1)) == (False, True)
     assert (known.producer, known.value.client_version) == (ProducerIdAndEpoch(OLD, 2), 2)
@@ -74,7 +74,7 @@ def test_with_version_2_another_producer_that_began_fences_it_all_the_same() -> 
     assert not goes_on(known, 1)
 
 
-def test_a_producer_that_was_fenced_with_the_last_epoch_goes_on_under_a_new_id_which_is_given_again() -> None:
+def test_a_producer_fenced_with_the_last_epoch_gets_a_new_id_and_the_same_one_on_a_retry() -> None:
     known = fenced(2, LAST_EPOCH)
     assert known.producer.epoch == FENCING_EPOCH
     assert goes_on(known, LAST_EPOCH)
