@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, then only changes; answers likewise.
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only changes; answers contain changes only.
 
 Pure: time and random numbers are arguments. The rules and the order of checks are Kafka 4.2's (FetchSession.scala): epoch 0
 requests a new session and ends the named one, -1 requests none; any other epoch must be the next one of an existing session.

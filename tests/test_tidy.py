@@ -54,9 +54,12 @@ ALLOWED = {"storage_tiers.hot.leader_epochs": {"open"}}  # `read_checkpoint`, as
 #: A header that claims it: not "Pure but for", which is none, and not Cython's "pure-Python".
 CLAIM = re.compile(r"\bPure\b(?!-Python| but)|: pure\b")
 
-#: A sentence begins with its subject; failures and answers are named instead of people who are told.
+#: A sentence begins with its subject; failures and answers are named instead of people who are told; words that read as if
+#: translated have a plain one: continue, issue, the common case, spare, previous, no longer, replace.
 UNPLAIN = re.compile(
-    r"(?:^|(?<=[.;!?] ))(?:Of|What|Who|Which|Whoever|Whatever) |\b(?:(?:is|are|was) told|nobody|somebody|anew)\b"
+    r"(?:^|(?<=[.;!?] ))(?:Of|What|Who|Which|Whoever|Whatever) |\b(?:told|whom|nobody|somebody|anew|likewise|weighed|any more"
+    r"|(?:go|goes|went|gone) on|(?:give|gives|given|handed) out|(?:as|are) most|to spare|of before|all the same|heard from"
+    r"|in the place of|takes? the place of)\b"
 )
 
 
@@ -161,6 +164,19 @@ def comments_of(source: str) -> list[str]:
     return found
 
 
+def unplain_names(tree: ast.AST) -> list[str]:
+    """Names of tests with words that `UNPLAIN` finds."""
+    found = (node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return [name for name in found if name.startswith("test_") and UNPLAIN.search(name.replace("_", " "))]
+
+
+def unplain_page(page: str) -> list[str]:
+    """As `unplain_prose`, of a Markdown page: its paragraphs, and the cells of its tables."""
+    paragraphs = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL).split("\n\n")
+    texts = [" ".join(cell.split()) for each in paragraphs for cell in re.split(r"\||\n(?:- |\d+\. )", each)]
+    return [match.group() for text in texts for match in UNPLAIN.finditer(text.removeprefix("- "))]
+
+
 def unplain_prose(source: str) -> list[str]:
     """Sentences of docstrings and comments without a subject in front, and words that read as if translated."""
     texts = comments_of(source)
@@ -233,6 +249,15 @@ def test_every_module_says_what_it_is_for() -> None:
 def test_sentences_of_the_product_begin_with_a_subject() -> None:
     found = {path: unplain_prose(text) for path, text in sources().items() if path.startswith(PRODUCT)}
     assert {path: words for path, words in found.items() if words} == {}
+
+
+def test_sentences_of_the_pages_begin_with_a_subject() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    assert {page.name: words for page in pages if (words := unplain_page(page.read_text()))} == {}
+
+
+def test_names_of_tests_begin_with_a_subject() -> None:
+    assert {path: names for path, tree in trees().items() if (names := unplain_names(tree))} == {}
 
 
 def test_every_module_that_claims_to_be_pure_is_held_to_it() -> None:
@@ -349,10 +374,17 @@ def test_impure_modules_are_found(source: str, names: list[str]) -> None:
     [
         ('"""Of two readers one waits."""', ["Of "]),
         ("x = 1  # The log ends. What follows is lost", ["What "]),
-        ("# The client\n# is told, and nobody waits", ["is told", "nobody"]),
+        ("# The client\n# is told, and nobody waits", ["told", "nobody"]),
+        ('"""It goes on as before, which ids are given out for, as are most."""', ["goes on", "given out", "are most"]),
         ('def f():\n    """First.\n\n    Which one\n    wins."""', ["Which "]),
         ('print("Of two")\n"""The log of what is written."""', []),
     ],
 )
 def test_unplain_prose_is_found(source: str, words: list[str]) -> None:
     assert unplain_prose(source) == words
+
+
+def test_unplain_pages_and_names_are_found() -> None:
+    page = "# Of\n\nA log\ngoes on.\n\n```sh\n# told\n```\n\n| Who waits | nobody |\n- What comes"
+    assert unplain_page(page) == ["goes on", "Who ", "nobody", "What "]
+    assert unplain_names(ast.parse("def test_nobody_waits(): ...\ndef nobody(): ...")) == ["test_nobody_waits"]

@@ -35,7 +35,7 @@ class CommitTimeout:
             self._batches.popleft()
 
     def clear(self) -> None:
-        """Nothing waits any more."""
+        """Forgets all batches and stops the timer."""
         self._batches.clear()
         if self._timer is not None:
             self._timer.cancel()

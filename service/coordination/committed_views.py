@@ -1,7 +1,7 @@
 """Keeps what readers see of a group or a transactional id while records of it are not committed: its view from before them.
 
-Pure. A view is kept when a record is handed out and dropped when that record is committed, so what has no pending record costs
-nothing. Invariant: a name shows the view from before its oldest pending record, however many follow.
+Pure. A view is kept when a record is passed to the runtime, and dropped when that record is committed, so what has no pending
+record costs nothing. Invariant: a name shows the view from before its oldest pending record, however many follow.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Deadlines:
             self._push(timer)
 
     def clear(self, timer: Timer) -> None:
-        """The timer is not due any more."""
+        """Stops the timer."""
         timer.at_ms = OFF
 
     def next_ms(self) -> int | None:

@@ -14,7 +14,7 @@ from storage_tiers.records.codecs import Codec
 
 
 class Shard(Protocol):
-    """The state of one partition; see `groups/shard.py`. `written` counts the records that it has handed out."""
+    """The state of one partition; see `groups/shard.py`. `written` counts the records that it has passed to the runtime."""
 
     written: int
 

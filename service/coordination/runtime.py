@@ -284,7 +284,7 @@ class ShardHost(Generic[State]):
         return answers
 
     def _overdue(self, through: int) -> None:
-        """These records are in the log, and not committed in time. They may be later: the shard goes on."""
+        """These records are in the log, and not committed in time. They may be later: the shard continues."""
         why = f"{self.partition}: the change is not committed after {self._log.writing.timeout_ms} ms; retry"
         late = [(waiter, FailedRequest(CoordinatorNotAvailable(why))) for waiter, _ in self._answers_to(through)]
         self._release.answers(late)

@@ -7,9 +7,9 @@ A snapshot of the metadata log may be a minute old and may be missing; `topic.js
 that it names; manifests are the truth about offsets and epochs. Where they disagree about a name, the file counts, unless
 the snapshot knows that the file's topic is being deleted.
 
-Invariants: epochs begin EPOCH_GAP above every one that an object shows, producer ids PRODUCER_ID_GAP above: more were handed
-out than any object shows. A topic id is live or deleting, never both. An id is deleted to its end only if something says that
-it was deleted; one that left objects and of which nothing says so is `unexplained`, and its deletion must be proved.
+Invariants: epochs begin EPOCH_GAP above every one that an object shows, producer ids PRODUCER_ID_GAP above: more were issued
+than any object shows. A topic id is live or deleting, never both. An id is deleted to its end only if something says that it
+was deleted; one that left objects and of which nothing says so is `unexplained`, and its deletion must be proved.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_a_row_without_its_rival_has_no_verdict() -> None:
     assert "fetch" not in summary(list(table.rows.values()))
 
 
-def test_produce_beside_a_scan_counts_only_if_the_scan_went_on() -> None:
+def test_produce_beside_a_scan_counts_only_if_the_scan_continued() -> None:
     table = table_of(
         ("idle", P99, "ms", 1.0),
         ("tidelog", P99, "ms", 2.0),

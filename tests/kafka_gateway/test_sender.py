@@ -341,7 +341,7 @@ async def test_no_more_threads_send_than_there_are(sockets: tuple[socket.socket,
     sender.close()
 
 
-async def test_without_a_descriptor_to_spare_the_loop_sends(
+async def test_without_a_free_descriptor_the_loop_sends(
     sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(_: int) -> int:

@@ -182,7 +182,7 @@ def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampO
 
 
 def _check_not_behind_epoch(partition: Partition) -> None:
-    """As in Kafka, raises OffsetNotAvailable while offsets that a former leader may have told are not committed here."""
+    """As in Kafka, raises OffsetNotAvailable while offsets that a former leader may have returned are not committed here."""
     if partition.state.is_behind_epoch:
         raise OffsetNotAvailable(
             f"{partition.partition}: its followers have not reached offset {partition.state.epoch_start}, where this leader "

@@ -132,7 +132,7 @@ class TransactionMarkers:
         try:
             host.look(lambda _: None)
         except LogError:
-            return  # as in `_begin`: a task of these could take the place of one of the coordinator after this
+            return  # as in `_begin`: a task of these could replace the next coordinator's
         for _ in range(min(MARKERS_A_TURN, len(prepared))):
             markers = prepared.popleft()
             name = markers.transactional_id

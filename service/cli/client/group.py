@@ -1,4 +1,4 @@
-"""`tidelog group`: consumer groups through Kafka's admin protocol, and how much of their lag lies in the bucket."""
+"""`tidelog group`: consumer groups through Kafka's admin protocol, and how much of their lag is in the bucket."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ AllTopics = Annotated[bool, typer.Option("--all-topics", help="Every partition t
 @group.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state; repeatable.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Filter by state; repeatable.")
     ] = None,
     type_: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only of this type; repeatable.")
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="Filter by type; repeatable.")
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -66,7 +66,7 @@ def list_(
 def describe(
     name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
 ) -> None:
-    """Show a group's members, and its lag in each partition with the part of it that lies in the bucket."""
+    """Show a group's members, and its lag in each partition with the part of it that is in the bucket."""
     admin = connect_admin(bootstrap)
     found = _described(bootstrap, admin, name)
     owners = {
@@ -157,7 +157,7 @@ def reset_offsets(
     to: Annotated[str | None, typer.Option("--to", metavar=SYNTAX, help="The position to continue from.")] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="So many records on from the committed offset, or back."),
+        typer.Option("--shift-by", metavar="N", help="Move by N records from the committed offset; negative: back."),
     ] = None,
     to_current: Annotated[
         bool, typer.Option("--to-current", help="The committed offset, or the end where there is none.")

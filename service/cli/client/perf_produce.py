@@ -1,8 +1,8 @@
 """Sends records by librdkafka at a rate, in transactions or without, and measures the acknowledgements.
 
-A record's latency runs from librdkafka's taking it to its delivery report. Without a rate the sender is ahead of the node as
-far as librdkafka's queue reaches, and the latencies are those of the queue. Ctrl-C ends the run; what was sent until then is
-measured. Not promised: the node's limit where one Python thread is slower.
+A record's latency is the time from its entry into librdkafka's queue to its delivery report. Without a rate the sender fills
+that queue, and the latencies are those of the queue. Ctrl-C ends the run; the figures are those of the records sent so far. Not
+promised: the node's limit where one Python thread is slower.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class UnexpectedTransition(Exception):
 
 class Member:
     """One member. `protocols` are in its order of preference; `assignment` is the leader's for this generation. `join_waiter`
-    and `sync_waiter` are the waiters of its JoinGroup and SyncGroup, None while it has none. `is_new` until it has been told
+    and `sync_waiter` are the waiters of its JoinGroup and SyncGroup, None while it has none. `is_new` until it has received
     its id."""
 
     __slots__ = (
@@ -112,7 +112,7 @@ class Member:
         self.is_new = False
         self.join_waiter: object | None = None
         self.sync_waiter: object | None = None
-        #: When the member is removed unless it is heard from; its group sets it.
+        #: When the member is removed, in ms, unless it sends a heartbeat; its group sets it.
         self.session: Timer | None = None
 
     def rename(self, member_id: str) -> None:
@@ -302,7 +302,7 @@ class ClassicGroup:
         self.wait_for_join(member, waiter)
 
     def remove(self, member_id: str) -> Member | None:
-        """Removes a member, which waits for nothing any more, or an id that awaits one."""
+        """Removes a member that waits for nothing, or an unused member id."""
         self.pop_pending(member_id)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)

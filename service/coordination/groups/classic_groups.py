@@ -3,7 +3,7 @@
 Pure: requests, time in ms and a source of member ids in; records and answers out (`Outcome`). Answers, errors and the order of
 checks are those of Kafka 4.2.1's GroupMetadataManager for classic groups.
 
-Invariants: every request is answered once, at once or by the outcome of a later event. A member id that was given out is
+Invariants: every request is answered once, at once or by the outcome of a later event. A member id that was issued is
 refused or admitted, never mistaken for another's. Not promised: that a client that has gone is noticed before its session
 ends.
 """

@@ -1,4 +1,4 @@
-"""Rebalances of classic groups: when they begin, whom they wait for, and when they end.
+"""Rebalances of classic groups: their begin, the members that they wait for, and their end.
 
 Pure: every function takes the group, the time in ms and the outcome to add to. Rules as in Kafka 4.2.1's GroupMetadataManager.
 A first rebalance waits `group.initial.rebalance.delay.ms`, and again while members come, up to the members' rebalance timeout.
@@ -60,7 +60,7 @@ class Rebalancing:
 
     # --- sessions -----------------------------------------------------------------------------------------------------
     def expect(self, group: ClassicGroup, member: Member, within_ms: int, now_ms: int) -> None:
-        """The member's session ends in `within_ms` unless it is heard from."""
+        """The member's session ends in `within_ms` without a heartbeat."""
         if member.session is None:
             member.session = Timer(Session(group, member.member_id))
         self._deadlines.set(member.session, now_ms + within_ms)

@@ -5,7 +5,7 @@ records up to then are committed. On loading it hands in the partition's records
 (OffsetFetch, ListGroups, DescribeGroup) are answered from what is committed and wait for nothing.
 
 Invariants: the shard never depends on whether a record of it was committed, because a shard whose write fails is dropped and
-loaded again. `written` counts the records that it has handed out.
+loaded again. `written` counts the records that it has passed to the runtime.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class GroupShard:
         return self._counted(outcome)
 
     def _counted(self, outcome: Outcome) -> Outcome:
-        """The outcome's records are handed out."""
+        """Counts the outcome's records as passed to the runtime."""
         for name, view, position in outcome.views:
             self._views.keep(name, view, self.written + position)
         self.written += len(outcome.records)

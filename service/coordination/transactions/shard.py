@@ -380,7 +380,7 @@ class TransactionShard:
         self._deadlines.set(known.expiry, now_ms + self.settings.expiration_ms)
 
     def _counted(self, outcome: Outcome) -> Outcome:
-        """The outcome's records are handed out."""
+        """Counts the outcome's records as passed to the runtime."""
         for name, view, position in outcome.views:
             self._views.keep(name, view, self.written + position)
         self.written += len(outcome.records)

@@ -146,13 +146,13 @@ class Transaction:
         return self.producer.epoch >= LAST_EPOCH
 
     def is_known(self, expected: ProducerIdAndEpoch) -> bool:
-        """Whether a client may go on as `expected`: this producer, or the one before its id was replaced."""
+        """Whether a client may continue as `expected`: this producer, or the one before its id was replaced."""
         if expected == NO_PRODUCER or self.producer.epoch == NO_EPOCH or expected.id == self.producer.id:
             return True
         return expected.id == self.previous_id and expected.epoch >= LAST_EPOCH
 
     def begin_producer(self, expected: ProducerIdAndEpoch, spare_id: int, timeout_ms: int, now_ms: int) -> bool:
-        """A producer begins: the next epoch, or a new id where none is left. A client that goes on as the producer of before
+        """A producer begins: the next epoch, or a new id where none is left. A client that continues as the previous producer
         has lost the answer and gets it again. False if `expected` is older than that: it is fenced."""
         current = self.producer
         goes_on = expected.epoch == current.epoch
@@ -223,7 +223,7 @@ class Transaction:
 
     @property
     def following(self) -> ProducerIdAndEpoch:
-        """The producer that the client goes on as after it has ended its transaction."""
+        """The producer as which the client continues after it has ended its transaction."""
         return self.producer if self.next_id == NO_PRODUCER_ID else ProducerIdAndEpoch(self.next_id, 0)
 
     @property

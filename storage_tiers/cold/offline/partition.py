@@ -43,8 +43,8 @@ class BatchRun(NamedTuple):
 
 
 def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifest:
-    """The manifest as of one of its commits, without pages. InvalidRequest if that has not happened, or is not whole any
-    more.
+    """The manifest as of one of its commits, without pages. InvalidRequest if that has not happened, or is no longer
+    whole.
 
     Log start of a past commit is known where it is pinned; else it is where its first segment begins, or what log start is
     now if that cuts this very segment.

@@ -167,7 +167,7 @@ async def until_joined(consumer: GroupConsumer) -> None:
             await consumer.take(timeout_s=0.05)
 
 
-async def test_a_member_that_asks_briefly_joins_all_the_same(tmp_path: Path) -> None:
+async def test_a_member_that_waits_briefly_joins_too(tmp_path: Path) -> None:
     settings = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "400"}
     async with served(tmp_path / "data", broker=settings) as node, Client.connect(node.address) as client:
         await client.create_topic("t")

@@ -194,7 +194,7 @@ REFUSED: list[tuple[str, int, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("api", "version", "request_", "codes"), REFUSED, ids=lambda case: str(case)[:24])
-async def test_a_broker_that_does_not_coordinate_a_group_says_so_in_the_place_of_the_api(
+async def test_a_broker_that_does_not_coordinate_a_group_answers_with_the_apis_own_error(
     core: MemoryCore, handlers: HandlerClient, api: str, version: int, request_: dict[str, Any], codes: Any
 ) -> None:
     for number in tuple(core.groups._runtime.hosts):

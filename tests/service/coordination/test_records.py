@@ -163,7 +163,7 @@ def test_a_transaction_of_version_0_and_all_tagged_fields_of_version_1_are_read(
     assert transaction_records.decode_value(transaction_records.encode_value(whole)) == whole
 
 
-def test_kafkas_key_of_before_0_9_is_a_committed_offset() -> None:
+def test_kafkas_key_before_0_9_is_a_committed_offset() -> None:
     assert group_records.decode_key(bytes.fromhex("0000 0001 67 0001 74 00000003")) == OffsetKey("g", "t", 3)
 
 

@@ -44,7 +44,7 @@ def test_fetches_yield_to_producers_as_far_as_the_loop_waits() -> None:
     assert 150e6 < machine.run(20) < 220e6
 
 
-def test_with_processors_to_spare_nothing_is_slowed_for_long() -> None:
+def test_with_spare_processors_nothing_is_slowed_for_long() -> None:
     machine = Machine(room=1e12)
     machine.run(3)
     assert machine.run(10) > 0.9 * 400e6

@@ -39,7 +39,7 @@ def test_a_continuing_producer_gets_the_next_epoch_and_gets_it_again() -> None:
     assert known.producer == ProducerIdAndEpoch(OLD, 1)
 
 
-def test_a_producer_of_before_another_one_began_is_fenced() -> None:
+def test_a_producer_older_than_the_newest_is_fenced() -> None:
     known = begun()
     assert goes_on(known, 0)
     assert known.begin_producer(NO_PRODUCER, NEW, 60_000, 2_000)
@@ -68,7 +68,7 @@ def test_with_version_2_a_producer_whose_transaction_timed_out_keeps_its_epoch()
     assert (known.producer, known.value.client_version) == (ProducerIdAndEpoch(OLD, 2), 2)
 
 
-def test_with_version_2_another_producer_that_began_fences_it_all_the_same() -> None:
+def test_with_version_2_a_producer_that_began_fences_it_too() -> None:
     known = fenced(2)
     assert known.begin_producer(NO_PRODUCER, NEW, 60_000, 5_000)
     assert not goes_on(known, 1)
