@@ -144,7 +144,7 @@ class Log(Protocol):
         raised, if they do not."""
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
-        """Answers in the order of `fetch.partitions`. Cancel the future to give a waiting read up."""
+        """Answers in the order of `fetch.partitions`. Cancel the future to end a waiting read."""
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
         """None: the log has no such record. Timestamp is -1 where the query was for a position, not a time."""

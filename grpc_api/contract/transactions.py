@@ -76,7 +76,7 @@ class PartitionsAdded(NamedTuple):
 
 
 class AddOffsets(NamedTuple):
-    """Adds the partition of `__consumer_offsets` that keeps `group`."""
+    """Adds the partition of `__consumer_offsets` that stores the offsets of `group`."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch

@@ -99,7 +99,7 @@ class GroupAdmin:
         return OffsetsDeleted(done.error or _first_error(done.topics))
 
     async def _settled(self, group: str | None, ask: Callable[[], Awaitable[Answered]]) -> Answered:
-        """The answer; its error is raised. Asked again while the group's coordinator is made or loaded."""
+        """The answer, or its error raised. Repeats the call while the group's coordinator is created or loaded."""
 
         async def settled() -> Answered:
             if group is not None:

@@ -315,7 +315,8 @@ class Producer:
                 queue.sequence = 0
 
     def _lose_identity(self) -> None:
-        """The next stream has another one. A transactional producer's changes with its transactions."""
+        """Drops this producer's identity; the next stream gets another one. Not for transactional producers, whose identity
+        changes with their transactions."""
         self._forget = self._transactional is None
 
     async def _write(self, call: Any, reader: asyncio.Future[None]) -> None:
@@ -409,7 +410,7 @@ class Producer:
             for (queue, batch), result in zip(group, response.appended.results, strict=True):
                 if queue.flying is batch:  # else its time ran out meanwhile
                     self._answered(queue, batch, result_of(result))
-            # First the next batch, then callers, who may add records for a while: the node has work meanwhile.
+            # The next batch is sent before callers get their answers, so the node has work while they add records.
             self._wake.set()
             self._tell()
 

@@ -9,7 +9,7 @@ aborted, and the block ends with the first failure. Each transaction has an epoc
 begin at 0. A producer that was fenced, or does not know the outcome of its transaction, begins no other. A new producer of the
 same transactional id can, and its start ends the open transaction.
 
-Not promised: which outcome a commit has whose answer did not come; the error says that it is unknown.
+Not promised: the outcome of a commit without an answer; the error says that it is unknown.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class TransactionalProducer:
             raise self._failure
 
     def _use(self) -> None:
-        """The coordinator may know of the transaction from now on."""
+        """Records that the coordinator may know of the transaction from now on."""
         self._used = True
 
     def _failed(self, error: Exception) -> None:

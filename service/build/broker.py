@@ -44,6 +44,8 @@ from storage_tiers.policy.compaction import CleaningLimits
 
 @dataclass(frozen=True, slots=True)
 class Broker:
+    """The parts of a broker that a node starts, drives by rounds, and closes."""
+
     core: BrokerCore
     partitions: Partitions
     assignment: Assignment

@@ -225,7 +225,8 @@ def pin_faults(pin: Pin, segments: Sequence[RemoteSegment], changes: AbstractSet
             yield f"{what} holds [{pin.log_start}, {pin.end}), of which no segment is left"
         return
     if not segments[0].base <= pin.log_start or segments[-1].end != pin.end or not pin.log_start <= pin.end:
-        yield f"{what} holds [{pin.log_start}, {pin.end}), the segments of then [{segments[0].base}, {segments[-1].end})"
+        held = f"[{segments[0].base}, {segments[-1].end})"
+        yield f"{what} holds [{pin.log_start}, {pin.end}), the segments of its commit {held}"
     for before, after in itertools.pairwise(segments):
         if after.base != before.end and after.gap_from != before.end:
             yield f"{what} lacks offsets [{before.end}, {after.base})"

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class ConfigService:
+    """The contract's `Configs`: those of topics and brokers by the metadata log, of loggers and client metrics by this node."""
+
     def __init__(self, metadata: MetadataLog, controller: Controller, configs: Resolver) -> None:
         self._metadata = metadata
         self._controller = controller

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class FeatureService:
+    """The contract's `Features`: levels are set in the metadata log."""
+
     def __init__(self, metadata: MetadataLog, controller: Controller) -> None:
         self._metadata = metadata
         self._controller = controller

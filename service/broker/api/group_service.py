@@ -71,6 +71,8 @@ class EntersTransaction(Protocol):
 
 
 class GroupService:
+    """The contract's `Groups`. It resolves topics, finds the shard of a group, and merges the shard's answers with refusals."""
+
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],

@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 
 class AcceptedManifests:
+    """The manifests that this node has accepted, one per partition, on disk and as summaries. Errors: FencedWriter,
+    StoreBehind, StorageError if the disk refuses."""
+
     def __init__(
         self,
         lineage: StoreLineage,

@@ -33,6 +33,8 @@ FILE_NAME = "metadata-snapshot"
 
 
 class MetadataSnapshots:
+    """Writes the snapshot when the metadata have changed; a failure is logged once and retried."""
+
     def __init__(
         self,
         metadata: MetadataLog,

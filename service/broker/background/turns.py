@@ -31,6 +31,8 @@ async def slices(items: Iterable[T], size: int) -> AsyncIterator[Sequence[T]]:
 
 
 class Turns(Generic[T]):
+    """The order of rounds that may end early: each begins behind the item with which the last one ended."""
+
     def __init__(self) -> None:
         self._last: T | None = None
 

@@ -40,6 +40,9 @@ class DiskRoom(Protocol):
 
 
 class PartitionLog:
+    """The log of one coordinator. Errors end with NotCoordinator where the partition is not led, and CoordinatorNotAvailable
+    where its records have no room."""
+
     def __init__(self, partition: Partition, disk: DiskRoom | None = None, writing: WriteSettings = PLAIN) -> None:
         """Without a disk its records are never refused for lack of room."""
         self.writing = writing

@@ -7,6 +7,8 @@ from storage_tiers.types import TopicId
 
 
 class KnownPartitions:
+    """The topics of the newest metadata image."""
+
     def __init__(self, metadata: MetadataLog) -> None:
         self._metadata = metadata
 

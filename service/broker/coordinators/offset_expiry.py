@@ -53,6 +53,9 @@ class _Deletion(NamedTuple):
 
 
 class OffsetExpiry:
+    """Removes expired offsets and those of deleted topics from all loaded shards, in slices. A shard that refuses is visited
+    again in the next round."""
+
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],

@@ -17,6 +17,8 @@ from storage_tiers.types import TopicPartition
 
 
 class TransactionalOffsets:
+    """Verifies transactions in partitions of `__consumer_offsets`, as the append lane does for those of other topics."""
+
     def __init__(self, partitions: LedPartitions[Partition], coordinator: AsksCoordinator) -> None:
         self._partitions = partitions
         self._coordinator = coordinator

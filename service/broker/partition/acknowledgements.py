@@ -9,6 +9,8 @@ from storage_tiers.errors import LogError
 
 
 class Acknowledgements:
+    """Waiters by the end offset of their appends, which only rises."""
+
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:

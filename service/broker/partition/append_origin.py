@@ -6,6 +6,8 @@ from enum import Enum
 
 
 class AppendOrigin(Enum):
+    """The source of a batch."""
+
     #: A producer: its epoch, sequence and transaction are checked, and a batch that is already here is not appended again.
     CLIENT = "client"
     #: A coordinator of this node, for its own records and for the markers of transactions: it has checked them.

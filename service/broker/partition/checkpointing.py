@@ -28,6 +28,8 @@ NAMES = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
 
 
 class OffsetCheckpoints:
+    """The checkpoints of one data directory, by name. StorageError if the disk refuses a write."""
+
     def __init__(self, directory: str, files: Files) -> None:
         """Damaged files count as missing; `damaged` names them."""
         self._directory = directory

@@ -34,6 +34,8 @@ FILE_NAME = "partition-directories"
 
 
 class DirectoryIdentity(NamedTuple):
+    """A partition's directory and its `partition.metadata` file as the file system knew them at the last checkpoint."""
+
     topic_id: str
     directory: FileIdentity
     metadata: FileIdentity

@@ -19,6 +19,8 @@ LogStartsOf = Callable[[Offsets, Mapping[Partition, int]], Awaitable[Offsets]]
 
 
 class LogStartRaises:
+    """The raises of a node that are not written yet."""
+
     def __init__(self, checkpoints: OffsetCheckpoints, log_starts: LogStartsOf) -> None:
         self._checkpoints = checkpoints
         self._log_starts = log_starts

@@ -34,6 +34,8 @@ from storage_tiers.types import TopicPartition
 
 
 class Phase(Enum):
+    """A phase of a partition's life. Where it says "both", two conditions hold at once."""
+
     #: The log is open; whether the store may hold more of it has not been checked. Ends within one turn of the event loop.
     OPENING = "opening"
     #: The local log is not known to match the bucket: reads and writes are refused.
@@ -56,19 +58,21 @@ class Phase(Enum):
 
 
 class PartitionEvent(Enum):
+    """An event of a partition's life, which may change its phase."""
+
     #: The log was opened in a directory that may be an older copy.
     COMPARE = "compare"
-    #: The local log is found not to be what the bucket holds, or that is still so for another reason.
+    #: The local log does not match the bucket, or still does not for another reason.
     RECOVER = "recover"
-    #: The local log was thrown away for the bucket's and begins again.
+    #: The local log was discarded in favour of the bucket's, and begins again.
     DISCARD = "discard"
-    #: The local log is known to be what the bucket holds, or there is nothing to ask.
+    #: The local log is known to match the bucket, or there is no store.
     RECONCILE = "reconcile"
     #: This node leads where another one did.
     LEAD = "lead"
     #: This node leads under a later epoch, or will once its log is reconciled.
     BEGIN_EPOCH = "new epoch"
-    #: This node leads no more, or another one than before does.
+    #: This node no longer leads, or the leader is another one than before.
     RESIGN = "resign"
     #: The disk has failed.
     FAIL = "fail"

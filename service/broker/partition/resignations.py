@@ -17,6 +17,8 @@ EndWith = Callable[[LogError], None]
 
 
 class Resignations:
+    """The callbacks of one partition. A callback that fails is logged, and the others are called."""
+
     __slots__ = ("_ends", "_partition")
 
     def __init__(self, partition: TopicPartition) -> None:

@@ -76,6 +76,9 @@ class CleanerSettings(NamedTuple):
 
 
 class TopicCleaning(NamedTuple):
+    """A topic's configs for the cleaner. `delete_retention_ms` is the time for which a tombstone is kept after its first
+    cleaning."""
+
     limits: CleaningLimits
     delete_retention_ms: int
 
@@ -109,6 +112,8 @@ class _Abandoned(Exception):
 
 
 class Cleaning:
+    """Cleans the dirtiest due log of the node, one at a time. A failure is logged once, and retried after five minutes."""
+
     def __init__(
         self,
         partitions: Partitions,

@@ -93,6 +93,9 @@ VIEWS_A_TURN = 500
 
 
 class ColdCleaning:
+    """Plans cleanings of partitions' remote segments, and fetches and replaces these segments. LogError if the store
+    refuses."""
+
     def __init__(self, tiering: Tiering, access: StoreAccess, *, files: Files) -> None:
         self._tiering = tiering
         self._access = access
