@@ -112,7 +112,7 @@ class _Partition:
         changed = step(self._manifest, by)
         if changed is None:
             return False
-        change = pages.settle(ManifestChange(changed) if isinstance(changed, Manifest) else changed, by)
+        change = pages.paginate(ManifestChange(changed) if isinstance(changed, Manifest) else changed, by)
         self._pages.update({write.ref.key: write.page for write in change.writes})
         self._manifest = change.manifest
         puts = self.puts

@@ -140,7 +140,7 @@ def synthetic(
         write = pages.page_write(ids, ManifestPage(PageKind.LIVE, (segment,)), by)
         known[write.ref.key] = write.page
         longer = replace(manifest, pages=(*manifest.pages, replace(write.ref, count=held)), end=segment.end)
-        change = pages.settle(pages.ManifestChange(longer), by)
+        change = pages.paginate(pages.ManifestChange(longer), by)
         known.update({write.ref.key: write.page for write in change.writes})
         manifest = replace(change.manifest, removed=())
     segments = tuple(
@@ -161,7 +161,7 @@ def synthetic(
         end=manifest.end + inside * _SPAN,
         sidecar=NewestSidecar(segments[-1].sidecar_key, segments[-1].sections) if segments else None,
     )
-    change = pages.settle(pages.ManifestChange(unsettled), by)
+    change = pages.paginate(pages.ManifestChange(unsettled), by)
     known.update({write.ref.key: write.page for write in change.writes})
     return replace(change.manifest, removed=()), known
 

@@ -303,7 +303,7 @@ class _Group:
     def add_whole(self, batch: memoryview | bytes, next_offset: int, timestamp: int) -> None:
         """Adds a batch whose header is known; `timestamp` is its records' highest, in ms."""
         segment, size = self._segment, len(batch)
-        segment.note(segment.size, size, next_offset, timestamp)
+        segment.add_batch(segment.size, size, next_offset, timestamp)
         segment.size += size
         self._parts.append(batch)
         self._waiting += size

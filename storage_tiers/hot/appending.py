@@ -184,7 +184,7 @@ class Appender:
             self._raise_refused(segment, error)
         group = found[first:stop]
         for at, length, base, following, epoch, timestamp in group:
-            segment.note(position + at - start, length, following, timestamp)
+            segment.add_batch(position + at - start, length, following, timestamp)
             if epoch > self._end.epochs.latest:
                 self._end.epochs.assign(epoch, base)
         segment.size = position + end - start

@@ -100,7 +100,7 @@ class Durability:
     # --- flushing -----------------------------------------------------------------------------------------------------
     @property
     def is_flushing(self) -> bool:
-        """Whether a flush was gathered and is not settled yet."""
+        """Whether a flush was gathered and has not ended yet."""
         return self._flushing is not None
 
     def is_current(self, targets: FlushTargets) -> bool:
@@ -143,7 +143,7 @@ class Durability:
         return self._flushing
 
     def sync(self, targets: FlushTargets) -> None:
-        """Runs the flush synchronously. Call `settle` afterwards, even if this raises. StorageError if the disk fails."""
+        """Runs the flush synchronously. Call `end_flush` afterwards, even if this raises. StorageError if the disk fails."""
         try:
             targets.sync()
         except OSError as error:
@@ -156,7 +156,7 @@ class Durability:
             f"{self._partition}: fsync failed ({error}); repair or replace the disk, then restart the node"
         )
 
-    def settle(self) -> bool:
+    def end_flush(self) -> bool:
         """Ends the flush in progress: applies its results if it was synced, else voids it. Waits for a thread that is syncing.
         True if the newest segment's indexes are now only in files, which happens when a log is closed."""
         targets = self._flushing

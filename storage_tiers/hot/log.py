@@ -303,7 +303,7 @@ class HotLog:
             self._settle_flush()
 
     def _settle_flush(self) -> None:
-        if self._durability.settle():
+        if self._durability.end_flush():
             self.appender.reset_writable()
 
     # --- truncating and evicting --------------------------------------------------------------------------------------

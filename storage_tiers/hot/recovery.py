@@ -256,7 +256,7 @@ class _Recovery:
             for at, length, base, following, epoch, timestamp in chunk.batches:
                 if epoch > self._loaded.epochs.latest:
                     self._begin_epoch(epoch, base, segment.end)
-                segment.note(chunk.position + at, length, following, timestamp)
+                segment.add_batch(chunk.position + at, length, following, timestamp)
                 segment.size = chunk.position + at + length
             for ended in replay(chunk, self._loaded.state, now_ms=self._now_ms):
                 if ended.aborted:

@@ -227,9 +227,9 @@ class Segment:
                     f"{self.path}: no record batch at byte {chunk.position} of {self.size}; {_DAMAGED.format(self.path)}"
                 )
             for at, size, _, following, _, timestamp in chunk.batches:
-                self.note(chunk.position + at, size, following, timestamp)
+                self.add_batch(chunk.position + at, size, following, timestamp)
 
-    def note(self, position: int, size: int, end: int, timestamp: int) -> None:
+    def add_batch(self, position: int, size: int, end: int, timestamp: int) -> None:
         """Adds the batch at `position` to the indexes and `end` (Kafka: LogSegment.append)."""
         if position == 0:
             self.first_timestamp = timestamp

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
-from service.broker.partition.recovered_end import forget_recovered_end, note_recovered_end
+from service.broker.partition.recovered_end import forget_recovered_end, write_recovered_end
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers import events
@@ -153,8 +153,8 @@ async def _note(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
     pending = ((each, end) for each, end in due if each.recovered_end is end and not end.is_noted)
     for each, end in islice(pending, NOTES_A_ROUND):
         try:
-            await asyncio.to_thread(note_recovered_end, each, end)
+            await asyncio.to_thread(write_recovered_end, each, end)
             if each.recovered_end not in (end, None):  # it lost more while this was written
-                note_recovered_end(each, each.recovered_end)
+                write_recovered_end(each, each.recovered_end)
         except StorageError:
             return  # the next round tries again

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
-from service.broker.partition.recovered_end import note_recovered_end
+from service.broker.partition.recovered_end import write_recovered_end
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.summary import ManifestSummary
@@ -104,7 +104,7 @@ async def reconcile(partition: Partition) -> None:
 def lead(partition: Partition) -> None:
     """Ends a wait for the bucket, or the phase of opening. StorageError if the disk refuses to keep what was lost."""
     if partition.recovered_end is not None:
-        note_recovered_end(partition, partition.recovered_end)
+        write_recovered_end(partition, partition.recovered_end)
     partition.reconciled()
 
 
@@ -119,7 +119,7 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
             local_end=hot.end_offset,
             tiered_end=manifest.end,
         )
-    note_recovered_end(partition, RecoveredEnd(manifest.end))
+    write_recovered_end(partition, RecoveredEnd(manifest.end))
     hot.truncate_fully_and_start_at(
         manifest.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=manifest.log_start
     )

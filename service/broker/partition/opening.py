@@ -10,7 +10,7 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Phase
 from service.broker.partition.record_loss import RecoveredEnd
-from service.broker.partition.recovered_end import noted_recovered_end
+from service.broker.partition.recovered_end import read_recovered_end
 from service.directory.home import HomeGuard
 from storage_tiers import events
 from storage_tiers.cold.manifest.saved_manifest import read_manifest
@@ -28,7 +28,7 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
     if lost and partitions.flushed_before(partition) > hot.end_offset:
         flushed = partitions.flushed_before(partition)
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
-    noted = noted_recovered_end(partition)
+    noted = read_recovered_end(partition)
     if lost:
         partition.recovered_end = RecoveredEnd(hot.end_offset)  # unless the bucket holds more
     elif noted is not None:

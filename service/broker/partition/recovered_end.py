@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 FILE_NAME = "recovered-end"
 
 
-def note_recovered_end(partition: Partition, end: RecoveredEnd) -> None:
+def write_recovered_end(partition: Partition, end: RecoveredEnd) -> None:
     """Blocking, for as long as a sync takes. StorageError if the disk refuses."""
     path = _path(partition)
     lowered_in, known = end.lowered_in, _read(path)
@@ -38,7 +38,7 @@ def note_recovered_end(partition: Partition, end: RecoveredEnd) -> None:
     end.is_noted = end.lowered_in is lowered_in
 
 
-def noted_recovered_end(partition: Partition) -> RecoveredEnd | None:
+def read_recovered_end(partition: Partition) -> RecoveredEnd | None:
     """None if no loss is noted."""
     return _read(_path(partition))
 

@@ -88,7 +88,7 @@ class Latencies:
         #: The totals when the window began: time, records, bytes, sum of latencies.
         self._window = started_ms, 0, 0, 0.0
 
-    def note(self, latency_ms: float, size: int) -> None:
+    def add(self, latency_ms: float, size: int) -> None:
         self.records += 1
         self._bytes += size
         self._sum_ms += latency_ms

@@ -197,29 +197,29 @@ class _ProduceRun:
 
     # --- sending ------------------------------------------------------------------------------------------------------
     def _send_all(self) -> None:
-        plan, note = self.plan, self._note
+        plan, delivered = self.plan, self._delivered
         for number in range(plan.records):
             if self._stopped or self.failure is not None:
                 return
             if number == plan.warmup and plan.warmup:
                 self._say("In steady state.")
                 self.steady = Latencies(plan.records - plan.warmup, self._now_ms())
-                note = self._note_steady
+                delivered = self._delivered_steady
             if plan.throughput is not None:
                 self._wait_until(self._began_s + number / plan.throughput)
             if plan.transaction_ms is not None:
                 self._end_transaction(plan.transaction_ms)
-            self._send(next(plan.payloads), note)
+            self._send(next(plan.payloads), delivered)
             if number % POLL_EVERY == 0:
                 self._producer.poll(0)
                 self._report()
 
-    def _send(self, payload: bytes, note: Callable[[KafkaError | None, Message], None]) -> None:
+    def _send(self, payload: bytes, delivered: Callable[[KafkaError | None, Message], None]) -> None:
         from confluent_kafka import KafkaException
 
         while self.failure is None:
             try:
-                self._producer.produce(self.plan.topic, payload, on_delivery=note)
+                self._producer.produce(self.plan.topic, payload, on_delivery=delivered)
                 return
             except BufferError:
                 self._wait(POLL_S)
@@ -274,17 +274,17 @@ class _ProduceRun:
         self._transaction_ms = self._now_ms()
 
     # --- measuring ----------------------------------------------------------------------------------------------------
-    def _note(self, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             if self.failure is None or self.failure.name() in _DROPPED:
                 self.failure = error
             return
-        self.all.note((message.latency() or 0.0) * 1000, len(message))
+        self.all.add((message.latency() or 0.0) * 1000, len(message))
 
-    def _note_steady(self, error: KafkaError | None, message: Message) -> None:
-        self._note(error, message)
+    def _delivered_steady(self, error: KafkaError | None, message: Message) -> None:
+        self._delivered(error, message)
         if error is None and self.steady is not None:
-            self.steady.note((message.latency() or 0.0) * 1000, len(message))
+            self.steady.add((message.latency() or 0.0) * 1000, len(message))
 
     def _report(self) -> None:
         now_s = self._clock.monotonic()

@@ -98,7 +98,7 @@ class Deliveries:
         if self.quiet.due():
             report_unacknowledged()
 
-    def note(self, error: KafkaError | None, message: Message) -> None:
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             if self.failure is None:
                 self.failure, self.failed_at = error, (message.topic() or "", message.partition() or 0)
@@ -244,7 +244,7 @@ def _send(producer: Producer, record: JsonRecord, deliveries: Deliveries) -> Non
         given["timestamp"] = record.timestamp
     while deliveries.failure is None:
         try:
-            producer.produce(record.topic or "", record.value, record.key, on_delivery=deliveries.note, **given)
+            producer.produce(record.topic or "", record.value, record.key, on_delivery=deliveries.delivered, **given)
             return
         except BufferError:
             producer.poll(0.1)

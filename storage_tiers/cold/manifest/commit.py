@@ -40,7 +40,7 @@ from storage_tiers.cold.manifest.model import (
     PageRef,
     State,
 )
-from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, settle
+from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, paginate
 from storage_tiers.cold.manifest.transitions import broken, broken_step, check_writer, first_manifest
 from storage_tiers.cold.stores.port import ObjectBody, ObjectStore
 from storage_tiers.errors import (
@@ -334,7 +334,7 @@ class CommitLoop:
         while True:
             by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
             try:
-                change = settle(make(by), by)
+                change = paginate(make(by), by)
             except PageNeeded as needed:
                 held[needed.ref.key] = await self.page(needed.ref)
                 continue
@@ -386,7 +386,7 @@ class CommitLoop:
                 change = step(manifest, by)
                 if change is None:
                     return None
-                change = settle(ManifestChange(change) if isinstance(change, Manifest) else change, by)
+                change = paginate(ManifestChange(change) if isinstance(change, Manifest) else change, by)
             except PageNeeded as needed:
                 held[needed.ref.key] = await self.page(needed.ref)
                 continue

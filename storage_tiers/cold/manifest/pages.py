@@ -8,12 +8,12 @@ pages hold offsets below the manifest's segments, in offset order; removed pages
 
     Manifest.pages ──fold──> a page of pages (level 1) ──unfold──> Manifest.pages, a few at a time
 
-Invariants: after `settle` a manifest has at most 64 segments (live and removed), 64 pages and 32 KiB; a page has at most 8,192
-segments, one of level 1 at most 1,024 pages. A new page is merged with the pages before it while they are no larger than the
-merged page, like the carry of a binary counter: a remote segment is rewritten about log2(8192/32) times in its life, and few
-pages are smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that write
-little else. So a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only
-through `Author.pages`: a transition that lacks one raises `PageNeeded`.
+Invariants: after `paginate` a manifest has at most 64 segments (live and removed), 64 pages and 32 KiB; a page has at most
+8,192 segments, one of level 1 at most 1,024 pages. A new page is merged with the pages before it while they are no larger than
+the merged page, like the carry of a binary counter: a remote segment is rewritten about log2(8192/32) times in its life, and
+few pages are smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that write
+little else. So a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
+`Author.pages`: a transition that lacks one raises `PageNeeded`.
 
 Not promised: unlimited room. A manifest full of pages of level 1, which takes 500 million segments, refuses to grow.
 """
@@ -76,7 +76,7 @@ class ManifestChange:
     writes: tuple[PageWrite, ...] = ()
 
 
-def settle(change: ManifestChange, by: Author) -> ManifestChange:
+def paginate(change: ManifestChange, by: Author) -> ManifestChange:
     """The same commit with its manifest within bounds. PageNeeded; StorageError if no room is left."""
     draft = _Draft(change, by)
     draft.spill()
@@ -277,7 +277,7 @@ def _sums_of_pages(refs: Sequence[PageRef]) -> dict[str, Any]:
 
 
 class _Draft:
-    """A manifest while `settle` makes it small. Its commit number is final; only the lists change."""
+    """A manifest while `paginate` makes it small. Its commit number is final; only the lists change."""
 
     __slots__ = ("_by", "_manifest", "_measured", "_size", "_stamp", "_writes", "pages", "removed", "segments")
 

@@ -13,7 +13,7 @@ from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
 from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
-from service.broker.partition.recovered_end import noted_recovered_end
+from service.broker.partition.recovered_end import read_recovered_end
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.clock import SystemClock
@@ -256,7 +256,7 @@ async def test_a_node_that_is_killed_before_it_has_lowered_offsets_lowers_them_l
             await has_lowered(led)
             assert await node.end("t") == 2 + written
             assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
-            assert noted_recovered_end(led) is None
+            assert read_recovered_end(led) is None
 
 
 async def refuse(*_: object) -> None:
@@ -288,14 +288,14 @@ async def test_offsets_committed_since_are_kept_where_another_coordinator_keeps_
             await has_lowered(led)
             assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [15]}
             return
-        noted = noted_recovered_end(led)
+        noted = read_recovered_end(led)
         assert noted is not None and (noted.offset, noted.lowered_in) == (2, frozenset({mine}))
     monkeypatch.undo()
     async with running(data, broker=SETTINGS, store_url="none") as node:
         groups = await coordinated(node, "g")
         led = node.node.broker.partitions.get(TopicPartition("t", 0))
         await has_lowered(led)
-        assert noted_recovered_end(led) is None
+        assert read_recovered_end(led) is None
         assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [15]}
 
 

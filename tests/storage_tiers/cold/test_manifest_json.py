@@ -43,22 +43,26 @@ def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
             ManifestWriter(1, 2), f"{next(numbers):032x}", 1_700_000_000_000, lambda: f"{next(numbers):032x}", known
         )
 
-    def settle(change: ManifestChange | Manifest | None) -> Manifest:
+    def paginate(change: ManifestChange | Manifest | None) -> Manifest:
         assert change is not None
-        settled = pages.settle(change if isinstance(change, ManifestChange) else ManifestChange(change), by())
+        settled = pages.paginate(change if isinstance(change, ManifestChange) else ManifestChange(change), by())
         written.update({write.ref.key: write for write in settled.writes})
         return settled.manifest
 
     for base in range(0, 1000, 10):
         segment = segment_of(IDS, base, base + 10, next(numbers))
-        manifest = settle(transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
-    manifest = settle(transitions.pin(manifest, "report", by()))
-    manifest = settle(pages.expire(manifest, 355, by()))
-    manifest = settle(pages.expire(manifest, 395, by()))
-    manifest = settle(transitions.tombstone(manifest, [IDS.segment_key(5, 1, "f" * 32)], by()))
+        manifest = paginate(
+            transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=3, log_start=0)
+        )
+    manifest = paginate(transitions.pin(manifest, "report", by()))
+    manifest = paginate(pages.expire(manifest, 355, by()))
+    manifest = paginate(pages.expire(manifest, 395, by()))
+    manifest = paginate(transitions.tombstone(manifest, [IDS.segment_key(5, 1, "f" * 32)], by()))
     segment = segment_of(IDS, 1005, 1010, next(numbers))
-    manifest = settle(transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
-    manifest = settle(pages.expire(manifest, 415, by()))
+    manifest = paginate(
+        transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=4, log_start=1007)
+    )
+    manifest = paginate(pages.expire(manifest, 415, by()))
     assert (
         manifest.pages
         and manifest.segments

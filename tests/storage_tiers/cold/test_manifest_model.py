@@ -86,7 +86,7 @@ class ManifestModel(RuleBasedStateMachine):
                 change = step(self.manifest, by)
                 if change is None:
                     return False
-                change = pages.settle(ManifestChange(change) if isinstance(change, Manifest) else change, by)
+                change = pages.paginate(ManifestChange(change) if isinstance(change, Manifest) else change, by)
                 break
             except PageNeeded as needed:
                 held[needed.ref.key] = self.pages[needed.ref.key]
@@ -350,8 +350,8 @@ def test_twenty_thousand_segments_stay_within_bounds() -> None:
         segment = segment_of(IDS, number * 1000, number * 1000 + 1000, number)
         manifest = transitions.extend(manifest, segment, by, leader_epoch=1, last_record_epoch=1, log_start=0)
         if number % 40:
-            continue  # settle every 40 segments: the test takes seconds instead of a minute
-        change = pages.settle(ManifestChange(manifest), by)
+            continue  # paginate every 40 segments: the test takes seconds instead of a minute
+        change = pages.paginate(ManifestChange(manifest), by)
         for write in change.writes:
             pages_by_key[write.ref.key] = write.page
             written += len(write.data)
@@ -378,7 +378,7 @@ def test_a_full_manifest_is_an_error() -> None:
             for number in range(20):
                 by = Author(ManifestWriter(1, 1), f"{number:032x}", number, author(number).new_uuid, known)
                 segment = segment_of(IDS, number, number + 1, number)
-                change = pages.settle(
+                change = pages.paginate(
                     ManifestChange(
                         transitions.extend(manifest, segment, by, leader_epoch=1, last_record_epoch=1, log_start=0)
                     ),
@@ -407,7 +407,7 @@ def test_ten_million_segments_stay_within_bounds() -> None:
         ref, page = full_page(number, by)
         known[ref.key] = page
         grown = transitions.advance(manifest, by, pages=(*manifest.pages, ref), end=ref.end)
-        change = pages.settle(ManifestChange(grown), by)
+        change = pages.paginate(ManifestChange(grown), by)
         assert len(change.writes) <= 1
         known.update({write.ref.key: write.page for write in change.writes})
         stored = max([stored, *(len(write.data) for write in change.writes)])
@@ -446,7 +446,7 @@ def test_folded_segments_are_expired_and_swept() -> None:
         change = step(manifest, by)
         if change is None:
             return False
-        change = pages.settle(ManifestChange(change) if isinstance(change, Manifest) else change, by)
+        change = pages.paginate(ManifestChange(change) if isinstance(change, Manifest) else change, by)
         assert len(change.writes) <= 3
         known.update({write.ref.key: write.page for write in change.writes})
         manifest = change.manifest

@@ -291,7 +291,7 @@ class Cleaning:
             if hot.local_start_offset > cleaning.segments[0].base:
                 raise _Abandoned from None  # evicted before it was read
             raise
-        await self._note(partition, hot, reached)
+        await self._save_clean_point(partition, hot, reached)
         self.figures.cleaned(_tier(False), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
         self._cleaned(partition, reached, counted, is_remote=False)
 
@@ -314,7 +314,7 @@ class Cleaning:
                         await rewrite.replace(answer)
                     elif isinstance(answer, Cleaned):
                         counted = answer
-            await rewrite.note(reached)
+            await rewrite.save_clean_point(reached)
         finally:
             await asyncio.to_thread(rewrite.clear)
         self.figures.cleaned(_tier(True), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
@@ -412,7 +412,7 @@ class Cleaning:
             partition.fail(error)  # some files have their new names: only a start puts that right
             raise
 
-    async def _note(self, partition: Partition, hot: HotLog, reached: int) -> None:
+    async def _save_clean_point(self, partition: Partition, hot: HotLog, reached: int) -> None:
         if _is_gone(partition, hot):
             raise _Abandoned
         point = self._points[hot] = clean_point(hot.durable_segments(), reached)

@@ -249,7 +249,7 @@ class ColdCleaning:
         )
         return ColdRewrite(self, partition, hot, job, segments)
 
-    async def note(self, partition: Partition, hot: HotLog, reached: int) -> None:
+    async def save_clean_point(self, partition: Partition, hot: HotLog, reached: int) -> None:
         """Records that the bucket is clean up to offset `reached`."""
         assert partition.log.cold is not None
         manifest = await partition.log.cold.manifest()
@@ -351,8 +351,8 @@ class ColdRewrite:
         await self._cold.replace(self._partition, job, old)
         await asyncio.to_thread(self.clear)
 
-    async def note(self, reached: int) -> None:
-        await self._cold.note(self._partition, self._hot, reached)
+    async def save_clean_point(self, reached: int) -> None:
+        await self._cold.save_clean_point(self._partition, self._hot, reached)
 
     def clear(self) -> None:
         """Removes the files that are left. Blocking."""

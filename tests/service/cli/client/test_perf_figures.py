@@ -10,7 +10,7 @@ from service.cli.client.perf_figures import MOST_SAMPLES, Consumed, Latencies, p
 def measured(*latencies_ms: float, size: int = 100, elapsed_ms: float) -> Latencies:
     found = Latencies(len(latencies_ms), 0.0)
     for latency in latencies_ms:
-        found.note(latency, size)
+        found.add(latency, size)
     assert found.total(elapsed_ms).records == len(latencies_ms)
     return found
 
@@ -27,8 +27,8 @@ def test_a_summary_is_the_line_of_kafkas_tool() -> None:
 def test_progress_is_the_line_of_kafkas_tool() -> None:
     found = Latencies(100_000, 0.0)
     for _ in range(59_502):
-        found.note(64, 100)
-    found.note(321, 100)
+        found.add(64, 100)
+    found.add(321, 100)
     assert found.window(5000.1).progress() == (
         "59503 records sent, 11900.4 records/sec (1.13 MB/sec), 64.0 ms avg latency, 321.0 ms max latency."
     )
@@ -44,7 +44,7 @@ def test_a_percentile_is_the_sample_that_so_many_are_below(count: int, expected:
 def test_a_window_has_what_came_since_the_last_and_the_total_has_all() -> None:
     found = measured(5, 80, 20, elapsed_ms=1000)
     first = found.window(1000)
-    found.note(40, 300)
+    found.add(40, 300)
     second, total = found.window(1500), found.total(1600)
     assert (first.records, first.bytes, first.elapsed_ms, first.average_ms, first.max_ms) == (3, 300, 1000, 35, 80)
     assert (second.records, second.bytes, second.elapsed_ms, second.average_ms, second.max_ms) == (1, 300, 500, 40, 40)
@@ -57,7 +57,7 @@ def test_a_long_run_keeps_some_of_its_latencies() -> None:
     expected = 3 * MOST_SAMPLES
     found = Latencies(expected, 0.0)
     for number in range(expected):
-        found.note(number, 1)
+        found.add(number, 1)
     total = found.total(1)
     assert len(found._samples) == MOST_SAMPLES
     assert total.percentiles_ms["50th"] == pytest.approx(expected / 2, abs=3)
