@@ -91,7 +91,7 @@ def test_members_that_have_not_synced_are_not_removed_for_it_during_the_next_reb
     assert driver.joined("b again").generation == 2
 
 
-def test_an_assignment_that_is_withdrawn_is_shown_to_nobody() -> None:
+def test_a_withdrawn_assignment_is_not_shown() -> None:
     driver = Driver()
     leader, follower = driver.stable("a", "b")
     driver.join("a again", leader)

@@ -203,7 +203,7 @@ def test_the_protocol_is_the_one_that_all_support_and_most_prefer() -> None:
     assert driver.joined("d").protocol == "range"
 
 
-def test_a_protocol_that_only_some_members_support_admits_nobody() -> None:
+def test_a_protocol_that_only_some_members_support_admits_no_member() -> None:
     driver = Driver()
     driver.stable("a", protocols=STICKY)
     driver.join("b")
