@@ -27,12 +27,12 @@ from storage_tiers.compaction.batches import CleaningRules
 from storage_tiers.compaction.protocol import (
     BEAT_S,
     CleanerAnswer,
-    CleanOrder,
-    Reached,
-    Wanted,
-    Working,
-    decode_order,
+    CleaningRequest,
+    KeepAlive,
+    KeysRead,
+    SegmentNeeded,
     decode_path,
+    decode_request,
     encode_answer,
 )
 from storage_tiers.compaction.rewriter import Rewriter, SourceSegment, offset_map
@@ -44,7 +44,7 @@ NICENESS = 10
 
 
 class Throttle:
-    """Waits so that no more than `bytes_per_second` are spent, counted from its making. 0 and less is no bound."""
+    """Waits so that no more than `bytes_per_second` are spent on average since it was created. 0 and less is no bound."""
 
     def __init__(self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]) -> None:
         self._rate = bytes_per_second
@@ -62,8 +62,8 @@ class Throttle:
             self._wait(ahead_s)
 
 
-class Pulse:
-    """Calls `say` every BEAT_S, as long as there is work or a wait."""
+class Heartbeats:
+    """Calls `say` every BEAT_S during work and waits. `sleep` takes seconds."""
 
     def __init__(self, say: Callable[[], None], clock: Clock, sleep: Callable[[float], object] = time.sleep) -> None:
         self._say = say
@@ -87,32 +87,36 @@ class Pulse:
 _BEAT_MS = int(BEAT_S * 1000)
 
 
-def run(order: CleanOrder, answer: Callable[[CleanerAnswer], None], go_on: Callable[[], bytes], clock: Clock) -> None:
-    """Carries out one order. `go_on` waits for the broker's word after each answer but the last."""
-    cleaning = order.cleaning
+def run(
+    request: CleaningRequest, answer: Callable[[CleanerAnswer], None], next_line: Callable[[], bytes], clock: Clock
+) -> None:
+    """Runs one cleaning. `next_line` waits for the broker's line, which follows each answer but the last."""
+    cleaning = request.cleaning
     records = cleaning.segments[-1].end - cleaning.dirty_start
-    keys = offset_map(records, order.map_bytes, order.map_load, order.key)
-    pulse = Pulse(lambda: answer(Working()), clock)
-    throttle = Throttle(order.bytes_per_second, clock, pulse.wait)
+    keys = offset_map(records, request.map_bytes, request.map_load, request.key)
+    heartbeats = Heartbeats(lambda: answer(KeepAlive()), clock)
+    throttle = Throttle(request.bytes_per_second, clock, heartbeats.wait)
 
-    def spend(size: int) -> None:
-        pulse.beat()
+    def throttled(size: int) -> None:
+        heartbeats.beat()
         throttle.spend(size)
 
-    def bring(source: SourceSegment) -> str:
-        answer(Wanted(source.base))
-        return decode_path(go_on())
+    def fetch_segment(source: SourceSegment) -> str:
+        answer(SegmentNeeded(source.base))
+        return decode_path(next_line())
 
-    rewriter = Rewriter(OsFiles(), cleaning, keys, spend, bring if cleaning.is_remote else None)
+    rewriter = Rewriter(OsFiles(), cleaning, keys, throttled, fetch_segment if cleaning.is_remote else None)
     try:
         reached = rewriter.read_keys()
-        answer(Reached(reached))
-        go_on()
-        rules = CleaningRules(order.now_ms, order.delete_retention_ms, reached - 1, order.drops_below, order.producers)
+        answer(KeysRead(reached))
+        next_line()
+        rules = CleaningRules(
+            request.now_ms, request.delete_retention_ms, reached - 1, request.drops_below, request.producers
+        )
         for new in rewriter.rewrite(rules):
             if new is not None:
                 answer(new)
-                go_on()
+                next_line()
     except LogError as error:
         answer(error)
     else:
@@ -125,14 +129,12 @@ def serve(sock: socket.socket, clock: Clock) -> None:
     threading.Thread(target=_read, args=(reader, lines), daemon=True).start()
 
     def answer(said: CleanerAnswer) -> None:
-        with contextlib.suppress(
-            ConnectionError
-        ):  # the broker has closed the socket: the reading thread ends the process
+        with contextlib.suppress(ConnectionError):  # a closed socket: the reading thread ends the process
             writer.write(encode_answer(said))
             writer.flush()
 
     while True:
-        run(decode_order(lines.get()), answer, lines.get, clock)
+        run(decode_request(lines.get()), answer, lines.get, clock)
 
 
 def _read(reader: BinaryIO, lines: queue.SimpleQueue[bytes]) -> None:

@@ -1,10 +1,9 @@
 """Protocol between a broker and its cleaner process: one JSON object per line.
 
-The broker sends an order. The cleaner replies with the offset that it reached, then with each group of rewritten segments, and
+The broker sends a request. The cleaner replies with the offset that it reached, then with each group of rewritten segments, and
 waits for the broker to continue after each. The broker continues it before it swaps the files, so the next group, and no
-further one, is written meanwhile.
-The cleaner requests segments of the bucket one by one, since only the broker has them fetched. It ends with its counts, or with
-an error.
+further one, is written meanwhile. The cleaner requests segments of the bucket one by one, since only the broker has them
+fetched. It ends with its counts, or with an error.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from storage_tiers.hot.indexes import TimeEntry
 from storage_tiers.hot.swap import RewrittenSegment
 from storage_tiers.types import AbortedTransaction
 
-#: Longest line: an order names every segment, aborted transaction and producer of a partition.
+#: Longest line: a request names every segment, aborted transaction and producer of a partition.
 MAX_LINE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanOrder:
-    """`map_bytes` and `map_load` bound the map of keys, `bytes_per_second` what is read and written; `key` are 16 random
-    bytes."""
+class CleaningRequest:
+    """One cleaning. `producers` are the last records by producer id; `now_ms`, `delete_retention_ms` and `drops_below` are as
+    in CleaningRules. `map_bytes` and `map_load` bound the map of keys, `bytes_per_second` the bytes read and written; 0 and
+    less is no bound. `key` are 16 random bytes."""
 
     cleaning: CleaningJob
     producers: Mapping[int, LastRecord]
@@ -42,33 +42,33 @@ class CleanOrder:
     key: bytes
 
 
-class Reached(NamedTuple):
-    """The keys of all records below `offset` are known: there this cleaning ends."""
+class KeysRead(NamedTuple):
+    """The keys of all records below `offset` are in the map: this cleaning ends there."""
 
     offset: int
 
 
-class Wanted(NamedTuple):
-    """The segment that begins at `base` is read next; the broker's reply names its file."""
+class SegmentNeeded(NamedTuple):
+    """The cleaner needs the segment that begins at `base`; the broker's reply names its file."""
 
     base: int
 
 
-class Working(NamedTuple):
-    """Sent every BEAT_S: the cleaner is alive, and waits for no reply."""
+class KeepAlive(NamedTuple):
+    """Sent every BEAT_S: the cleaner works, and waits for no reply."""
 
 
 #: Seconds between two answers of a cleaner at most, while the disk answers.
 BEAT_S = 5.0
 
-CleanerAnswer = Reached | Wanted | Working | RewrittenSegment | Cleaned | LogError
+CleanerAnswer = KeysRead | SegmentNeeded | KeepAlive | RewrittenSegment | Cleaned | LogError
 
 _ERRORS: dict[str, type[LogError]] = {"corrupt": CorruptRecord, "storage": StorageError}
 
 
-def encode_order(order: CleanOrder) -> bytes:
-    """Lets other threads run between any ROWS_A_CALL rows, of which an order may have a hundred thousand."""
-    cleaning = order.cleaning
+def encode_request(request: CleaningRequest) -> bytes:
+    """Lets other threads run between any ROWS_A_CALL rows, of which a request may have a hundred thousand."""
+    cleaning = request.cleaning
     fields: dict[str, Any] = {
         "directory": cleaning.directory,
         "dirty_start": cleaning.dirty_start,
@@ -76,13 +76,13 @@ def encode_order(order: CleanOrder) -> bytes:
         "segment_bytes": cleaning.segment_bytes,
         "index_interval": cleaning.index_interval,
         "is_remote": cleaning.is_remote,
-        "now_ms": order.now_ms,
-        "delete_retention_ms": order.delete_retention_ms,
-        "drops_below": order.drops_below,
-        "map_bytes": order.map_bytes,
-        "map_load": order.map_load,
-        "bytes_per_second": order.bytes_per_second,
-        "key": order.key.hex(),
+        "now_ms": request.now_ms,
+        "delete_retention_ms": request.delete_retention_ms,
+        "drops_below": request.drops_below,
+        "map_bytes": request.map_bytes,
+        "map_load": request.map_load,
+        "bytes_per_second": request.bytes_per_second,
+        "key": request.key.hex(),
     }
     rows: dict[str, Iterable[tuple[int, ...]]] = {
         "segments": cleaning.segments,
@@ -90,7 +90,7 @@ def encode_order(order: CleanOrder) -> bytes:
             (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
             for each in cleaning.aborted
         ),
-        "producers": ((producer, *last) for producer, last in order.producers.items()),
+        "producers": ((producer, *last) for producer, last in request.producers.items()),
     }
     lists = b"".join(b',"%s":[%s]' % (name.encode(), _rows(each)) for name, each in rows.items())
     return _line(fields).removesuffix(b"}\n") + lists + b"}\n"
@@ -109,9 +109,9 @@ def _rows(rows: Iterable[tuple[int, ...]]) -> bytes:
     return b",".join(encoded)
 
 
-def decode_order(line: bytes) -> CleanOrder:
+def decode_request(line: bytes) -> CleaningRequest:
     said = json.loads(line)
-    return CleanOrder(
+    return CleaningRequest(
         cleaning=CleaningJob(
             directory=said["directory"],
             segments=[SourceSegment(*each) for each in said["segments"]],
@@ -134,11 +134,11 @@ def decode_order(line: bytes) -> CleanOrder:
 
 
 def encode_answer(answer: CleanerAnswer) -> bytes:
-    if isinstance(answer, Reached):
+    if isinstance(answer, KeysRead):
         return _line({"reached": answer.offset})
-    if isinstance(answer, Working):
+    if isinstance(answer, KeepAlive):
         return _line({"working": True})
-    if isinstance(answer, Wanted):
+    if isinstance(answer, SegmentNeeded):
         return _line({"wanted": answer.base})
     if isinstance(answer, RewrittenSegment):
         return _line({"rewritten": answer})
@@ -151,11 +151,11 @@ def encode_answer(answer: CleanerAnswer) -> bytes:
 def decode_answer(line: bytes) -> CleanerAnswer:
     said = json.loads(line)
     if "reached" in said:
-        return Reached(said["reached"])
+        return KeysRead(said["reached"])
     if "working" in said:
-        return Working()
+        return KeepAlive()
     if "wanted" in said:
-        return Wanted(said["wanted"])
+        return SegmentNeeded(said["wanted"])
     if "rewritten" in said:
         base, end, size, newest, has_transactions, replaces = said["rewritten"]
         pairs = tuple((first, length) for first, length in replaces)
@@ -166,7 +166,7 @@ def decode_answer(line: bytes) -> CleanerAnswer:
 
 
 #: The broker's line that continues the cleaner.
-GO_ON = b"{}\n"
+CONTINUE = b"{}\n"
 
 
 def encode_path(path: str) -> bytes:

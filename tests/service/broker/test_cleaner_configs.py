@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.compaction.protocol import CleanerAnswer, Working, decode_answer
+from storage_tiers.compaction.protocol import CleanerAnswer, KeepAlive, decode_answer
 from storage_tiers.errors import InvalidRequest
 from tests.service.broker.support import Running, running, until
 from tests.service.broker.test_cleaning import (
@@ -100,7 +100,7 @@ async def test_a_pass_under_way_ends_when_its_topic_is_deleted(tmp_path: Path, m
     monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.decode_answer", noted)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await slowly_cleaned(node, is_remote=False)
-        await until(lambda: heard == [Working()])
+        await until(lambda: heard == [KeepAlive()])
         await node.core.topics.delete(["t"])
         await until(lambda: cleaning(node)._process._process is None)
 

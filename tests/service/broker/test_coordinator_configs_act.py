@@ -18,7 +18,7 @@ from service.coordination.runtime import partition_of
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from service.rounds import rounds
 from storage_tiers.clock import SystemClock
-from storage_tiers.compaction.protocol import CleanOrder
+from storage_tiers.compaction.protocol import CleaningRequest
 from storage_tiers.records.batch import headers
 from storage_tiers.records.codecs import Codec
 from storage_tiers.types import TopicPartition
@@ -50,15 +50,15 @@ class Seen(Running):
         super().__init__(node.node, node.store)
         self.clock = clock
         self.patch = patch
-        self.orders: list[CleanOrder] = []
+        self.requests: list[CleaningRequest] = []
         process = cleaning(node)._process
-        carry_out = process.carry_out
+        run = process.run
 
-        def noted(order: CleanOrder, *rest: Any) -> Any:
-            self.orders.append(order)
-            return carry_out(order, *rest)
+        def noted(request: CleaningRequest, *rest: Any) -> Any:
+            self.requests.append(request)
+            return run(request, *rest)
 
-        patch.setattr(process, "carry_out", noted)
+        patch.setattr(process, "run", noted)
 
 
 Look: TypeAlias = Callable[[Seen], Awaitable[object]]
@@ -183,14 +183,14 @@ async def id_is_forgotten(node: Seen) -> object:
 
 
 # --- the cleaner ------------------------------------------------------------------------------------------------------
-async def ordered(of: Callable[[CleanOrder], object], node: Seen) -> object:
+async def ordered(of: Callable[[CleaningRequest], object], node: Seen) -> object:
     """Something that the cleaner process is asked for in the next pass, which finds a dirty topic."""
-    node.orders.clear()
+    node.requests.clear()
     await put(node, ("a", "1"), ("a", "2"))
     await closed(node)
     cleaning(node)._due_ms = 0
-    await until(lambda: bool(node.orders) and cleaning(node)._due_ms > 0)
-    return of(node.orders[0])
+    await until(lambda: bool(node.requests) and cleaning(node)._due_ms > 0)
+    return of(node.requests[0])
 
 
 async def rest_after_a_pass(node: Seen) -> object:

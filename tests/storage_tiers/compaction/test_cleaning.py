@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.compaction.main import Pulse, Throttle
+from storage_tiers.compaction.main import Heartbeats, Throttle
 from storage_tiers.compaction.offset_map import SLOT_BYTES
 from storage_tiers.compaction.rewriter import MOST_MAP_BYTES, MOST_SOURCES, offset_map
 from storage_tiers.errors import CorruptRecord, StorageError
@@ -424,12 +424,14 @@ def test_a_damaged_decision_is_named_and_put_back_from_a_copy(tmp_path: Path) ->
 def test_a_throttled_cleaner_says_that_it_works() -> None:
     clock, said = ManualClock(START_MS), list[int]()
     began = clock.steady_ms()
-    pulse = Pulse(lambda: said.append(clock.steady_ms() - began), clock, lambda seconds: clock.advance(seconds))
-    throttle = Throttle(100, clock, pulse.wait)
+    heartbeats = Heartbeats(
+        lambda: said.append(clock.steady_ms() - began), clock, lambda seconds: clock.advance(seconds)
+    )
+    throttle = Throttle(100, clock, heartbeats.wait)
     throttle.spend(1_200)  # 12 s worth
     assert said == [5_000, 10_000]
     assert clock.steady_ms() - began == 12_000
-    pulse.beat()
+    heartbeats.beat()
     assert len(said) == 2
 
 

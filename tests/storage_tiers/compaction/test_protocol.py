@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_tiers.compaction.batches import LastRecord
-from storage_tiers.compaction.protocol import ROWS_A_CALL, CleanOrder, decode_order, encode_order
+from storage_tiers.compaction.protocol import ROWS_A_CALL, CleaningRequest, decode_request, encode_request
 from storage_tiers.compaction.rewriter import CleaningJob, SourceSegment
 from storage_tiers.types import AbortedTransaction
 
@@ -23,7 +23,7 @@ def test_an_order_comes_as_it_was_given(rows: int) -> None:
         is_remote=True,
     )
     producers = {n: LastRecord(n * 3, n) for n in range(rows)}
-    order = CleanOrder(
+    request = CleaningRequest(
         cleaning=cleaning,
         producers=producers,
         now_ms=1,
@@ -34,6 +34,6 @@ def test_an_order_comes_as_it_was_given(rows: int) -> None:
         bytes_per_second=6.0,
         key=bytes(range(16)),
     )
-    line = encode_order(order)
+    line = encode_request(request)
     assert line.index(b"\n") == len(line) - 1
-    assert decode_order(line) == order
+    assert decode_request(line) == request

@@ -1,4 +1,4 @@
-"""The broker's side of the cleaner process: started with the first order, ended when nothing is left to clean."""
+"""The broker's side of the cleaner process: started with the first request, ended when nothing is left to clean."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from storage_tiers.child_process import ChildProcess, start_child
 from storage_tiers.compaction.batches import Cleaned
 from storage_tiers.compaction.protocol import (
-    GO_ON,
+    CONTINUE,
     MAX_LINE_BYTES,
     CleanerAnswer,
-    CleanOrder,
-    Wanted,
-    Working,
+    CleaningRequest,
+    KeepAlive,
+    SegmentNeeded,
     decode_answer,
-    encode_order,
     encode_path,
+    encode_request,
 )
 from storage_tiers.errors import LogError, StorageError
 
@@ -28,7 +28,7 @@ SILENCE_S = 120.0
 
 
 class CleanerProcess:
-    """Carries out one order at a time."""
+    """Runs one cleaning at a time."""
 
     def __init__(self, log_format: str = "text") -> None:
         self._log_format = log_format
@@ -36,17 +36,17 @@ class CleanerProcess:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
-    async def carry_out(
-        self, order: CleanOrder, bring: Callable[[int], Awaitable[str]] | None = None
+    async def run(
+        self, request: CleaningRequest, fetch_segment: Callable[[int], Awaitable[str]] | None = None
     ) -> AsyncGenerator[CleanerAnswer, None]:
         """The cleaner's answers. It writes the next group of segments while the caller swaps the files of the last one, and
-        waits before the group after that. One comes at least every BEAT_S, so the caller can end a slow cleaning. `bring`
-        fetches the remote segment that begins at an offset, and returns its file, which the cleaner removes. StorageError if it
-        cannot be started or ended, and what it raises itself; call `end` after any error, and after leaving before the last
-        answer."""
+        waits before the group after that. One comes at least every BEAT_S, so the caller can end a slow cleaning.
+        `fetch_segment` fetches the remote segment that begins at an offset, and returns its file, which the cleaner removes.
+        StorageError if it cannot be started or ended, and what it raises itself; call `end` after any error, and after leaving
+        before the last answer."""
         if self._process is None:
             await self._start()
-        self._writer.write(await asyncio.to_thread(encode_order, order))
+        self._writer.write(await asyncio.to_thread(encode_request, request))
         while True:
             try:
                 await self._writer.drain()
@@ -63,17 +63,17 @@ class CleanerProcess:
             answer = decode_answer(line)
             if isinstance(answer, LogError):
                 raise answer
-            if isinstance(answer, Working):
+            if isinstance(answer, KeepAlive):
                 yield answer
                 continue
-            if isinstance(answer, Wanted):
-                assert bring is not None
-                self._writer.write(encode_path(await bring(answer.base)))
+            if isinstance(answer, SegmentNeeded):
+                assert fetch_segment is not None
+                self._writer.write(encode_path(await fetch_segment(answer.base)))
                 continue
             if isinstance(answer, Cleaned):
                 yield answer
                 return
-            self._writer.write(GO_ON)
+            self._writer.write(CONTINUE)
             yield answer
 
     async def _start(self) -> None:

@@ -39,7 +39,7 @@ from storage_tiers.compaction.clean_point import (
     write_clean_point,
 )
 from storage_tiers.compaction.cleaning_inputs import cleaning_of, last_records
-from storage_tiers.compaction.protocol import CleanOrder, Reached
+from storage_tiers.compaction.protocol import CleaningRequest, KeysRead
 from storage_tiers.compaction.rewriter import CleaningJob, remove_cleaned
 from storage_tiers.errors import LogError, StorageError
 from storage_tiers.files import Files
@@ -71,7 +71,7 @@ class CleanerSettings(NamedTuple):
         return self.is_enabled and self.bytes_per_second != 0
 
     def are_for_the_pass_of(self, others: CleanerSettings) -> bool:
-        """Whether both give a cleaning the same order. The pause between cleanings is in none."""
+        """Whether both give a cleaning the same request, in which the pause between cleanings is not."""
         return self._replace(backoff_ms=others.backoff_ms) == others
 
 
@@ -275,13 +275,13 @@ class Cleaning:
         if begin is None:
             raise _Abandoned
         cleaning = await asyncio.to_thread(begin)
-        order = await self._order(partition, cleaning, plan, settings, drops_below)
+        request = await self._request(partition, cleaning, plan, settings, drops_below)
         reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
-            async with aclosing(self._process.carry_out(order)) as answers:
+            async with aclosing(self._process.run(request)) as answers:
                 async for answer in answers:
                     self._check_goes_on(partition, hot, settings)
-                    if isinstance(answer, Reached):
+                    if isinstance(answer, KeysRead):
                         reached = answer.offset
                     elif isinstance(answer, RewrittenSegment):
                         await self._swap(partition, hot, answer, drops_below)
@@ -300,13 +300,13 @@ class Cleaning:
         hot = partition.log.hot
         drops_below = self._shown_below(hot)
         rewrite = await self._cold.begin(partition, plan)
-        order = await self._order(partition, rewrite.job, plan, settings, drops_below)
+        request = await self._request(partition, rewrite.job, plan, settings, drops_below)
         reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
         try:
-            async with aclosing(self._process.carry_out(order, rewrite.fetch_segment)) as answers:
+            async with aclosing(self._process.run(request, rewrite.fetch_segment)) as answers:
                 async for answer in answers:
                     self._check_goes_on(partition, hot, settings)
-                    if isinstance(answer, Reached):
+                    if isinstance(answer, KeysRead):
                         reached = answer.offset
                     elif isinstance(answer, RewrittenSegment):
                         if self._shown_below(hot) < drops_below:
@@ -328,18 +328,18 @@ class Cleaning:
         if not settings.are_for_the_pass_of(self._policy.settings()):
             raise _Abandoned
 
-    async def _order(
+    async def _request(
         self,
         partition: Partition,
         cleaning: CleaningJob,
         plan: CleaningPlan,
         settings: CleanerSettings,
         drops_below: int,
-    ) -> CleanOrder:
+    ) -> CleaningRequest:
         producers = dict[int, LastRecord]()
         async for some in slices(list(partition.log.hot.end.producers.producers.items()), GLANCES_A_TURN):
             producers |= last_records(some, plan.end)
-        return CleanOrder(
+        return CleaningRequest(
             cleaning=cleaning,
             producers=producers,
             now_ms=self._policy.now().expiry_ms,
