@@ -16,7 +16,7 @@ ANSWERS_A_TURN = 8
 
 
 class FailedRequest(NamedTuple):
-    """In the place of an answer: the request ends with this error."""
+    """Instead of an answer: the request ends with this error."""
 
     error: LogError
 

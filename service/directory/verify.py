@@ -8,9 +8,9 @@ import sys
 
 from storage_tiers.errors import StoreRefused
 
-#: The command, with the modules of this process: what lies in the current directory may bear their names.
+#: The command, with the modules of this process: files in the current directory may have the same names.
 _COMMAND = "import sys; sys.path[:] = {path!r}; from service.cli.main import app; app(prog_name='tidelog')"
-#: Characters of what it printed that an error repeats.
+#: Most characters of the output that an error repeats.
 SHOWN = 1500
 
 

@@ -20,8 +20,8 @@ from storage_tiers.hot.data_dir import DataDirectory
 
 
 async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> list[RecoveryPoint]:
-    """Makes `settings.data_dir`, which must be empty or a take-over's that was cut, the cluster's. With `dry_run` nothing is
-    changed, here or in the store. LogError if it cannot be done."""
+    """Makes `settings.data_dir` the cluster's directory. It must be empty, or an interrupted take-over's. With `dry_run`
+    nothing is changed, here or in the store. LogError if it cannot be done."""
     clock, rng, files = SystemClock(), SystemRng(), OsFiles()
     client = tier_client(settings, None, clock, rng)
     if client is None:
@@ -59,7 +59,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
 
 
 async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoint]:
-    """Objects read from the store lie in the cache's folder for a moment; the folders made for it go again."""
+    """Objects from the store pass through the cache's folder. Folders that were created for it are removed again."""
     made = _make(cache_directory_of(settings))
     try:
         return await taking.preview()

@@ -1,15 +1,15 @@
 """Derives a cluster's metadata from the contents of its bucket. Pure.
 
-    snapshot + topic files + ids ──inventory──> which topics live, which are on their way out
+    snapshot + topic files + ids ──inventory──> which topics live, which are being deleted
     inventory + claimed manifests ──records──> one metadata batch
 
-A snapshot of the metadata log may be a minute old and may be missing; `topic.json` is younger, and says it all for the topics
-that it names; manifests are the truth about offsets and epochs. Where they disagree about a name, the file counts, unless
+A snapshot of the metadata log may be a minute old and may be missing; `topic.json` is younger, and is complete for the topics
+that it names; manifests are authoritative for offsets and epochs. Where they disagree about a name, the file counts, unless
 the snapshot knows that the file's topic is being deleted.
 
 Invariants: epochs begin EPOCH_GAP above every one that an object shows, producer ids PRODUCER_ID_GAP above: more were issued
-than any object shows. A topic id is live or deleting, never both. An id is deleted to its end only if something says that it
-was deleted; one that left objects and of which nothing says so is `unexplained`, and its deletion must be proved.
+than any object shows. A topic id is live or deleting, never both. The deletion of an id is completed only if something says
+that it was deleted. An id that left objects without such a statement is `unexplained`, and its deletion must be proved.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DoomedTopic:
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """In the order of their names. `unexplained` are those of `doomed` that have objects and that neither `topic.json` nor the
-    snapshot calls deleted or replaced: only a manifest that is `deleted` shows that they are."""
+    snapshot calls deleted or replaced: only a `deleted` manifest can prove their deletion."""
 
     live: tuple[LiveTopic, ...]
     doomed: tuple[DoomedTopic, ...]
@@ -106,7 +106,7 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
 
 
 def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId) -> bool:
-    """By what never takes it back: a deletion that began, or ended, or an id that the name had earlier."""
+    """Whether a fact that is never undone says so: a deletion that has begun or ended, or a newer id of the name."""
     if topic_id in snapshot.deleting or topic_id in snapshot.gone:
         return True
     state = topic.state

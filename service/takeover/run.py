@@ -1,15 +1,16 @@
-"""Takes a cluster over: a directory that has nothing becomes the cluster's node, from what the bucket holds.
+"""Takes a cluster over: an empty directory becomes the cluster's node, from what the bucket holds.
 
     TakeOver(begin) in the directory -> incarnation raised -> every manifest claimed -> ends known
       -> each topic.json rewritten under the new incarnation -> one metadata batch, with TakeOver(done)
 
-Every step may be made again, and a start that finds `begin` without `done` makes them all. Only the claim on a manifest stops
-the old node's extensions, so nothing about offsets is believed before it. Nobody is served before `done`.
+Every step can be repeated, and a start that finds `begin` without `done` repeats all of them. Only the claim on a manifest
+stops the old node's extensions, so offsets are uncertain before it. No client is served before `done`.
 
 Errors: FencedWriter if another start has taken the cluster over since this one began; StoreRefused and TierCorrupt as they
-are. A transient failure (TierUnavailable) is waited for, and said in `/readyz`.
+are. Transient failures (TierUnavailable) are retried and shown in `/readyz`.
 
-Not promised: what the old node acknowledged and had not offloaded. Each partition's recovery point says how far it comes.
+Not promised: records that the old node acknowledged and had not offloaded. Each partition's recovery point is the end of the
+records that are left.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class TakeOver:
 
     # --- the directory ------------------------------------------------------------------------------------------------
     async def begin(self) -> None:
-        """Before anything else is written in the directory. StoreRefused if the bucket has no such cluster."""
+        """Records the begin of the take-over, before anything else is written. StoreRefused if the bucket has no such
+        cluster."""
         metadata = self._log
         if metadata.image.take_over is not None:
             return
@@ -119,7 +121,8 @@ class TakeOver:
         began = self._clock.monotonic()
         events.info(log, "takeover.started", cluster_id=self._cluster_id)
         await self._patiently(lambda: self._client.ask(Probe(f"{self._cluster_id}/")))
-        # Refusals come before the bucket is changed; the second look is of what no other can add to.
+        # Refusals come before the bucket is changed. After the claim the bucket is read again, because no other node can add to
+        # it.
         await self._claim(await self.look(), ManifestWriter(self._node_id, 0), dry=True)
         writer = await self._raise_incarnation(directory_id)
         bucket = await self.look()

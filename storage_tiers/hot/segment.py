@@ -333,7 +333,7 @@ class Segment:
                 return BatchSpan(position + at, second, third)
             if at == -2 or (second == 0 and third == HEADER_BYTES):
                 break
-            # Go on at `second`; a batch whose header was seen, but not its end, is passed over.
+            # Continues at `second`; a batch whose header was seen, but not its end, is skipped.
             position += second + (third if third > HEADER_BYTES else 0)
         if position < self.size:
             raise StorageError(f"{self.path}: no record batch at byte {position}; {_DAMAGED.format(self.path)}")

@@ -78,7 +78,7 @@ async def reconcile(partition: Partition) -> None:
     tiered = partition.log
     completed: ManifestSummary | None = None
     while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):
-        # Nobody may append to, or read, what is about to go; if the store fails us now, it stays so.
+        # The log is about to be discarded: no appends and no reads. If the store fails now, it stays so.
         recover_from_store(partition)
         assert tiered.cold is not None
         manifest = await tiered.cold.manifest()
