@@ -57,9 +57,9 @@ CLAIM = re.compile(r"\bPure\b(?!-Python| but)|: pure\b")
 #: A sentence begins with its subject; failures and answers are named instead of people who are told; words that read as if
 #: translated have a plain one: continue, issue, the common case, spare, previous, no longer, replace.
 UNPLAIN = re.compile(
-    r"(?:^|(?<=[.;!?] ))(?:Of|What|Who|Which|Whoever|Whatever) |\b(?i:told|whom|nobody|somebody|anew|likewise|weighed|any more"
-    r"|(?:go|goes|went|gone) on|(?:give|gives|given|handed) out|(?:as|are) most|to spare|of before|all the same|heard from"
-    r"|in the place of|takes? the place of)\b"
+    r"(?:^|(?<=[.;!?] ))(?:Of|What|Who|Which|Whoever|Whatever) |\b(?:(?:go|goes|went|gone) on|(?:give|gives|given) out)\b"
+    r"|\b(?i:told|whom|nobody|somebody|anew|likewise|weighed|any more|(?:as|are) most|to spare|of before|all the same"
+    r"|heard from|in the place of|takes? the place of)\b"
 )
 
 
