@@ -71,7 +71,7 @@ COORDINATION_ROWS = (
     row(
         "find the coordinator again",
         _RUNTIME + "requests_that_wait_end_when_the_node_loses_the_partition",
-        _RUNTIME + "a_write_that_fails_drops_the_shard_and_loads_what_is_on_disk",
+        _RUNTIME + "a_failed_write_drops_the_shard_and_loads_the_log",
     ),
     row(
         "ask for 0 \\(group\\) or 1",
@@ -88,7 +88,7 @@ COORDINATION_ROWS = (
     row("call InitProducerId again", _ADVICE + "a_producer_whose_id_expired_begins_again"),
     row(
         "because a newer producer uses the id; stop this one",
-        _ADVICE + "once_the_older_producer_has_stopped_the_newer_one_goes_on",
+        _ADVICE + "once_the_older_producer_has_stopped_the_newer_one_continues",
     ),
     row(
         "abort and begin again",

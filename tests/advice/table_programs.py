@@ -201,7 +201,7 @@ GROUP_COMMAND_ROWS = (
     row(
         "leave --partition out|leave --to out, or use --exit-at-end|a group has a name; give one",
         _CONSUME_GROUP + "words_that_a_group_contradicts_are_refused",
-        _CONSUME_GROUP + "the_next_run_goes_on_where_the_last_one_ended",
+        _CONSUME_GROUP + "the_next_run_resumes_where_the_last_one_ended",
     ),
     row(
         "use `tidelog group reset-offsets` to move the group",
