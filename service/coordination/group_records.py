@@ -111,6 +111,11 @@ class GroupMetadata(NamedTuple):
     members: tuple[MemberMetadata, ...]
 
 
+#: A member for `encode_members`: its `encode_names`, the timeouts of its rebalances and of its session, its subscription
+#: and its assignment.
+MemberFields = tuple[bytes, int, int, bytes, bytes]
+
+
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
     """ValueError if a name is longer than 32,767 bytes."""
     if isinstance(key, OffsetKey):
@@ -212,8 +217,7 @@ def _short_offset(data: bytes) -> CommittedOffset | None:
 
 def encode_group(value: GroupMetadata) -> bytes:
     """Version 3, as Kafka writes. ValueError if a name does not fit."""
-    return encode_members(
-        value,
+    return encode_head(value, len(value.members)) + encode_members(
         [
             (
                 encode_names(each.member_id, each.group_instance_id, each.client_id, each.client_host),
@@ -234,17 +238,9 @@ def encode_names(member_id: str, instance: str | None, client_id: str, host: str
     )
 
 
-def encode_members(value: GroupMetadata, members: Sequence[tuple[bytes, int, int, bytes, bytes]]) -> bytes:
-    """As `encode_group`, with these members. Each is its `encode_names`, the timeouts of its rebalances and of its session, its
-    subscription and its assignment. The event loop waits, and a group may have thousands."""
-    writer = FieldWriter(_GROUP_VERSION)
-    writer.string(value.protocol_type)
-    writer.int32(value.generation)
-    writer.string(value.protocol)
-    writer.string(value.leader)
-    writer.int64(value.state_timestamp)
-    writer.count(len(members))
-    parts: list[bytes] = [bytes(writer.data)]
+def encode_members(members: Sequence[MemberFields]) -> bytes:
+    """A part of the members of a group's record. The event loop waits, and a group may have thousands."""
+    parts: list[bytes] = []
     timeouts, length = _MEMBER.pack, _SIZE.pack
     for names, rebalance_timeout, session_timeout, subscription, assignment in members:
         parts += (
@@ -255,6 +251,18 @@ def encode_members(value: GroupMetadata, members: Sequence[tuple[bytes, int, int
             assignment,
         )
     return b"".join(parts)
+
+
+def encode_head(value: GroupMetadata, members: int) -> bytes:
+    """A group's record up to its members, of which there are so many."""
+    writer = FieldWriter(_GROUP_VERSION)
+    writer.string(value.protocol_type)
+    writer.int32(value.generation)
+    writer.string(value.protocol)
+    writer.string(value.leader)
+    writer.int64(value.state_timestamp)
+    writer.count(members)
+    return bytes(writer.data)
 
 
 def _string(text: str) -> bytes:

@@ -58,3 +58,9 @@ class Outcome:
 
     def answer(self, waiter: object, answer: object) -> None:
         self.answers.append(_new_tuple(CoordinatorAnswer, (waiter, answer)))
+
+    def add(self, later: Outcome) -> None:
+        """Adds the outcome of a later event, whose views are known already."""
+        self.records += later.records
+        self.answers += later.answers
+        self.notes += later.notes

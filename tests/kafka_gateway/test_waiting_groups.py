@@ -19,6 +19,7 @@ from kafka_gateway.messages import GROUP_REQUEST_BYTES, Messages
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
 from service.coordination.deadlines import Timer
+from service.coordination.groups import rebalancing
 from service.coordination.shard_state import ShardState
 from storage_tiers.turns import AT_WORK, Lane
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
@@ -267,3 +268,29 @@ async def test_requests_of_groups_may_have_more_than_four_mebibytes(tmp_path: Pa
             assert answer is not None, schema
             (topic,) = response(schema, version, answer).topics
             assert len(topic.partitions) == 180
+
+
+async def test_a_rebalance_in_steps_answers_all_members_and_what_they_ask_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalancing, "MEMBERS_A_STEP", 3)
+    async with with_groups(tmp_path) as (core, server), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(20)]
+        leader = await joined_alone(server, "g")
+        for client in clients:
+            client.send(join("g"))
+        group = core.groups._host("g")._shard._groups.groups["g"]
+        await until(lambda: len(group.members) == 21)
+        core.groups._host("g").ask(LeaveGroup("g", [LeavingMember(leader)]), CALLER)
+        answers = [response("join_group", 3, await client.receive() or b"") for client in clients]
+        given = [{"member_id": each.member_id, "assignment": each.member_id.encode()} for each in answers]
+        for client, each in zip(clients, answers, strict=True):
+            assert each.generation_id == 2
+            which: dict[str, Any] = {"group_id": "g", "generation_id": 2, "member_id": each.member_id}
+            rows = given if each.member_id == each.leader else []
+            client.send(request_frame("sync_group", 2, **which, assignments=rows))
+            client.send(request_frame("heartbeat", 2, **which))
+        for client, each in zip(clients, answers, strict=True):
+            synced = response("sync_group", 2, await client.receive() or b"")
+            assert (int(synced.error_code), synced.assignment) == (0, each.member_id.encode())
+            assert int(response("heartbeat", 2, await client.receive() or b"").error_code) == 0

@@ -13,7 +13,7 @@ protocol of a generation is one that all its members support. A static member's 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from grpc_api.contract.groups import (
     MemberProtocol,
 )
 from service.coordination.deadlines import Timer
-from service.coordination.group_records import GroupMetadata, encode_members, encode_names
+from service.coordination.group_records import GroupMetadata, encode_names
 from service.coordination.groups.member_memory import kept_bytes, pending_bytes
 from service.coordination.outcome import CoordinatorAnswer
 from storage_tiers.errors import FencedInstanceId, LogError, UnknownMemberId
@@ -57,10 +57,6 @@ TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
 
 #: States in which a change of the members begins a rebalance.
 REBALANCES_FROM = frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE})
-
-
-#: Makes a named tuple in half the time, of which a rebalance makes thousands.
-_new_tuple = tuple.__new__
 
 
 class UnexpectedTransition(Exception):
@@ -131,14 +127,14 @@ class Member:
 
     def metadata(self, protocol: str) -> bytes:
         """Its subscription under a protocol that it supports."""
-        return _subscription(self.protocols, protocol)
+        return subscription_of(self.protocols, protocol)
 
     def vote(self, candidates: frozenset[str]) -> str:
         """The first of its protocols among `candidates`, which has one of them."""
         return next(each.name for each in self.protocols if each.name in candidates)
 
 
-def _subscription(protocols: Sequence[MemberProtocol], name: str) -> bytes:
+def subscription_of(protocols: Sequence[MemberProtocol], name: str) -> bytes:
     first = protocols[0]
     if first.name == name:  # the common case; a large group asks thousands of times
         return first.metadata
@@ -167,6 +163,8 @@ class SyncWait(NamedTuple):
 #: A member as readers see it: its ids, its client's id and host, its protocols and its assignment.
 MemberRow = tuple[str, str | None, str, str, tuple[MemberProtocol, ...], bytes]
 _MEMBER_ROW = attrgetter("member_id", "group_instance_id", "client_id", "client_host", "protocols", "assignment")
+#: Makes a named tuple in half the time, of which a rebalance makes thousands.
+_new_tuple = tuple.__new__
 
 
 class GroupView(NamedTuple):
@@ -188,7 +186,7 @@ class GroupView(NamedTuple):
             [
                 DescribedMember(
                     *(member_id, instance, client_id, host),
-                    b"" if protocol is None else _subscription(protocols, protocol),
+                    b"" if protocol is None else subscription_of(protocols, protocol),
                     assignment,
                 )
                 for member_id, instance, client_id, host, protocols, assignment in self.members
@@ -352,8 +350,8 @@ class ClassicGroup:
         self.joining += (waiter is not None) - (before is not None)
         return before
 
-    def end_joins(self) -> list[CoordinatorAnswer]:
-        """Answers the members that have joined, and awaits their SyncGroups."""
+    def end_joins(self, members: Sequence[Member], shown: Sequence[JoinedMember]) -> list[CoordinatorAnswer]:
+        """Answers those of these members that have joined, the leader with `shown`, and awaits the SyncGroups of all."""
         kind, protocol, generation, leader = (
             self.protocol_type,
             self.protocol,
@@ -361,18 +359,17 @@ class ClassicGroup:
             self.leader or UNKNOWN_MEMBER,
         )
         answers = []
-        for member_id, member in self.members.items():
+        for member in members:
             member.is_new = False
+            member_id = member.member_id
+            self.pending_syncs[member_id] = None
             waiter = member.join_waiter
             if waiter is not None:
                 member.join_waiter = None
-                if member_id == leader:
-                    joined = self.joined(member_id)
-                else:
-                    joined = _new_tuple(Joined, (None, member_id, generation, kind, protocol, leader, (), False))
+                seen = shown if member_id == leader else ()
+                joined = _new_tuple(Joined, (None, member_id, generation, kind, protocol, leader, seen, False))
                 answers.append(_new_tuple(CoordinatorAnswer, (waiter, joined)))
-        self.joining = 0
-        self.pending_syncs.update(dict.fromkeys(self.members))
+        self.joining -= len(answers)
         return answers
 
     def _count_protocols(self, member: Member, step: int) -> None:
@@ -432,45 +429,31 @@ class ClassicGroup:
     # --- its answers and its record -----------------------------------------------------------------------------------
     def joined(self, member_id: str, *, leader: str | None = None, skip_assignment: bool = False) -> Joined:
         """The answer to a member of this generation; `leader` overrides the leader shown to the member."""
-        protocol = self.protocol
-        members: Sequence[JoinedMember] = ()
-        if leader is None and member_id == self.leader and protocol is not None:
-            members = [
-                _new_tuple(JoinedMember, (each_id, each.group_instance_id, _subscription(each.protocols, protocol)))
-                for each_id, each in self.members.items()
-            ]
+        leads = leader is None and member_id == self.leader
         return Joined(
             None,
             member_id,
             self.generation,
             self.protocol_type,
-            protocol,
+            self.protocol,
             (leader if leader is not None else self.leader) or UNKNOWN_MEMBER,
-            members,
+            self.joined_members(self.members.values()) if leads else (),
             skip_assignment,
         )
+
+    def joined_members(self, members: Iterable[Member]) -> list[JoinedMember]:
+        """These members as the leader sees them."""
+        protocol = self.protocol or ""
+        return [
+            _new_tuple(
+                JoinedMember, (each.member_id, each.group_instance_id, subscription_of(each.protocols, protocol))
+            )
+            for each in members
+        ]
 
     def view(self) -> GroupView:
         """The group as readers see it now."""
         return GroupView(self.state, self.protocol_type, self.protocol, list(map(_MEMBER_ROW, self.members.values())))
-
-    def record(self, state_timestamp: int) -> bytes:
-        """The value of its record, as if its last change of state was then."""
-        protocol = self.protocol
-        head = GroupMetadata(self.protocol_type or "", self.generation, protocol, self.leader, state_timestamp, ())
-        return encode_members(
-            head,
-            [
-                (
-                    member.names,
-                    member.rebalance_timeout_ms,
-                    member.session_timeout_ms,
-                    b"" if protocol is None else _subscription(member.protocols, protocol),
-                    member.assignment,
-                )
-                for member in self.members.values()
-            ],
-        )
 
     @classmethod
     def loaded(cls, group_id: str, value: GroupMetadata, now_ms: int) -> Generator[None, None, ClassicGroup]:

@@ -12,9 +12,9 @@ before any member's answer that contains it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, Synced
+from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, JoinedMember, Synced
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.group_records import GroupKey, encode_key
@@ -26,6 +26,8 @@ from service.coordination.groups.classic_group import (
     Member,
     Session,
 )
+from service.coordination.groups.recorded_group import group_value, value_head, value_part
+from service.coordination.groups.unfinished import MEMBERS_A_STEP, Steps, UnfinishedRebalances
 from service.coordination.outcome import CoordinatorAnswer, Outcome
 from storage_tiers.errors import GroupMetadataTooLarge, LogError, RebalanceInProgress, UnknownMemberId
 
@@ -57,6 +59,8 @@ class Rebalancing:
         self.settings = settings
         self._counts = counts
         self._deadlines = deadlines
+        #: A shard takes their steps, and lets their groups' other requests wait.
+        self.unfinished: UnfinishedRebalances[Any] = UnfinishedRebalances()
 
     # --- sessions -----------------------------------------------------------------------------------------------------
     def expect(self, group: ClassicGroup, member: Member, within_ms: int, now_ms: int) -> None:
@@ -183,9 +187,10 @@ class Rebalancing:
 
     def complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """Removes the dynamic members that have not joined and begins the next generation; waits again where none has."""
-        for member in [each for each in group.members.values() if each.join_waiter is None]:
-            if member.group_instance_id is None:
-                self.drop(group, member.member_id, outcome)
+        if not group.has_all_joined:
+            for member in [each for each in group.members.values() if each.join_waiter is None]:
+                if member.group_instance_id is None:
+                    self.drop(group, member.member_id, outcome)
         if group.members and not group.elect_joined_leader():
             # Only static members are left, and all are away: their sessions decide.
             self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
@@ -198,15 +203,27 @@ class Rebalancing:
             if error is not None:  # after a crash the members of its last record are back, until their sessions end
                 outcome.note("group.too_large", group=group.group_id, error=error)
             return
-        outcome.answers += group.end_joins()
-        self._all_heard(group, group.members.values(), now_ms)
+        self.unfinished.begin(group.group_id, self._answer_joins(group, now_ms, outcome))
+
+    def _answer_joins(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> Steps:
+        shown: list[JoinedMember] = []
+        shares = _shares(group)
+        for members in shares:
+            shown += group.joined_members(members)
+            if len(shares) > 1:
+                outcome = yield
         self._deadlines.set(group.sync, now_ms + group.rebalance_timeout_ms)
+        for members in shares:
+            if members is not shares[0]:
+                outcome = yield
+            outcome.answers += group.end_joins(members, shown)
+            self._all_heard(group, members, now_ms)
 
     def write(
         self, group: ClassicGroup, outcome: Outcome, before: GroupView | None = None
     ) -> GroupMetadataTooLarge | None:
         """Adds the group's record, which replaces `before` if that is given; the error if no batch can hold it."""
-        value = group.record(group.state_timestamp)
+        value = group_value(group)
         error = self.too_large(group, len(value))
         if error is None:
             if before is not None:
@@ -221,23 +238,35 @@ class Rebalancing:
     # --- assignment ---------------------------------------------------------------------------------------------------
     def assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> None:
         """The leader's assignment: recorded, and the answer to every member that waits for it."""
-        before = group.view()
-        for member_id, member in group.members.items():
-            member.assignment = given.get(member_id, b"")
+        self.unfinished.begin(group.group_id, self._assign(group, given, now_ms, outcome))
+
+    def _assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> Steps:
+        shares = _shares(group)
         # As it will be in the new state: a record of thousands of members is encoded once.
-        value = group.record(now_ms)
+        parts = [value_head(group, now_ms)]
+        for members in shares:
+            parts.append(value_part(group, [(each, given.get(each.member_id, b"")) for each in members]))
+            if len(shares) > 1:
+                outcome = yield
+        value = b"".join(parts)
         error = self.too_large(group, len(value))
         if error is not None:
             self._refuse_assignment(group, error, now_ms, outcome)
             return
+        before = group.view()
+        for member_id, member in group.members.items():
+            member.assignment = given.get(member_id, b"")
         group.enter(GroupState.STABLE, now_ms)
         self._counts.rebalances += 1
         outcome.replace(group.group_id, before)
         self._write(group, value, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
-        waiting = [member for member in group.members.values() if member.sync_waiter is not None]
-        outcome.answers += _end_syncs(group, waiting)
-        self._all_heard(group, waiting, now_ms)
+        for members in shares:
+            if len(shares) > 1:
+                outcome = yield
+            waiting = [member for member in members if member.sync_waiter is not None]
+            outcome.answers += _end_syncs(group, waiting)
+            self._all_heard(group, waiting, now_ms)
 
     def too_large(self, group: ClassicGroup, value_bytes: int) -> GroupMetadataTooLarge | None:
         """Why the group's record, whose value has so many bytes, cannot be written. A record that the log refuses would drop
@@ -279,6 +308,12 @@ class Rebalancing:
 
 def synced(group: ClassicGroup, member: Member) -> Synced:
     return Synced(None, group.protocol_type, group.protocol, member.assignment)
+
+
+def _shares(group: ClassicGroup) -> list[Sequence[Member]]:
+    """Its members, in shares of one step each."""
+    members = list(group.members.values())
+    return [members[at : at + MEMBERS_A_STEP] for at in range(0, len(members), MEMBERS_A_STEP)]
 
 
 def _end_syncs(group: ClassicGroup, waiting: Sequence[Member]) -> list[CoordinatorAnswer]:

@@ -76,6 +76,8 @@ CLASSIC = "classic"
 LISTED = 200
 #: Timers that one tick ends; thousands of members may be due at once, and others work between two ticks.
 TIMERS_A_TICK = 100
+#: A deadline that is over.
+AT_ONCE_MS = 0
 
 
 class GroupFigures(NamedTuple):
@@ -102,6 +104,7 @@ class GroupShard:
         self._deadlines = Deadlines()
         self._memory = (memory or MemberMemory()).shard()
         self._groups = ClassicGroups(self._deadlines, rng, groups, self._memory, counts)
+        self._unfinished = self._groups.rebalancing.unfinished
         self._committed = CommittedOffsets()
         self._offsets = GroupOffsets(self._groups, self._committed, offsets, counts)
         #: The order of the next record.
@@ -128,6 +131,14 @@ class GroupShard:
     # --- events -------------------------------------------------------------------------------------------------------
     def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         """The answer to `waiter` may belong to a later outcome."""
+        unfinished = self._unfinished
+        # A transaction's commit does not wait: its record belongs to its producer's batch, and it reads the generation only.
+        if unfinished.groups and event.group in unfinished.groups and not isinstance(event, TxnOffsetCommit):
+            unfinished.wait(event.group, (event, caller, waiter))
+            return Outcome()
+        return self._decide(event, caller, waiter, now_ms)
+
+    def _decide(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         outcome = Outcome()
         if isinstance(event, Heartbeat):  # the most frequent one: it changes no group and writes nothing
             outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
@@ -172,14 +183,29 @@ class GroupShard:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` may have something to do; None if never."""
-        return self._deadlines.next_ms()
+        return AT_ONCE_MS if self._unfinished.groups else self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> Outcome:
-        """Handles due timers: expired sessions and rebalance timeouts."""
+        """Handles due timers: expired sessions and rebalance timeouts. Goes on with a rebalance that ends in steps."""
+        unfinished = self._unfinished
+        if not unfinished.groups:
+            return self._end_timers(now_ms)
+        outcome = Outcome()
+        unfinished.step(outcome)
+        self._counted(outcome)
+        for event, caller, waiter in unfinished.requests():
+            outcome.add(self._decide(event, caller, waiter, now_ms))
+        outcome.add(self._end_timers(now_ms))
+        return outcome
+
+    def _end_timers(self, now_ms: int) -> Outcome:
         outcome = Outcome()
         for timer in islice(self._deadlines.due(now_ms), TIMERS_A_TICK):
             owner = timer.owner
             assert isinstance(owner, JoinWait | SyncWait | Session)
+            if owner.group.group_id in self._unfinished.groups:
+                self._deadlines.set(timer, now_ms + 1)
+                continue
             kept = owner.group.kept_bytes
             self._groups.due(owner, now_ms, outcome)
             self._memory.add(owner.group.kept_bytes - kept)

@@ -105,6 +105,9 @@ class Driver:
         self.now = until
 
     def keep(self, outcome: Outcome) -> None:
+        while self.groups.rebalancing.unfinished.groups:
+            self.groups.rebalancing.unfinished.step(outcome)
+            assert not list(self.groups.rebalancing.unfinished.requests())
         for waiter, answer in outcome.answers:
             assert waiter not in self.answers, f"{waiter} was answered twice"
             self.answers[str(waiter)] = answer

@@ -14,6 +14,7 @@ from service.coordination.groups.classic_group import (
     UnexpectedTransition,
 )
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
+from service.coordination.groups.recorded_group import group_value
 from service.coordination.outcome import Outcome
 from service.coordination.record_fields import finish
 from storage_tiers.errors import (
@@ -437,7 +438,7 @@ def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
     assert after.heartbeat(ids[1], 1, "b") is None
     after.sync("s", ids[1], 1, instance="b")
     assert after.synced("s").assignment == b"b"
-    assert decode_group(group.record(group.state_timestamp)) == before.recorded
+    assert decode_group(group_value(group)) == before.recorded
     after.wait(10_001)
     assert after.group.state is GroupState.EMPTY
 

@@ -1,0 +1,36 @@
+"""The value of a group's record, whole or in parts: a group of thousands of members is encoded in steps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.coordination.group_records import GroupMetadata, encode_head, encode_members
+from service.coordination.groups.classic_group import ClassicGroup, Member, subscription_of
+
+
+def group_value(group: ClassicGroup) -> bytes:
+    members = [(each, each.assignment) for each in group.members.values()]
+    return value_head(group, group.state_timestamp) + value_part(group, members)
+
+
+def value_head(group: ClassicGroup, state_timestamp: int) -> bytes:
+    """The part before the members, as if the group's last change of state was then."""
+    head = GroupMetadata(group.protocol_type or "", group.generation, group.protocol, group.leader, state_timestamp, ())
+    return encode_head(head, len(group.members))
+
+
+def value_part(group: ClassicGroup, members: Sequence[tuple[Member, bytes]]) -> bytes:
+    """These members with these assignments."""
+    protocol = group.protocol
+    return encode_members(
+        [
+            (
+                member.names,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                b"" if protocol is None else subscription_of(member.protocols, protocol),
+                assignment,
+            )
+            for member, assignment in members
+        ]
+    )

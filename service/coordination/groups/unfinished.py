@@ -1,0 +1,78 @@
+"""Rebalances of large groups that end in steps, and the requests that wait for them.
+
+The end of a rebalance changes and answers every member. With thousands of members that holds the event loop for milliseconds,
+so a shard takes a step in each tick. Until the last one the group's other requests wait. They are decided in the order of their
+arrival then, and find the group as if all steps were one. Pure.
+
+Invariants: each group has at most one unfinished rebalance; every request that waits is handed out once. Not promised: fairness
+between groups beyond that they take turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from service.coordination.outcome import Outcome
+
+#: Members that one step changes.
+MEMBERS_A_STEP = 200
+#: Requests that one tick decides of those that waited.
+REQUESTS_A_TICK = 32
+
+#: The first step is taken with the outcome that the generator was made with, each further one with the outcome that it is sent.
+Steps = Generator[None, Outcome, None]
+Request = TypeVar("Request")
+
+
+class _Unfinished(Generic[Request]):
+    __slots__ = ("requests", "steps")
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps: Steps | None = steps
+        self.requests: deque[Request] = deque()
+
+
+class UnfinishedRebalances(Generic[Request]):
+    """`groups` is by the group's id; the first one is next. A shard asks at each request whether it is empty."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, _Unfinished[Request]] = {}
+
+    def begin(self, group_id: str, steps: Steps) -> None:
+        """Takes the first step, and keeps the others if there are more."""
+        try:
+            next(steps)
+        except StopIteration:
+            return
+        found = self.groups.get(group_id)
+        if found is None:
+            self.groups[group_id] = _Unfinished(steps)
+        else:  # one of the requests that waited has begun another
+            found.steps = steps
+
+    def wait(self, group_id: str, request: Request) -> None:
+        self.groups[group_id].requests.append(request)
+
+    def step(self, outcome: Outcome) -> None:
+        """Takes a step of the first group."""
+        found = next(iter(self.groups.values()))
+        steps, found.steps = found.steps, None
+        if steps is not None:
+            with suppress(StopIteration):
+                steps.send(outcome)
+                found.steps = steps
+
+    def requests(self) -> Iterator[Request]:
+        """The requests of that group that are to be decided now, each before the next one is asked for. Another group is the
+        first one then."""
+        group_id, found = next(iter(self.groups.items()))
+        for _ in range(REQUESTS_A_TICK):
+            if found.steps is not None or not found.requests:
+                break
+            yield found.requests.popleft()
+        del self.groups[group_id]
+        if found.steps is not None or found.requests:
+            self.groups[group_id] = found

@@ -1,0 +1,229 @@
+"""Rebalances that end in steps: whatever is asked between two steps has the same answers and records as without steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpc_api.contract.groups import (
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberProtocol,
+    OffsetCommit,
+    PartitionCommit,
+    SyncGroup,
+    TopicCommit,
+    TxnOffsetCommit,
+)
+from grpc_api.contract.transactions import ProducerTransaction
+from service.coordination.groups import rebalancing, unfinished
+from service.coordination.groups.group_offsets import OffsetSettings
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.shard import AT_ONCE_MS, GroupEvent, GroupShard
+from service.coordination.groups.unfinished import MEMBERS_A_STEP
+from service.coordination.outcome import CoordinatorRecord, Outcome
+from tests.service.coordination.groups.driver import CALLER
+from tests.support.clock import SeededRng
+
+MEMBERS = 6
+PROTOCOLS = ([MemberProtocol("range", b"1")], [MemberProtocol("range", b"2"), MemberProtocol("sticky", b"3")])
+
+
+class Log:
+    """A shard, its records, and its answers by the number of their request."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.asked = 0
+        self.records: list[CoordinatorRecord] = []
+        self.answers: dict[object, Any] = {}
+        self.shard = GroupShard(SeededRng(1), GroupSettings(initial_rebalance_delay_ms=1), OffsetSettings())
+
+    def ask(self, event: GroupEvent, waiter: object) -> None:
+        self.asked += 1
+        self.keep(self.shard.handle(event, CALLER, waiter, self.now))
+
+    def tick(self) -> None:
+        self.keep(self.shard.tick(self.now))
+
+    def keep(self, outcome: Outcome) -> None:
+        self.records += outcome.records
+        self.shard.committed(self.shard.written)
+        for waiter, answer in outcome.answers:
+            assert waiter not in self.answers
+            self.answers[waiter] = answer
+
+    def settle(self) -> None:
+        while (due := self.shard.next_deadline_ms()) is not None and due <= self.now:
+            self.tick()
+
+    def wait(self, ms: int) -> None:
+        self.settle()
+        self.now += ms
+        self.settle()
+
+    @property
+    def shown(self) -> list[str]:
+        """The answers, with errors as their texts."""
+        return [repr(self.answers[each]) for each in sorted(self.answers, key=str)]
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ("join", "all join", "all join", "sync", "all sync", "all sync", "heartbeat", "leave", "commit", "wait")
+        ),
+        st.integers(0, MEMBERS - 1),
+        st.integers(0, 1),
+        st.integers(0, 3),
+    ),
+    max_size=60,
+)
+
+
+def events_of(log: Log, choices: list[tuple[str, int, int, int]]) -> Iterator[tuple[GroupEvent | int, int]]:
+    """What the members ask, by what they have been told; a number is a wait in ms. With the ticks that may come after it."""
+    ids = [""] * MEMBERS
+    asked: dict[int, int] = {}
+    begun = [("join", member, 0, 0) for member in range(MEMBERS - 1)] + [("wait", 0, 0, 0)] * 3
+    for what, member, choice, ticks in begun + choices:
+        for waiter, process in asked.items():
+            if waiter in log.answers:
+                ids[process] = log.answers[waiter].member_id
+        groups = log.shard._groups.groups
+        generation = groups["g"].generation if "g" in groups else 0
+        members = list(groups["g"].members) if "g" in groups else []
+        instance = "static" if member == MEMBERS - 1 else None
+        given = [(each, b"%d" % log.asked) for each in members]
+        if what == "join":
+            asked[log.asked] = member
+            yield joins(ids[member], choice, instance), ticks
+        elif what == "all join":
+            for each in members:
+                yield joins(each, choice, log.shard._groups.groups["g"].members[each].group_instance_id), ticks
+        elif what == "all sync":
+            for each in reversed(members):
+                yield SyncGroup("g", generation, each, None, given, None, None), ticks
+        elif what == "sync":
+            yield SyncGroup("g", generation, ids[member], instance, given, None, None), ticks
+        elif what == "heartbeat":
+            yield Heartbeat("g", generation, ids[member], instance), ticks
+        elif what == "leave":
+            yield LeaveGroup("g", [LeavingMember(ids[member], instance)]), ticks
+        elif what == "commit":
+            topics = [TopicCommit("t", [PartitionCommit(0, log.asked, 3, "")])]
+            yield OffsetCommit("g", generation, ids[member], instance, topics), ticks
+        else:
+            yield (1, 3_000, 9_000, 20_000)[ticks], 0
+
+
+def joins(member_id: str, choice: int, instance: str | None = None) -> JoinGroup:
+    return JoinGroup("g", member_id, instance, "consumer", PROTOCOLS[choice], 10_000, 60_000, needs_member_id=False)
+
+
+@contextmanager
+def of_size(members: int, requests: int) -> Iterator[None]:
+    with (
+        mock.patch.object(rebalancing, "MEMBERS_A_STEP", members),
+        mock.patch.object(unfinished, "REQUESTS_A_TICK", requests),
+    ):
+        yield
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps, st.integers(1, 3), st.integers(1, 3))
+def test_steps_change_no_answer_and_no_record(
+    choices: list[tuple[str, int, int, int]], members: int, requests: int
+) -> None:
+    whole, sliced = Log(), Log()
+    asked: list[tuple[GroupEvent | int, int]] = []
+    with of_size(1_000, 1_000):
+        for event, ticks in events_of(whole, choices):
+            if isinstance(event, int):
+                whole.wait(event)
+            else:
+                whole.ask(event, whole.asked)
+            asked.append((event, ticks))
+        whole.wait(0)
+    with of_size(members, requests):
+        for event, ticks in asked:
+            if isinstance(event, int):
+                sliced.wait(event)
+                continue
+            sliced.ask(event, sliced.asked)
+            for _ in range(ticks):
+                sliced.tick()
+        sliced.wait(0)
+    assert sliced.shown == whole.shown
+    assert sliced.records == whole.records
+    assert not sliced.shard._groups.rebalancing.unfinished.groups
+
+
+def large(log: Log, members: int) -> list[str]:
+    """A group whose members have joined, all but the last one for a second time."""
+    for number in range(members):
+        log.ask(
+            JoinGroup("g", "", None, "consumer", PROTOCOLS[0], 60_000, 60_000, needs_member_id=False), f"join {number}"
+        )
+    log.wait(2)
+    log.wait(2)  # as members came
+    ids = list(log.shard._groups.groups["g"].members)
+    for number, member_id in enumerate(ids):
+        log.ask(
+            JoinGroup("g", member_id, None, "consumer", PROTOCOLS[1], 60_000, 60_000, needs_member_id=False),
+            f"again {number}",
+        )
+    return ids
+
+
+def test_a_step_answers_so_many_members_and_no_request_of_the_group_passes_the_last_one() -> None:
+    log, members = Log(), 3 * MEMBERS_A_STEP + 1
+    ids = large(log, members)
+    assert not any(f"again {number}" in log.answers for number in range(members))
+    log.ask(Heartbeat("g", 2, ids[0], None), "beat")
+    in_ticks = []
+    while log.shard.next_deadline_ms() == AT_ONCE_MS:
+        before = len(log.answers)
+        log.tick()
+        in_ticks.append(len(log.answers) - before)
+    assert max(in_ticks) == MEMBERS_A_STEP
+    assert sum(in_ticks) == members + 1
+    assert log.answers["beat"].error is None
+    assert {log.answers[f"again {number}"].generation for number in range(members)} == {2}
+
+
+def test_readers_and_transactions_do_not_wait_for_the_last_step() -> None:
+    log = Log()
+    ids = large(log, 3 * MEMBERS_A_STEP)
+    log.settle()
+    log.ask(SyncGroup("g", 2, ids[0], None, [(each, b"part") for each in ids], None, None), "sync")
+    assert log.shard.describe(DescribeGroup("g")).state == "CompletingRebalance"
+    topics = [TopicCommit("t", [PartitionCommit(0, 7, 3, "")])]
+    log.ask(TxnOffsetCommit("g", ProducerTransaction("t"), 1, 0, 2, ids[1], None, topics), "in transaction")
+    assert log.answers["in transaction"].topics[0].partitions[0].error is None
+    log.settle()
+    shown = log.shard.describe(DescribeGroup("g"))
+    assert (shown.state, {each.assignment for each in shown.members}) == ("Stable", {b"part"})
+    assert log.answers["sync"].assignment == b"part"
+
+
+def test_a_session_that_is_over_ends_after_the_last_step() -> None:
+    log = Log()
+    ids = large(log, 3 * MEMBERS_A_STEP)
+    log.settle()
+    log.ask(SyncGroup("g", 2, ids[0], None, [(each, b"part") for each in ids], None, None), "sync")
+    log.now += 60_000
+    log.tick()
+    assert log.shard.describe(DescribeGroup("g")).state == "CompletingRebalance"
+    log.settle()
+    assert log.answers["sync"].assignment == b"part"
+    log.wait(60_000)
+    assert log.shard.describe(DescribeGroup("g")).state == "Empty"
