@@ -47,7 +47,7 @@ class UncommittedBatches:
 
     def add(self, through: int, committed: asyncio.Future[None] | None) -> None:
         """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
-        if committed is None and not self._batches:
+        if committed is None and not self._batches and through <= self._reported + COMMITTED_AT_ONCE:
             self._report(through)
             return
         if committed is None:

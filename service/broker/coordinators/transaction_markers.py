@@ -62,13 +62,13 @@ class _MarkerTurns:
     async def through(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
         """The partitions, each once its marker may be written."""
         for partition in partitions:
+            self._plan()  # before it waits: those who got the rest of this turn may all be cancelled, and plan none
             if self._waiting or not self._left:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)
                 await waiter
             else:
                 self._left -= 1
-            self._plan()
             yield partition
 
     def _plan(self) -> None:

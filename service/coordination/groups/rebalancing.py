@@ -211,11 +211,11 @@ class Rebalancing:
         for members in shares:
             shown += group.joined_members(members)
             if len(shares) > 1:
-                outcome = yield
+                outcome, now_ms = yield
         self._deadlines.set(group.sync, now_ms + group.rebalance_timeout_ms)
         for members in shares:
             if members is not shares[0]:
-                outcome = yield
+                outcome, now_ms = yield
             outcome.answers += group.end_joins(members, shown)
             self._all_heard(group, members, now_ms)
 
@@ -241,13 +241,13 @@ class Rebalancing:
         self.unfinished.begin(group.group_id, self._assign(group, given, now_ms, outcome))
 
     def _assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> Steps:
-        shares = _shares(group)
+        shares, entered_ms = _shares(group), now_ms
         # As it will be in the new state: a record of thousands of members is encoded once.
-        parts = [value_head(group, now_ms)]
+        parts = [value_head(group, entered_ms)]
         for members in shares:
             parts.append(value_part(group, [(each, given.get(each.member_id, b"")) for each in members]))
             if len(shares) > 1:
-                outcome = yield
+                outcome, now_ms = yield
         value = b"".join(parts)
         error = self.too_large(group, len(value))
         if error is not None:
@@ -256,14 +256,14 @@ class Rebalancing:
         before = group.view()
         for member_id, member in group.members.items():
             member.assignment = given.get(member_id, b"")
-        group.enter(GroupState.STABLE, now_ms)
+        group.enter(GroupState.STABLE, entered_ms)
         self._counts.rebalances += 1
         outcome.replace(group.group_id, before)
         self._write(group, value, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
         for members in shares:
             if len(shares) > 1:
-                outcome = yield
+                outcome, now_ms = yield
             waiting = [member for member in members if member.sync_waiter is not None]
             outcome.answers += _end_syncs(group, waiting)
             self._all_heard(group, waiting, now_ms)

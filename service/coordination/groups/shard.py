@@ -21,8 +21,10 @@ from grpc_api.contract.groups import (
     DescribeGroup,
     GroupDeleted,
     Heartbeat,
+    Joined,
     JoinGroup,
     LeaveGroup,
+    Left,
     ListedGroup,
     ListGroups,
     OffsetCommit,
@@ -59,6 +61,7 @@ from service.coordination.groups.committed_offsets import CommittedOffsets, shar
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
 from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.unfinished import MEMBERS_A_STEP
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import GroupIdNotFound, LogError, NonEmptyGroup
 from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
@@ -76,6 +79,8 @@ CLASSIC = "classic"
 LISTED = 200
 #: Timers that one tick ends; thousands of members may be due at once, and others work between two ticks.
 TIMERS_A_TICK = 100
+#: Records after which a tick decides no further requests of those that waited.
+RECORDS_A_TICK = 200
 #: A deadline that is over.
 AT_ONCE_MS = 0
 
@@ -191,9 +196,9 @@ class GroupShard:
         if not unfinished.groups:
             return self._end_timers(now_ms)
         outcome = Outcome()
-        unfinished.step(outcome)
+        unfinished.step(outcome, now_ms)
         self._counted(outcome)
-        for event, caller, waiter in unfinished.requests():
+        for event, caller, waiter in unfinished.requests(lambda: _is_large(outcome)):
             outcome.add(self._decide(event, caller, waiter, now_ms))
         outcome.add(self._end_timers(now_ms))
         return outcome
@@ -428,3 +433,12 @@ class GroupShard:
             error = GroupIdNotFound(f"Group {request.group} not found.")
             return DescribedGroup(error, request.group, DEAD)
         return (seen.view() if isinstance(seen, ClassicGroup) else seen).described(request.group)
+
+
+def _is_large(outcome: Outcome) -> bool:
+    """Whether no further request should be decided in this tick: there are many records, or the last answer has many members,
+    as a leader's of a large group."""
+    last = outcome.answers[-1].answer if outcome.answers else None
+    return len(outcome.records) >= RECORDS_A_TICK or (
+        isinstance(last, Joined | Left) and len(last.members) > MEMBERS_A_STEP
+    )

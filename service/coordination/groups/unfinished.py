@@ -11,7 +11,7 @@ between groups beyond that they take turns.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -22,8 +22,9 @@ MEMBERS_A_STEP = 200
 #: Requests that one tick decides of those that waited.
 REQUESTS_A_TICK = 32
 
-#: The first step is taken with the outcome that the generator was made with, each further one with the outcome that it is sent.
-Steps = Generator[None, Outcome, None]
+#: The first step is taken with the outcome and the time that the generator was made with, each further one with those that it
+#: is sent: the process may have been stopped, or the disk full, between two steps.
+Steps = Generator[None, tuple[Outcome, int], None]
 Request = TypeVar("Request")
 
 
@@ -56,21 +57,21 @@ class UnfinishedRebalances(Generic[Request]):
     def wait(self, group_id: str, request: Request) -> None:
         self.groups[group_id].requests.append(request)
 
-    def step(self, outcome: Outcome) -> None:
+    def step(self, outcome: Outcome, now_ms: int) -> None:
         """Takes a step of the first group."""
         found = next(iter(self.groups.values()))
         steps, found.steps = found.steps, None
         if steps is not None:
             with suppress(StopIteration):
-                steps.send(outcome)
+                steps.send((outcome, now_ms))
                 found.steps = steps
 
-    def requests(self) -> Iterator[Request]:
-        """The requests of that group that are to be decided now, each before the next one is asked for. Another group is the
-        first one then."""
+    def requests(self, is_enough: Callable[[], bool]) -> Iterator[Request]:
+        """The requests of that group that are to be decided now, each before the next one is asked for, until it `is_enough`.
+        Another group is the first one then."""
         group_id, found = next(iter(self.groups.items()))
-        for _ in range(REQUESTS_A_TICK):
-            if found.steps is not None or not found.requests:
+        for number in range(REQUESTS_A_TICK):
+            if found.steps is not None or not found.requests or (number and is_enough()):
                 break
             yield found.requests.popleft()
         del self.groups[group_id]

@@ -142,3 +142,21 @@ async def test_a_writer_that_is_closed_begins_no_more_markers() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(partitions.commits) == begun < 3 * MARKERS_A_TURN
+
+
+async def test_writers_that_are_cancelled_with_all_shares_of_a_turn_leave_the_next_turns_to_others() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    wide = asyncio.create_task(writes.write_once(markers(0, MARKERS_A_TURN), 0))
+    others = [asyncio.create_task(writes.write_once(markers(each), 0)) for each in range(1, MARKERS_A_TURN + 1)]
+    await asyncio.sleep(0)
+    assert len(partitions.commits) == MARKERS_A_TURN  # the first writer's; the others wait for the next turn
+    await asyncio.sleep(0)  # which has given each its share
+    for each in others:
+        each.cancel()
+    await asyncio.wait(others)
+    assert len(partitions.commits) == MARKERS_A_TURN
+    later = asyncio.create_task(writes.write_once(markers(99), 0))
+    await until(lambda: len(partitions.commits) > MARKERS_A_TURN)
+    for task in (wide, later):
+        task.cancel()

@@ -276,6 +276,13 @@ async def test_commits_of_one_moment_are_reported_in_slices(monkeypatch: pytest.
     log.flushed.set_result(None)
     assert await seen_over(lambda: len(fetched(again))) == [0, 2, 4, 5]
     await end(again)
+    log.flushed = None  # all of it was committed while it was read
+    reported: list[int] = []
+    monkeypatch.setattr(GroupShard, "committed", lambda _, written: reported.append(written))
+    third = await active(log, RestlessLane())
+    await until(lambda: reported[-1] == 6)
+    assert reported == [0, 2, 4, 6]
+    await end(third)
 
 
 async def seen_over(look: Callable[[], object]) -> list[object]:

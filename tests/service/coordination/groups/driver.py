@@ -106,8 +106,8 @@ class Driver:
 
     def keep(self, outcome: Outcome) -> None:
         while self.groups.rebalancing.unfinished.groups:
-            self.groups.rebalancing.unfinished.step(outcome)
-            assert not list(self.groups.rebalancing.unfinished.requests())
+            self.groups.rebalancing.unfinished.step(outcome, self.now)
+            assert not list(self.groups.rebalancing.unfinished.requests(bool))
         for waiter, answer in outcome.answers:
             assert waiter not in self.answers, f"{waiter} was answered twice"
             self.answers[str(waiter)] = answer

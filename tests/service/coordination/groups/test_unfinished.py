@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -227,3 +228,37 @@ def test_a_session_that_is_over_ends_after_the_last_step() -> None:
     assert log.answers["sync"].assignment == b"part"
     log.wait(60_000)
     assert log.shard.describe(DescribeGroup("g")).state == "Empty"
+
+
+def test_sessions_begin_with_the_answers_of_each_step() -> None:
+    """The process may have been stopped between two steps, or the disk full, for longer than a session."""
+    log = Log()
+    ids = large(log, 3 * MEMBERS_A_STEP)
+    log.tick()
+    log.now += 100_000
+    log.settle()
+    log.ask(SyncGroup("g", 2, ids[0], None, [(each, b"part") for each in ids], None, None), "sync")
+    log.tick()
+    log.now += 50_000
+    log.settle()
+    for number, member_id in enumerate(ids):
+        log.ask(SyncGroup("g", 2, member_id, None, (), None, None), f"sync {number}")
+    assert [log.answers[f"sync {number}"].error for number in range(len(ids))] == [None] * len(ids)
+    shown = log.shard.describe(DescribeGroup("g"))
+    assert (shown.state, len(shown.members)) == ("Stable", len(ids))
+
+
+def test_a_tick_makes_one_answer_with_all_members() -> None:
+    """A leader may ask for it in many requests, while a step is to come."""
+    log = Log()
+    ids = large(log, 3 * MEMBERS_A_STEP)
+    for number in range(5):
+        log.ask(joins(ids[0], 1), f"leader {number}")
+    in_ticks = []
+    while log.shard.next_deadline_ms() == AT_ONCE_MS:
+        before = len(log.answers)
+        log.tick()
+        in_ticks.append(len([each for each in log.answers if str(each).startswith("leader")]))
+        assert len(log.answers) - before <= MEMBERS_A_STEP + 1
+    assert [after - before for before, after in pairwise(in_ticks) if after > before] == [1, 1, 1, 1, 1]
+    assert len(log.answers["leader 4"].members) == len(ids)
