@@ -108,8 +108,8 @@ class TransactionMarkers:
         self._admit = admit
         self._clock = clock
         self._backoff = backoff
-        #: By transactional id.
-        self._writing: dict[str, tuple[Markers, asyncio.Task[None]]] = {}
+        #: By transactional id, with the coordinator that has decided.
+        self._writing: dict[str, tuple[ShardHost[TransactionShard], Markers, asyncio.Task[None]]] = {}
         self._is_closed = False
         self._turns = _MarkerTurns()
 
@@ -138,18 +138,18 @@ class TransactionMarkers:
             name = markers.transactional_id
             before = self._writing.get(name)
             if before is not None:
-                if before[0] == markers:
+                if before[0] is host and before[1] == markers:
                     continue
-                before[1].cancel()
+                before[2].cancel()  # of an older decision, or of a coordinator that was lost: it would complete nothing
             task = asyncio.get_running_loop().create_task(self._complete(host, markers), name=f"markers of {name}")
-            self._writing[name] = (markers, task)
+            self._writing[name] = (host, markers, task)
             task.add_done_callback(partial(self._ended, name))
         if prepared:
             asyncio.get_running_loop().call_soon(self._start, host, prepared)
 
     def _ended(self, name: str, done: asyncio.Task[None]) -> None:
         found = self._writing.get(name)
-        if found is not None and found[1] is done:
+        if found is not None and found[2] is done:
             del self._writing[name]
 
     async def _complete(self, host: ShardHost[TransactionShard], markers: Markers) -> None:
@@ -252,7 +252,7 @@ class TransactionMarkers:
 
     async def close(self) -> None:
         self._is_closed = True
-        tasks = {task for _, task in self._writing.values()}
+        tasks = {task for *_, task in self._writing.values()}
         for task in tasks:
             task.cancel()
         if tasks:

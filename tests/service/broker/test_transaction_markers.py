@@ -15,6 +15,7 @@ from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import NotCoordinator
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
@@ -160,3 +161,38 @@ async def test_writers_that_are_cancelled_with_all_shares_of_a_turn_leave_the_ne
     await until(lambda: len(partitions.commits) > MARKERS_A_TURN)
     for task in (wide, later):
         task.cancel()
+
+
+class LostHost(PreparedHost):
+    """It can be lost; `completed` counts the changes that it was asked for."""
+
+    def __init__(self, prepared: list[Markers]) -> None:
+        super().__init__(prepared)
+        self.is_lost = False
+        self.completed = 0
+
+    def look(self, read: Any) -> Any:
+        if self.is_lost:
+            raise NotCoordinator("lost")
+        return super().look(read)
+
+    def change(self, decide: Any) -> None:
+        self.look(lambda _: None)
+        self.completed += 1
+
+
+async def test_a_coordinator_that_is_gained_again_completes_what_the_lost_one_had_begun() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    lost, gained = LostHost([markers()]), LostHost([markers()])
+    writes.decided(lost)  # type: ignore[arg-type]
+    await until(lambda: len(partitions.commits) == 1)
+    lost.is_lost = True
+    writes.decided(gained)  # type: ignore[arg-type]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for commit in partitions.commits:
+        commit.set_result(None)
+    await until(lambda: bool(gained.completed))
+    assert (lost.completed, gained.completed, len(partitions.commits)) == (0, 1, 2)
+    await writes.close()
