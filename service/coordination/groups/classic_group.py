@@ -123,7 +123,8 @@ class Member:
 
     @property
     def kept_bytes(self) -> int:
-        return kept_bytes(self.protocols, self.member_id, self.group_instance_id, self.client_id, self.client_host)
+        names = (self.member_id, self.group_instance_id, self.client_id, self.client_host)
+        return kept_bytes(self.protocols, *names) + len(self.assignment)
 
     def metadata(self, protocol: str) -> bytes:
         """Its subscription under a protocol that it supports."""
@@ -371,6 +372,17 @@ class ClassicGroup:
                 answers.append(_new_tuple(CoordinatorAnswer, (waiter, joined)))
         self.joining -= len(answers)
         return answers
+
+    @property
+    def assigned_bytes(self) -> int:
+        return sum([len(each.assignment) for each in self.members.values()])
+
+    def assign(self, given: Mapping[str, bytes]) -> None:
+        """Every member's assignment, none to those that are not in `given`."""
+        self.kept_bytes -= self.assigned_bytes
+        for member_id, member in self.members.items():
+            member.assignment = given.get(member_id, b"")
+        self.kept_bytes += self.assigned_bytes
 
     def _count_protocols(self, member: Member, step: int) -> None:
         self.kept_bytes += step * member.kept_bytes

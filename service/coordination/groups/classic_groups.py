@@ -136,7 +136,7 @@ class ClassicGroups:
     def _no_room(self, group: ClassicGroup, request: JoinGroup, caller: Caller) -> LogError | None:
         """Why a member with this request's protocols and names cannot be kept."""
         member = group.members.get(group.static.get(request.group_instance_id or "", request.member_id))
-        before = 0 if member is None else member.kept_bytes
+        before = 0 if member is None else member.kept_bytes - len(member.assignment)
         instance = request.group_instance_id
         named = (
             request.member_id or instance or caller.client_id
@@ -320,12 +320,23 @@ class ClassicGroups:
         if group.state is GroupState.STABLE:
             outcome.answer(waiter, synced(group, member))
             return
+        if group.leader == request.member_id and (error := self._no_room_to_assign(group, request)) is not None:
+            outcome.answer(waiter, Synced(error))
+            return
         if member.sync_waiter is not None:
             again = RebalanceInProgress(f"group {group.group_id}: {member.member_id!r} has sent SyncGroup again")
             outcome.answer(member.sync_waiter, Synced(again))
         member.sync_waiter = waiter
         if group.leader == request.member_id:
             self.rebalancing.assign(group, dict(request.assignments), now_ms, outcome)
+
+    def _no_room_to_assign(self, group: ClassicGroup, request: SyncGroup) -> LogError | None:
+        """Why the assignments of this request cannot be kept."""
+        if self._memory.has_room(sum([len(given) for _, given in request.assignments]) - group.assigned_bytes):
+            return None
+        return CoordinatorNotAvailable(
+            f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
+        )
 
     # --- Heartbeat ----------------------------------------------------------------------------------------------------
     def heartbeat(self, request: Heartbeat, now_ms: int) -> HeartbeatAnswer:

@@ -1,4 +1,4 @@
-"""The memory that members of groups keep on a node: their subscriptions, and what the broker knows of each.
+"""The memory that members of groups keep on a node: their subscriptions, assignments, and what the broker knows of each.
 
 A member stays for its session after its connection has gone, up to half an hour, with a subscription of any size: its request's
 memory is given back long before. So the members of all shards have one bound. Kafka has none, and ends with its heap.

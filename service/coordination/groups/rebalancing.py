@@ -165,8 +165,8 @@ class Rebalancing:
     def _withdraw_assignment(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """Fails pending SyncGroups with RebalanceInProgress."""
         error = RebalanceInProgress(f"group {group.group_id} rebalances; join again")
+        group.assign({})
         for member in group.members.values():
-            member.assignment = b""
             if member.sync_waiter is not None:
                 outcome.answer(member.sync_waiter, Synced(error))
                 member.sync_waiter = None
@@ -254,8 +254,7 @@ class Rebalancing:
             self._refuse_assignment(group, error, now_ms, outcome)
             return
         before = group.view()
-        for member_id, member in group.members.items():
-            member.assignment = given.get(member_id, b"")
+        group.assign(given)
         group.enter(GroupState.STABLE, entered_ms)
         self._counts.rebalances += 1
         outcome.replace(group.group_id, before)

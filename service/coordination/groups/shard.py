@@ -195,8 +195,10 @@ class GroupShard:
         unfinished = self._unfinished
         if not unfinished.groups:
             return self._end_timers(now_ms)
-        outcome = Outcome()
+        outcome, group_id = Outcome(), next(iter(unfinished.groups))
+        kept = self._kept_bytes(group_id)
         unfinished.step(outcome, now_ms)
+        self._memory.add(self._kept_bytes(group_id) - kept)
         self._counted(outcome)
         for event, caller, waiter in unfinished.requests(lambda: _is_large(outcome)):
             outcome.add(self._decide(event, caller, waiter, now_ms))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, MemberProtocol
+from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, MemberProtocol, SyncGroup
 from service.coordination.answer_queue import ANSWERS_A_TURN, AnswerQueue
 from service.coordination.groups import rebalancing
 from service.coordination.groups.classic_group import GroupState
@@ -148,6 +148,29 @@ def test_long_names_of_members_and_of_unused_ids_are_counted(letter: str, needs_
     while (due := one.next_deadline_ms()) is not None and memory.used_bytes:
         now = max(now, due)
         one.tick(now)
+    assert memory.used_bytes == 0
+
+
+def test_assignments_count_and_are_refused_where_there_is_no_room() -> None:
+    memory = MemberMemory(50_000)
+    one = shard(memory)
+    join(one, "a")
+    while (due := one.next_deadline_ms()) is not None and one._groups.groups[
+        "a"
+    ].state is not GroupState.COMPLETING_REBALANCE:
+        one.tick(due)
+    (member,), used = one._groups.groups["a"].members, memory.used_bytes
+
+    def assigned(size: int) -> Any:
+        request = SyncGroup("a", 1, member, None, [(member, bytes(size))])
+        answer: Any = one.handle(request, CALLER, object(), due or 0).answers[-1].answer
+        return answer.error
+
+    assert isinstance(assigned(50_000), CoordinatorNotAvailable)
+    assert memory.used_bytes == used
+    assert assigned(30_000) is None
+    assert memory.used_bytes == used + 30_000
+    one.handle(LeaveGroup("a", [LeavingMember(member)]), CALLER, object(), due or 0)
     assert memory.used_bytes == 0
 
 

@@ -165,6 +165,8 @@ def test_steps_change_no_answer_and_no_record(
         sliced.wait(0)
     assert sliced.shown == whole.shown
     assert sliced.records == whole.records
+    for each in (sliced.shard, whole.shard):
+        assert each._memory._used_bytes == sum(group.kept_bytes for group in each._groups)
     assert not sliced.shard._groups.rebalancing.unfinished.groups
 
 
