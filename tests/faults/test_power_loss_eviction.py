@@ -196,6 +196,7 @@ async def test_a_node_that_starts_after_the_loss_has_everything_offloaded(
     print(f"TIDELOG_FAULT_SEED={SEED}")
     rng = random.Random(SEED + starts)
     chosen = set(rng.sample(range(1, len(run.files.operations) + 1), min(starts, len(run.files.operations))))
+    tried = 0
     for count, promise, trees in cuts(run.files.operations, seed=SEED, limit=3):
         if count in chosen:
             tree = rng.choice(list(trees))
@@ -204,3 +205,5 @@ async def test_a_node_that_starts_after_the_loss_has_everything_offloaded(
                 await check_start(promise, run, root)
             except AssertionError as error:
                 raise AssertionError(f"after operation {count}, {run.files.operations[count - 1]!r:.100}") from error
+            tried += 1
+    assert tried == len(chosen) > 0

@@ -72,7 +72,9 @@ def test_a_field_that_does_not_exist_is_noticed() -> None:
 
 
 def test_kustomizations_name_files_that_are_there() -> None:
-    for path in FOLDER.rglob("kustomization.yaml"):
+    found = list(FOLDER.rglob("kustomization.yaml"))
+    assert found
+    for path in found:
         loaded = yaml.safe_load(path.read_text())
         named = [*loaded["resources"], *(f for each in loaded.get("configMapGenerator", ()) for f in each["files"])]
         assert all((path.parent / name).exists() for name in named)

@@ -44,5 +44,7 @@ def test_every_variable_and_output_is_described(module: str) -> None:
 
 
 def test_no_module_names_a_secret() -> None:
-    for path in Path(MODULES).rglob("*.tf"):
+    found = list(Path(MODULES).rglob("*.tf"))
+    assert found
+    for path in found:
         assert not re.search(r"(access_key|secret_key|password)\s*=", path.read_text()), path

@@ -245,8 +245,11 @@ async def test_without_a_timeout_answers_wait_until_their_records_are_committed(
     log.pending = [late]
     first = commit(host, 1)
     await until(lambda: len(log.batches) == 1)
+    await asyncio.sleep(0)
+    assert not first.done() and fetched(host) == []
     late.set_result(None)
     await first
+    assert fetched(host) == [(1, False)]
     await end(host)
 
 

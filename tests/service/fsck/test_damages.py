@@ -282,7 +282,9 @@ def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> N
 
 
 def test_damaged_files_of_a_commit_reader_are_found(store: BlockingMemoryStore) -> None:
-    for info in list(store.list(f"{CLUSTER}/readers/")):
+    files = list(store.list(f"{CLUSTER}/readers/"))
+    assert files
+    for info in files:
         data = store.get(info.key).data
         for wrong in (
             data[:-3],

@@ -235,7 +235,9 @@ def test_the_table_has_every_section_and_every_field() -> None:
 
 
 def test_a_rebuilt_sidecar_is_the_writers(full: FullStore) -> None:
-    for base, segment in segments(full.store).items():
+    found = segments(full.store)
+    assert found
+    for base, segment in found.items():
         data, table = rebuilt(segment, sections_of(full.store, segment))
         assert data == full.store.get(ids_of(1).prefix + segment["sidecar"]).data, base
         assert json.loads(json.dumps(table)) == segment["sections"]

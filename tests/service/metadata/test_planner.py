@@ -347,6 +347,7 @@ def placed(racks: Sequence[str | None], partitions: int, factor: int) -> list[tu
     plan = create_topic(image, NewTopic("t", partitions, factor), CONFIGS, topic_id(1 << 70))
     topic = image.apply_batch(plan.records).topic("t")
     assert topic is not None
+    assert len(topic.partitions) == partitions
     return [partition.replicas for partition in topic.partitions]
 
 
