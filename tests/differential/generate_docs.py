@@ -12,12 +12,13 @@ from kafka_gateway.message_writer import ANSWER_BYTES
 from kafka_gateway.messages import GROUP_REQUEST_BYTES, MESSAGE_BYTES
 from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
+from kafka_gateway.telemetry import LONGEST_MATCHED
 from service.broker.appending.append_queues import MAX_HELD_BYTES
 from service.configs.types import LONGEST_VALUE
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.member_memory import MEMBERS_BYTES
 from service.coordination.groups.rebalancing import PENDING_IDS
-from service.coordination.transactions.patterns import MAX_STEPS
+from service.coordination.transactions.patterns import MAX_LENGTH, MAX_STEPS
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, Kind, OnPurpose
@@ -64,9 +65,9 @@ _PURPOSE = """
 _BOUNDS = """
 ## Bounds that Kafka does not have
 
-A long request is read, processed and answered in slices, and other requests are served between slices; only Produce is parsed
-at once. The request ends when its client disconnects, and rows processed by then remain, while Kafka completes it; batches of a
-Produce are appended in any case. The size of one request, and the memory that all of them use, are bounded:
+A long request is read, processed and answered in slices, and other requests are served between slices. The request ends when
+its client disconnects, and rows processed by then remain, while Kafka completes it; batches of a Produce are appended in any
+case. The size of one request, and the memory that all of them use, are bounded:
 
 """
 
@@ -114,6 +115,12 @@ _BEYOND = (
         "comparisons of characters that a transactional id may take with a pattern of ListTransactions",
         f"{MAX_STEPS:,}",
         "the id does not match",
+    ),
+    ("characters of a pattern of ListTransactions", f"{MAX_LENGTH:,}", "INVALID_REGULAR_EXPRESSION"),
+    (
+        "characters of a client's value that patterns of subscriptions to clients' metrics are matched with",
+        str(LONGEST_MATCHED),
+        "the client does not match",
     ),
     (
         "unused member ids of a group",
