@@ -54,7 +54,16 @@ def test_the_examples_do_what_they_say(node: Node) -> None:
     assert "10 records, 10 bytes of values" in cold
 
 
-@pytest.mark.parametrize("name", ["produce", "consume", "blocking", "topics", "cold"])
+@pytest.mark.xdist_group("sdk-examples")
+def test_a_copy_has_each_record_once_and_continues_where_it_was(node: Node) -> None:
+    example(node, "produce", node.grpc, "originals")
+    assert example(node, "transactions", node.grpc, "originals", "copies") == "copied 1000 records\n"
+    assert example(node, "transactions", node.grpc, "originals", "copies", "2") == "copied 0 records\n"
+    counts = example(node, "consume", node.grpc, "copies").splitlines()[:3]
+    assert counts == ["alice: 334", "bob: 333", "carol: 333"]
+
+
+@pytest.mark.parametrize("name", ["produce", "consume", "blocking", "topics", "transactions", "cold"])
 def test_an_example_without_arguments_prints_its_usage(name: str) -> None:
     program = ROOT / "examples" / "sdk" / f"{name}.py"
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
