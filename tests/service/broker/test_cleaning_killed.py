@@ -36,10 +36,10 @@ def only(tier: str, patch: pytest.MonkeyPatch) -> None:
     """Lets the cleaner clean that tier alone."""
     if tier == "local":
         patch.setattr(Cleaning, "_remote", nothing_due)
-        patch.setattr(Cleaning, "_note", refuse)
+        patch.setattr(Cleaning, "_save_clean_point", refuse)
     else:
         patch.setattr(Cleaning, "_local", lambda *_: None)
-        patch.setattr(ColdCleaning, "note", refuse)
+        patch.setattr(ColdCleaning, "save_clean_point", refuse)
 
 
 @pytest.mark.parametrize("tier", ["local", "bucket"])

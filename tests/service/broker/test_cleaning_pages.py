@@ -124,7 +124,7 @@ async def test_after_a_death_behind_a_replacement_cleaning_resumes_at_the_last_c
             await node.seal("t")
         await until(lambda: bucket_cleaned_to(node) == 3)
         before = (await manifest_of(led(node))).segments[0]
-        monkeypatch.setattr(ColdCleaning, "note", refused)
+        monkeypatch.setattr(ColdCleaning, "save_clean_point", refused)
         await put(node, ("a", "4"))
         await node.seal("t")
         await until(lambda: bool(cleaning(node)._retries))

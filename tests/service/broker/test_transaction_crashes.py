@@ -19,7 +19,7 @@ from service.broker.coordinators.transaction_markers import TransactionMarkers
 from service.broker.partition.partition import Partition
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorNotAvailable
+from storage_tiers.errors import CoordinatorNotAvailable, LogError
 from storage_tiers.records.builder import ControlKind
 from tests.service.broker.support import Running, running, until
 from tests.service.broker.transactional import SETTINGS, T0, T1, Client, led, markers_in, write
@@ -98,9 +98,9 @@ async def test_between_the_markers_and_their_completion(
 ) -> None:
     asked: list[Markers] = []
 
-    def never(_: TransactionMarkers, host: object, markers: Markers) -> bool:
+    def never(_: TransactionMarkers, host: object, markers: Markers) -> LogError:
         asked.append(markers)
-        return False
+        return LogError("the disk has no room")
 
     async def all_are_marked(node: Running, client: Client) -> None:
         await until(lambda: bool(asked))
@@ -108,6 +108,6 @@ async def test_between_the_markers_and_their_completion(
         assert (await client.state()).startswith("Prepare")
 
     with monkeypatch.context() as patched:
-        patched.setattr(TransactionMarkers, "_is_completed", never)
+        patched.setattr(TransactionMarkers, "_refused_completion", never)
         directory = await crashed(tmp_path, store, commit, all_are_marked)
     assert await ends(directory, store, commit) == [2, 2]

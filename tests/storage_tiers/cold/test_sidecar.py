@@ -255,5 +255,5 @@ def test_the_error_of_a_damaged_header_advises_no_deletion(tmp_path: Path, flipp
     path.write_bytes(damaged)
     with pytest.raises(CorruptRecord) as caught:
         sidecar.build(str(path), 0, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b"")
-    assert (f"delete the records below offset {following} to go on" in str(caught.value)) == advised
+    assert (f"delete the records below offset {following} to continue" in str(caught.value)) == advised
     assert ("delete the records" in str(caught.value)) == advised
