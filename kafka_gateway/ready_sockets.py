@@ -2,7 +2,7 @@
 
 The server keeps two: the members of groups have an epoll of their own, so that thousands that join again cannot stand before
 everybody else in one queue. Both get a turn in each round of the event loop, and the other clients' is the first. Members get
-a small part of a slice while others are served: whatever arrives during their turn waits for its end.
+a small part of a slice while others produce or fetch: whatever arrives during their turn waits for its end.
 
 Does not promise: fairness within one epoll, beyond that a socket left over from a turn comes first in the next.
 """
@@ -23,16 +23,20 @@ LEAST_SHARE_S = 0.000_05
 EVENTS_A_TURN = 4096
 #: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
 MEMBER_APIS = frozenset({11, 12, 13, 14})
-#: The part of a slice that their connections get in a turn, and the part while other clients are served.
+#: The requests that members leave most of the time to: Produce and Fetch. Others, such as the FindCoordinator of each member
+#: that joins, would make a rebalance beside nothing else take twice the time.
+RECORD_APIS = frozenset({0, 1})
+#: The part of a slice that their connections get in a turn, and the part while other clients produce or fetch.
 MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS = 0.25, 0.06
-#: Seconds for which other clients count as served after their last request.
+#: Seconds for which that counts after the last such request.
 BESIDE_S = 1.0
 BROKEN = select.EPOLLHUP | select.EPOLLERR
 GONE = select.EPOLLRDHUP | BROKEN
 
 
 class ReadySockets:
-    """`others`, if any, are served first. `served_at`: when one of these clients asked last, in seconds; set by the server."""
+    """`others`, if any, are served first. `served_at`: when one of these clients last produced or fetched, in seconds. The
+    server sets it."""
 
     __slots__ = ("epoll", "leaving", "others", "ready", "served_at")
 

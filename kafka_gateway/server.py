@@ -29,7 +29,7 @@ from kafka_gateway.dispatcher import SECONDS, Dispatcher
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
-from kafka_gateway.ready_sockets import BROKEN, GONE, MEMBER_APIS, ReadySockets, share_of_slice
+from kafka_gateway.ready_sockets import BROKEN, GONE, MEMBER_APIS, RECORD_APIS, ReadySockets, share_of_slice
 from kafka_gateway.registry import APIS, Api
 from kafka_gateway.reply import CloseConnection
 from kafka_gateway.request_memory_pool import RequestMemoryPool
@@ -255,8 +255,8 @@ class GatewayServer:
             server_events.defect(session, error)
             self._end(session, "failure")
             return
-        sockets = self._members if connection.api_key in MEMBER_APIS else self._clients
-        sockets.served_at = self._now
+        sockets = self._members if (api_key := connection.api_key) in MEMBER_APIS else self._clients
+        sockets.served_at = self._now if api_key in RECORD_APIS else sockets.served_at
         if sockets.epoll is not session.epoll and not session.leaving:
             self._move(session, sockets.epoll)
         if connection.owns_buffer or connection.start != connection.end:

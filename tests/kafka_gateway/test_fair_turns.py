@@ -12,7 +12,7 @@ import pytest
 
 from kafka_gateway.connection import PRODUCE
 from kafka_gateway.options import Options
-from kafka_gateway.ready_sockets import ReadySockets
+from kafka_gateway.ready_sockets import MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS, ReadySockets
 from kafka_gateway.server import GatewayServer
 from storage_tiers.turns import AT_WORK, SLICE_S, Lane
 from tests.kafka_gateway.handler_client import HandlerClient, joined
@@ -179,3 +179,16 @@ async def test_other_clients_requests_come_before_each_turn_of_members(
             assert await member.receive() is not None
     assert len(members_turns) >= 20
     assert not any(members_turns)
+
+
+async def test_members_make_room_for_produce_and_fetch_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each member that joins asks for its coordinator first: that does not make a rebalance take twice the time."""
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        now = asyncio.get_running_loop().time
+        client.send(metadata(1))
+        assert await client.correlation() == 1
+        assert server._members.share(now()) == MEMBERS_SHARE
+        client.send(produce(2, acks=-1))
+        assert await client.correlation() == 2
+        assert server._members.share(server._now) == MEMBERS_SHARE_BESIDE_OTHERS
