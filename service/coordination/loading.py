@@ -19,8 +19,8 @@ LOOK_EVERY = 16
 
 
 class LoadedLog(NamedTuple):
-    """`records` were read, `through` is the shard's count of what the log holds, `committed` of what is known to be committed,
-    and `end` the offset behind all. The outcome is what the shard decides as it begins."""
+    """`records` is how many were read. `through` is the shard's count of all records in the log, `committed` its count of those
+    known to be committed. `end` is the log's end offset. `outcome` has the shard's first decisions."""
 
     records: int
     committed: int

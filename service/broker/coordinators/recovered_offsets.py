@@ -34,7 +34,7 @@ NOTES_A_ROUND = 50
 
 
 class _PendingVisit(NamedTuple):
-    """A group of which a transaction was open when it was visited. Another shard knows no more what was loaded then."""
+    """A group that had an open transaction when it was visited. Another load of the shard does not know what this one read."""
 
     host: ShardHost[GroupShard]
     shard: GroupShard

@@ -62,7 +62,7 @@ class _MarkerTurns:
     async def through(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[TopicPartition]:
         """The partitions, each once its marker may be written."""
         for partition in partitions:
-            self._plan()  # before it waits: those who got the rest of this turn may all be cancelled, and plan none
+            self._plan()  # also if it waits: all others of this turn may be cancelled before they plan the next one
             if self._waiting or not self._left:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)

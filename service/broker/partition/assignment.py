@@ -88,7 +88,8 @@ class Assignment:
         self._unopened: dict[tuple[TopicId, int], TopicPartition] = {}
         #: Partitions that threads are opening; nothing else touches their directories.
         self._being_opened: set[tuple[TopicId, int]] = set()
-        #: Logs no longer used whose directories are still there, and what is to be done with these.
+        #: Logs that are no longer used and whose directories still exist, each with the function that discards the directory or
+        #: sets it aside.
         self._leaving: deque[tuple[HotLog, Callable[[HotLog], None]]] = deque()
         self._opening: asyncio.Task[None] | None = None
         #: For partitions that failed to open at the start and may hold records: whether the previous stop was clean.

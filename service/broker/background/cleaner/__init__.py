@@ -1,1 +1,1 @@
-"""Compaction: picks logs, has them cleaned by the cleaner process, and swaps what was rewritten, local and in the bucket."""
+"""Compaction: picks logs, lets the cleaner process rewrite them, swaps local segments and replaces the bucket's."""
