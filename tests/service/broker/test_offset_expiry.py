@@ -133,9 +133,15 @@ async def test_a_new_topic_gets_no_offset_that_was_left_beside_one_in_an_open_tr
         await has_offsets(groups, left)
 
 
-def most_calls_a_turn(calls: list[int]) -> Callable[[FrameType, str, object], None]:
-    def count(_: FrameType, event: str, __: object) -> None:
-        calls[-1] += event in ("call", "c_call")
+def count_calls_of_expiry(calls: list[int]) -> Callable[[FrameType, str, object], None]:
+    """What the node's other tasks call in the same turn is not counted: on a busy machine several of them meet in one."""
+    counted = OffsetExpiry.__module__
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event not in ("call", "c_call"):
+            return
+        caller = frame if event == "c_call" else frame.f_back
+        calls[-1] += counted in (frame.f_globals["__name__"], caller.f_globals["__name__"] if caller else "")
 
     return count
 
@@ -154,13 +160,13 @@ async def test_a_deletion_of_many_partitions_is_looked_up_not_spread_over_the_sh
         without = replace(seen, topics={known: each for known, each in seen.topics.items() if known != topic_id})
         expiry._changed(without, Changes(topics=(topic_id,)))
         calls = [0]
-        sys.setprofile(most_calls_a_turn(calls))
+        sys.setprofile(count_calls_of_expiry(calls))
         try:
             while expiry._forgetting is not None:
                 calls.append(0)
                 await asyncio.sleep(0)
         finally:
             sys.setprofile(None)
-        assert max(calls) < 4 * GLANCES_A_TURN
+        assert GLANCES_A_TURN / 2 < max(calls) < 4 * GLANCES_A_TURN
         assert not expiry._deleted
         await has_offsets(groups, {})
