@@ -24,8 +24,10 @@ TOPIC = "__transaction_state"
 class MemoryMarkers:
     def __init__(self, topics: KnownTopics) -> None:
         self._topics = topics
+        self.asked: list[Markers] = []
 
     async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]:
+        self.asked.append(markers)
         return [
             (each, UnknownTopicOrPartition(f"{each} does not exist"))
             for each in markers.partitions

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, INCONSISTENT_GROUP_PROTOCOL, INVALID_GROUP_ID = 0, 3, 16, 23, 24
+UNKNOWN_MEMBER_ID = 25
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\5first\xff\xff\xff\xff"
 HALF_A_MINUTE = datetime.timedelta(seconds=30)
 
@@ -123,6 +125,35 @@ async def test_a_commit_of_many_partitions_is_answered_in_the_order_of_the_reque
         "second": [0],
         "wide": list(range(450)),
     }
+
+
+async def test_a_commit_of_many_partitions_of_topics_by_id_is_answered_by_id(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    await loaded(core)
+    await core.create([NewTopic("wide", partitions=450)])
+    rows = [{"partition_index": n, "committed_offset": n, "committed_metadata": None} for n in range(450)]
+    commit = {"group_id": "o", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    wide, first = (uuid.UUID(bytes=bytes(core.ids[name])) for name in ("wide", "first"))
+    topics = [{"topic_id": wide, "partitions": rows}, {"topic_id": first, "partitions": rows[:3]}]
+    answer = await handlers.ask("offset_commit", 10, **commit, topics=topics)
+    assert [(t.topic_id, len(t.partitions), {int(p.error_code) for p in t.partitions}) for t in answer.topics] == [
+        (wide, 450, {NONE}),
+        (first, 3, {NONE}),
+    ]
+
+
+async def test_below_version_3_the_error_of_the_member_that_leaves_is_that_of_the_answer(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    await loaded(core)
+    known = await member(handlers)
+    codes = [
+        int((await handlers.ask("leave_group", 2, group_id="g", member_id=each)).error_code) for each in ("m", known)
+    ]
+    assert codes == [UNKNOWN_MEMBER_ID, NONE]
+    many = await handlers.ask("leave_group", 3, group_id="g", members=({"member_id": "m", "group_instance_id": None},))
+    assert (int(many.error_code), [int(each.error_code) for each in many.members]) == (NONE, [UNKNOWN_MEMBER_ID])
 
 
 async def test_a_group_that_does_not_exist_has_no_authorized_operations(
