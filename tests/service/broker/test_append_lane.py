@@ -127,6 +127,35 @@ async def test_five_in_flight_are_appended_in_their_order_and_others_pass(lane: 
     assert lane.lane.held_bytes == 0
 
 
+async def test_a_batch_that_comes_while_earlier_ones_wait_is_appended_behind_them_in_an_open_transaction(
+    lane: Lane,
+) -> None:
+    sent = [lane.send(X, sequence) for sequence in range(30)]
+    await until(lambda: bool(lane.coordinator.waiting))
+    lane.coordinator.says()
+    assert await lane.outcome(sent[0]) == 0  # the transaction is open; the others follow, one in each turn of the loop
+    assert not sent[-1].done()
+    late = lane.send(X, 30)
+    assert [await lane.outcome(each) for each in (*sent, late)] == list(range(31))
+
+
+async def test_a_batch_is_appended_as_it_was_sent_whatever_its_senders_buffer_holds_by_then(lane: Lane) -> None:
+    """A connection reads its next request into the same memory."""
+    buffer = bytearray(batch_of(1, producer=(*X, 0), transactional=True))
+    sent = asyncio.ensure_future(settled(lane.node.log.append([Append(T0, memoryview(buffer))], transaction=FIRST)))
+    await until(lambda: bool(lane.coordinator.waiting))
+    buffer[:] = bytes(len(buffer))
+    lane.coordinator.says()
+    assert await lane.outcome(sent) == 0
+
+
+async def test_no_verification_is_kept_for_a_transaction_that_has_begun(lane: Lane) -> None:
+    """They are bounded, and those that batches wait for need the room."""
+    lane.coordinator.answer = PartitionsAdded(None)
+    assert await lane.outcome(lane.send(X, 0)) == 0
+    assert len(lane.partition.verifications) == 0
+
+
 async def test_partitions_of_one_request_are_asked_for_together(lane: Lane) -> None:
     lane.coordinator.answer = PartitionsAdded(None)
     results = await lane.send(X, 0, SECOND, partitions=(0, 1))

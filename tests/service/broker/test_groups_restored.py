@@ -10,6 +10,7 @@ import pytest
 
 from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
+from service.broker.api.group_service import GroupService
 from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
@@ -18,7 +19,7 @@ from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorLoading, NotCoordinator
+from storage_tiers.errors import CoordinatorLoading, LeaderNotAvailable, NotCoordinator
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import once_loaded, running, until
@@ -204,10 +205,7 @@ async def test_an_offset_in_a_transaction_that_was_open_is_lowered_once_it_is_co
         groups, client = await coordinated(node, "g"), await Client(node).begin()
         asked = AddOffsets("x", client.producer, "g")
         assert (await once_loaded(lambda: client.transactions.add_offsets(asked, CALLER))).error is None
-        rows = [TopicCommit("t", [PartitionCommit(0, 4)])]
-        request = TxnOffsetCommit("g", ProducerTransaction("x"), *client.producer, -1, "", None, rows)
-        answer = await once_loaded(lambda: groups.commit_offsets_in_transaction(request, CALLER))
-        assert answer.topics[0].partitions[0].error is None
+        await commit_in_transaction(groups, client, "t")
     (data / "t-0" / "00000000000000000000.log").write_bytes(kept)
     (data / CLEAN_SHUTDOWN).unlink()
     async with running(data, broker=SETTINGS, store_url="none") as node:
@@ -221,6 +219,56 @@ async def test_an_offset_in_a_transaction_that_was_open_is_lowered_once_it_is_co
         await has_offsets(groups, {"t": [offset]})
     async with running(data, broker=SETTINGS, store_url="none") as node:
         await has_offsets(await coordinated(node, "g"), {"t": [offset]})
+
+
+async def commit_in_transaction(groups: GroupService, client: Client, *topics: str) -> None:
+    """Offset 4 of each topic's partition 0; the group is in the transaction."""
+    rows = [TopicCommit(topic, [PartitionCommit(0, 4)]) for topic in topics]
+    request = TxnOffsetCommit("g", ProducerTransaction("x"), *client.producer, -1, "", None, rows)
+    answer = await once_loaded(lambda: groups.commit_offsets_in_transaction(request, CALLER))
+    assert [topic.partitions[0].error for topic in answer.topics] == [None for _ in topics]
+
+
+async def test_offsets_in_a_transaction_that_was_open_are_lowered_for_each_loss(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        for topic in ("t", "u"):
+            await node.create(topic)
+        groups, client = await coordinated(node, "g"), await Client(node).begin()
+        asked = AddOffsets("x", client.producer, "g")
+        assert (await once_loaded(lambda: client.transactions.add_offsets(asked, CALLER))).error is None
+        await commit_in_transaction(groups, client, "t", "u")
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        groups = await coordinated(node, "g")
+        for topic, end in (("t", 2), ("u", 1)):
+            led = node.node.broker.partitions.get(TopicPartition(topic, 0))
+            led.recovered_end = RecoveredEnd(end)
+            await has_lowered(led)
+        after = Client(node)
+        after.producer = client.producer
+        assert await once_loaded(lambda: after.end(commit=True)) is None
+        await after.reaches("CompleteCommit")
+        await has_offsets(groups, {"t": [2], "u": [1]})
+
+
+async def test_offsets_stay_while_the_bucket_may_have_the_records_that_the_log_lacks(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.create("t")
+        await node.append("t", *(b"%d" % number for number in range(6)))
+        await commit(await coordinated(node, "g"), 5)
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        groups, coordinators = await coordinated(node, "g"), node.node.broker.coordinators
+        led = node.node.broker.partitions.get(TopicPartition("t", 0))
+        led.recover(LeaderNotAvailable("the bucket may have more records"))
+        led.recovered_end = RecoveredEnd(2)
+        await coordinators.recovered_offsets.tick()
+        await coordinators.shards.groups.host(partition_of("g", 2)).settled()
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [5]}
+        assert led.recovered_end is not None
+        led.reconciled()
+        await has_lowered(led)
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [2]}
 
 
 @pytest.mark.parametrize("written", [0, 1, 4])

@@ -24,6 +24,7 @@ from storage_tiers.errors import StorageError
 from tests.service.broker.support import Running, once_loaded, running, until
 from tests.service.broker.test_coordinators_full_disk import FREE, RESERVE_USED
 from tests.service.broker.test_groups import CALLER, SETTINGS, commit, coordinated, has_offsets, offsets
+from tests.service.broker.test_groups_restored import refuse
 from tests.service.broker.transactional import Client
 
 
@@ -131,6 +132,63 @@ async def test_a_new_topic_gets_no_offset_that_was_left_beside_one_in_an_open_tr
         await client.reaches("CompleteCommit" if commits else "CompleteAbort")
         await has_forgotten(node)
         await has_offsets(groups, left)
+
+
+async def test_a_new_topics_offset_stays_while_another_shard_may_still_have_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        await node.create("u")
+        groups = await coordinated(node, "g")
+        await commit(groups, 5)
+        other = node.node.broker.coordinators.shards.groups.host(1 - partition_of("g", 2))
+        monkeypatch.setattr(other, "settled", refuse)
+        await node.core.topics.delete(["t"])
+        await has_offsets(groups, {})
+        await until(lambda: expiry_of(node)._forgetting is None)
+        await node.create("t")
+        await commit(groups, 7)
+        await node.core.topics.delete(["u"])  # for which the first shard is visited again
+        await until(lambda: expiry_of(node)._forgetting is None)
+        assert [list(each.due) for each in expiry_of(node)._deletions] == [[other], [other]]
+        await host_of(node, "g").settled()
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [7]}
+
+
+# --- the periodic pass ------------------------------------------------------------------------------------------------
+async def test_a_pass_removes_offsets_of_deleted_topics_from_shards_that_the_last_one_found_loading(
+    tmp_path: Path,
+) -> None:
+    """Another node led the shard when the topic was deleted."""
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        await commit(await coordinated(node, "g"), 5)
+        runtime, mine = node.node.broker.coordinators.shards.groups, partition_of("g", 2)
+        log = runtime.host(mine)._log
+        runtime.lost(mine)
+        await node.core.topics.delete(["t"])
+        await has_forgotten(node)
+        runtime.gained(mine, log)
+        await expiry_of(node).tick()
+        groups = await coordinated(node, "g")
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [5]}
+        await expiry_of(node).tick()
+        await has_offsets(groups, {})
+
+
+async def test_a_pass_keeps_the_offset_of_a_new_topic_that_has_a_deleted_ones_name(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker=SETTINGS) as node:
+        await node.create("t")
+        groups = await coordinated(node, "g")
+        await commit(groups, 5)
+        await node.core.topics.delete(["t"])
+        await has_forgotten(node)
+        await node.create("t")
+        await commit(groups, 7)
+        await expiry_of(node).tick()
+        await host_of(node, "g").settled()
+        assert offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) == {"t": [7]}
 
 
 def count_calls_of_expiry(calls: list[int]) -> Callable[[FrameType, str, object], None]:

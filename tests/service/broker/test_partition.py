@@ -41,6 +41,22 @@ async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running)
     assert frames(led.write_error) < 5
 
 
+async def test_a_repeated_batch_is_acknowledged_once_the_first_one_is_committed(node: Running) -> None:
+    """As when a producer's connection breaks while a follower is slow."""
+    await node.create("t", configs={"remote.storage.enable": "false"})
+    led = node.node.broker.partitions.get(T0)
+    assert led.append(memoryview(batch(b"committed"))).committed is None
+    led.set_in_sync((2,))
+    data = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
+    first, again = (led.append(memoryview(bytearray(data))) for _ in range(2))
+    assert (first.base_offset, again.base_offset, led.log.end_offset) == (1, 1, 3)
+    assert first.committed is not None and again.committed is not None
+    assert not again.committed.done()
+    led.set_in_sync(())
+    await again.committed
+    assert led.append(memoryview(bytearray(data))).committed is None
+
+
 async def test_a_failure_after_the_deletion_leaves_the_partition_deleted(node: Running) -> None:
     """A flush under way fails because the files are gone: callers still learn that the topic was deleted."""
     await node.create("t")

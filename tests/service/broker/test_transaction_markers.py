@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import NotCoordinator
+from storage_tiers.errors import NotCoordinator, NotLeader, UnknownTopicOrPartition
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
@@ -25,16 +26,18 @@ PRODUCER = ProducerIdAndEpoch(7, 3)
 
 
 class HeldPartitions:
-    """Each partition takes every marker; `commits` are what their writers wait for."""
+    """Each partition takes every marker; `commits` are what their writers wait for, `epochs` those of the coordinators."""
 
     def __init__(self) -> None:
         self.commits: list[asyncio.Future[None]] = []
+        self.epochs: list[int] = []
 
     def get(self, partition: TopicPartition) -> HeldPartitions:
         return self
 
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended:
         self.commits.append(asyncio.get_running_loop().create_future())
+        self.epochs.append(coordinator_epoch)
         return Appended(0, 0, -1, 0, self.commits[-1])
 
     def has(self, topic: str, partition: int) -> bool:
@@ -61,13 +64,13 @@ def retries() -> Backoff:
     return Backoff(BackoffSettings(0.01, 0.02), SystemRng())
 
 
-def writer(partitions: HeldPartitions) -> TransactionMarkers:
+def writer(partitions: HeldPartitions, epoch: Callable[[], int] = lambda: 0) -> TransactionMarkers:
     clock = SystemClock()
     groups = CoordinatorRuntime(
         "__consumer_offsets", shard, clock=clock, lane=Lane(), backoff=retries, writes=TurnWrites()
     )
     return TransactionMarkers(
-        partitions, groups, partitions, lambda _: 0, admit=lambda: None, clock=clock, backoff=retries
+        partitions, groups, partitions, lambda _: epoch(), admit=lambda: None, clock=clock, backoff=retries
     )
 
 
@@ -195,4 +198,79 @@ async def test_a_coordinator_that_is_gained_again_completes_what_the_lost_one_ha
         commit.set_result(None)
     await until(lambda: bool(gained.completed))
     assert (lost.completed, gained.completed, len(partitions.commits)) == (0, 1, 2)
+    await writes.close()
+
+
+async def test_no_marker_of_a_lost_coordinator_follows_those_of_the_next_one() -> None:
+    """The next one's decision may be another."""
+    partitions, epoch = HeldPartitions(), [1]
+    writes = writer(partitions, lambda: epoch[0])
+    lost, gained = (LostHost([markers(partitions=3 * MARKERS_A_TURN)]) for _ in range(2))
+    writes.decided(lost)  # type: ignore[arg-type]
+    while not partitions.commits:
+        await asyncio.sleep(0)
+    lost.is_lost, epoch[0] = True, 2
+    writes.decided(gained)  # type: ignore[arg-type]
+    await until(lambda: partitions.epochs.count(2) == 3 * MARKERS_A_TURN)
+    assert partitions.epochs == sorted(partitions.epochs)
+    assert partitions.epochs.count(1) < 3 * MARKERS_A_TURN
+    await writes.close()
+
+
+# --- when a transaction is completed ----------------------------------------------------------------------------------
+async def turns() -> None:
+    """What is due now is done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_transaction_is_completed_once_all_its_markers_are_committed() -> None:
+    """A reader of committed records that begins after the completion would else miss a partition's records."""
+    partitions, host = HeldPartitions(), LostHost([markers(partitions=3)])
+    writes = writer(partitions)
+    writes.decided(host)  # type: ignore[arg-type]
+    await until(lambda: len(partitions.commits) == 3)
+    for commit in partitions.commits:
+        await turns()
+        assert not host.completed
+        commit.set_result(None)
+    await until(lambda: bool(host.completed))
+    assert (host.completed, len(partitions.commits)) == (1, 3)
+    await writes.close()
+
+
+async def test_a_marker_that_was_not_committed_is_written_again() -> None:
+    partitions, host = HeldPartitions(), LostHost([markers(partitions=2)])
+    writes = writer(partitions)
+    writes.decided(host)  # type: ignore[arg-type]
+    await until(lambda: len(partitions.commits) == 2)
+    partitions.commits[0].set_exception(NotLeader("another node leads"))
+    partitions.commits[1].set_result(None)
+    await until(lambda: len(partitions.commits) == 3)
+    await turns()
+    assert not host.completed
+    partitions.commits[2].set_result(None)
+    await until(lambda: bool(host.completed))
+    await writes.close()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_partition_that_this_node_does_not_know_needs_no_marker_only_if_it_is_deleted(
+    monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """A new topic's metadata may come after the request that wrote to it."""
+    partitions, host = HeldPartitions(), LostHost([markers()])
+    unknown = [UnknownTopicOrPartition("not here yet")]
+
+    def get(_: TopicPartition) -> HeldPartitions:
+        if unknown:
+            raise unknown.pop()
+        return partitions
+
+    monkeypatch.setattr(partitions, "get", get)
+    monkeypatch.setattr(partitions, "has", lambda *_: exists)
+    writes = writer(partitions)
+    writes.decided(host)  # type: ignore[arg-type]
+    await until(lambda: bool(partitions.commits or host.completed))
+    assert (len(partitions.commits), host.completed) == ((1, 0) if exists else (0, 1))
     await writes.close()
