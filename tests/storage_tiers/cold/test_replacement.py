@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from storage_tiers.cold.manifest import lookup
-from storage_tiers.cold.manifest.model import Author, Manifest, ManifestPage, PageKind, PageRef, RemoteSegment
+from storage_tiers.cold.manifest.model import (
+    Author,
+    Manifest,
+    ManifestPage,
+    PageKind,
+    PageRef,
+    RemoteSegment,
+    Removed,
+)
 from storage_tiers.cold.manifest.pages import ManifestChange, page_write
 from storage_tiers.cold.manifest.replacement import replace_segments
 from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
@@ -78,6 +86,20 @@ def test_the_live_segments_are_the_others_and_the_new_one(sizes: tuple[int, ...]
 
 def _pages(change: ManifestChange) -> dict[str, ManifestPage]:
     return {write.ref.key: write.page for write in change.writes}
+
+
+@pytest.mark.parametrize("sizes", [(), (3,)])
+def test_pages_of_segments_that_were_removed_before_stay(sizes: tuple[int, ...]) -> None:
+    """By them alone the sweep finds those segments' objects."""
+    manifest, pages = paged(*sizes)
+    gone = segment_of(IDS, 0, 10, 66)
+    before = page_write(
+        IDS, ManifestPage(PageKind.REMOVED, removed=(Removed(gone.added, gone),)), author({}, first=700)
+    )
+    manifest = replace(manifest, pages=(*manifest.pages, before.ref))
+    change = replace_segments(manifest, SEGMENTS[1:3], rewritten(1, 3), author(pages))
+    assert change.manifest.removed_pages == (before.ref,)
+    assert before.ref.key in set(change.manifest.keys())
 
 
 def test_a_gap_below_log_start_stays_known() -> None:
