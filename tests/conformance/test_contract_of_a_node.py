@@ -4,6 +4,7 @@ a hot disk and a memory store in this process."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ import pytest
 from grpc_api.contract.log import Append, Appended, Fetch, FetchPartition, OffsetQuery, OffsetSpec
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.process import context
+from storage_tiers.cold.process.patient_reads import PatientReads
+from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.errors import (
     InvalidConfig,
     InvalidRecord,
@@ -27,6 +32,8 @@ from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.service.broker.support import TIERED, Running, batch, filled, records, until
 
 T0 = TopicPartition("t", 0)
+#: Seconds after which `impatient_reads` gives up a read of a store that does not answer.
+PATIENCE_S = 2.0
 
 
 def values(found: list[Record]) -> list[bytes | None]:
@@ -162,7 +169,17 @@ async def test_delete_records_hides_them_in_both_tiers(node: Running) -> None:
     assert await node.log.delete_records(T0, -1) == 40
 
 
-async def test_an_unreachable_store_fails_cold_reads_only(node: Running) -> None:
+@pytest.fixture
+def impatient_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that are opened later give up a read of the store after PATIENCE_S, not after 20 s."""
+
+    def made(settings: TierSettings, clock: Clock, rng: Rng) -> PatientReads:
+        return PatientReads(replace(settings, read_deadline_s=PATIENCE_S), clock, rng)
+
+    monkeypatch.setattr(context, "PatientReads", made)
+
+
+async def test_an_unreachable_store_fails_cold_reads_only(impatient_reads: None, node: Running) -> None:
     await filled(node)
     await node.seal("t")
     await node.evicted("t")
