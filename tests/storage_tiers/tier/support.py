@@ -8,7 +8,7 @@ import random
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_tiers.clock import SystemClock
@@ -35,8 +35,10 @@ from tests.support.local_tier import LocalLauncher
 
 WRITER = ManifestWriter(1, 1)
 MEMORY = StoreLocation.parse("memory://tier-tests")
-#: Deadlines short enough to expire in a test, and an idle time too long to do so.
-QUICK = TierSettings(read_deadline_s=0.3, commit_deadline_s=5.0, idle_s=3600.0)
+#: Deadlines and an idle time that expire in no test, on however busy a machine.
+PATIENT = TierSettings(read_deadline_s=60.0, commit_deadline_s=60.0, idle_s=3600.0)
+#: A deadline for tests that wait until it expires.
+QUICK = replace(PATIENT, read_deadline_s=1.0)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -146,7 +148,7 @@ async def broker(
     directory: Path,
     *,
     store: ObjectStore | None = None,
-    settings: TierSettings = QUICK,
+    settings: TierSettings = PATIENT,
     cache_bytes: int = 64 << 20,
     launcher: TierLauncher | None = None,
     location: StoreLocation = MEMORY,

@@ -26,7 +26,7 @@ from storage_tiers.records.builder import assemble
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, TimestampOffset
 from tests.storage_tiers.cold.support import IDS, segment_of
-from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken, until
+from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, read, taken, until
 
 MIB = 1 << 20
 
@@ -269,7 +269,7 @@ async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) ->
 
 
 async def test_a_failure_goes_to_its_waiters_and_is_not_cached(tmp_path: Path) -> None:
-    async with broker(tmp_path) as b:
+    async with broker(tmp_path, settings=QUICK) as b:
         manifest = await b.offload(batch(0, 10), 0, 10)
         b.store.down = True
         found = b.reader().read(manifest, 0, 100, log_start=0)

@@ -16,10 +16,8 @@ from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS, EagerClock
-from tests.storage_tiers.tier.support import QUICK, Broker, batch, broker, read, taken, until
+from tests.storage_tiers.tier.support import Broker, batch, broker, read, taken, until
 from tests.storage_tiers.tier.test_tier_client import Watched
-
-PATIENT = dataclasses.replace(QUICK, read_deadline_s=20.0)
 
 
 async def offloaded(b: Broker, segments: int, size: int, ids: Ids = IDS) -> Manifest:
@@ -51,7 +49,7 @@ async def scan(reader: ColdReader, manifest: Manifest, max_bytes: int = MIB, sta
 
 
 async def test_a_scan_costs_at_most_260_gets_a_gib(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=PATIENT) as b:
+    async with broker(tmp_path) as b:
         manifest = await offloaded(b, 1, 80 * MIB)
         before = b.store.count("get")
         total = await scan(b.reader(), manifest)
@@ -69,7 +67,7 @@ async def test_a_scan_costs_at_most_260_gets_a_gib(tmp_path: Path) -> None:
 
 async def test_a_scan_keeps_many_connections_busy(tmp_path: Path) -> None:
     store = Watched()
-    async with broker(tmp_path, settings=PATIENT, store=store) as b:
+    async with broker(tmp_path, store=store) as b:
         manifest = await offloaded(b, 3, 33 * MIB)
         store.most = 0
         await scan(b.reader(), manifest)
@@ -78,7 +76,7 @@ async def test_a_scan_keeps_many_connections_busy(tmp_path: Path) -> None:
 
 async def test_random_reads_read_nothing_ahead(tmp_path: Path) -> None:
     rng = random.Random(1)
-    async with broker(tmp_path, settings=PATIENT) as b:
+    async with broker(tmp_path) as b:
         manifest = await offloaded(b, 2, 40 * MIB)
         reader = b.reader()
         for offset in (o for _ in range(3) for o in rng.sample(range(0, manifest.end, 9), 8)):
@@ -87,7 +85,7 @@ async def test_random_reads_read_nothing_ahead(tmp_path: Path) -> None:
 
 
 async def test_read_ahead_never_fills_more_than_half_of_the_cache(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=PATIENT, cache_bytes=24 * MIB) as b:
+    async with broker(tmp_path, cache_bytes=24 * MIB) as b:
         manifests = {}
         for number in range(4):
             ids = dataclasses.replace(IDS, partition=number)
@@ -109,7 +107,7 @@ async def test_read_ahead_never_fills_more_than_half_of_the_cache(tmp_path: Path
 
 
 async def test_a_slice_outlives_the_eviction_of_its_chunk(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=PATIENT, cache_bytes=16 * MIB) as b:
+    async with broker(tmp_path, cache_bytes=16 * MIB) as b:
         manifest = await offloaded(b, 1, 60 * MIB)
         reader = b.reader()
         held = await read(reader, manifest, 0, MIB)
@@ -121,7 +119,7 @@ async def test_a_slice_outlives_the_eviction_of_its_chunk(tmp_path: Path) -> Non
 
 
 async def test_awaited_chunks_overtake_the_read_ahead(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=PATIENT) as b:
+    async with broker(tmp_path) as b:
         manifest = await offloaded(b, 1, 40 * MIB)
         reader = b.reader()
         for offset in (0, 5, 9):
@@ -141,7 +139,7 @@ async def test_awaited_chunks_overtake_the_read_ahead(tmp_path: Path) -> None:
 
 async def test_a_full_disk_shrinks_the_cache_and_asks_to_retry(tmp_path: Path) -> None:
     """For a while the file system refuses every chunk write, as a full one does."""
-    async with broker(tmp_path, settings=PATIENT, store=MemoryStore(EagerClock())) as b:
+    async with broker(tmp_path, store=MemoryStore(EagerClock())) as b:
         manifest = await offloaded(b, 1, 40 * MIB)
         reader = b.reader()
         taken(await read(reader, manifest, 0, 1000))

@@ -47,7 +47,7 @@ from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import InvalidRequest, StoreRefused, TierUnavailable
 from tests.storage_tiers.cold.support import HOUR, IDS, TOPIC_ID, EagerClock, segment_of
-from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, until
+from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, until
 from tests.support.clock import ManualClock, SeededRng
 from tests.support.faulty_store import FaultyStore
 
@@ -81,7 +81,7 @@ def test_retries_during_an_outage_change_nothing_in_the_store() -> None:
 
 
 async def test_operations_without_store_requests_do_not_report_it_as_back(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with broker(tmp_path, settings=QUICK) as node:
         node.store.down = True
         with pytest.raises(TierUnavailable):
             await node.client.ask(LoadManifest(IDS, WRITER))

@@ -48,7 +48,7 @@ from storage_tiers.errors import (
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, TOPIC_ID, EagerClock
 from tests.storage_tiers.tier.downloaded import BYTES, CRCS, chunk, files
-from tests.storage_tiers.tier.support import QUICK, WRITER, batch, broker, until
+from tests.storage_tiers.tier.support import PATIENT, QUICK, WRITER, batch, broker, until
 
 
 # --- downloads --------------------------------------------------------------------------------------------------------
@@ -94,12 +94,12 @@ async def test_a_transient_store_error_is_retried(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_is_down_fails_at_the_deadline(tmp_path: Path) -> None:
-    async with broker(tmp_path) as b:
+    async with broker(tmp_path, settings=QUICK) as b:
         await b.store.put("a", BYTES)
         b.store.down = True
-        with pytest.raises(TierUnavailable, match=r"within 0\.3 s \(the store is away\)|within 0\.3 s"):
+        with pytest.raises(TierUnavailable, match="within 1 s"):
             await b.client.ask(chunk())
-        assert "within 0.3 s" in (b.client.trouble or "")
+        assert "within 1 s" in (b.client.trouble or "")
         await b.client.refresh_counters()
         assert b.client.trouble is not None, "its counters need no store"
         b.store.down = False
@@ -121,15 +121,15 @@ async def test_a_store_that_refuses_is_in_trouble_one_that_lacks_a_key_is_not(
 
 
 async def test_a_store_that_hangs_fails_at_the_deadline(tmp_path: Path) -> None:
-    async with broker(tmp_path) as b:
+    async with broker(tmp_path, settings=QUICK) as b:
         await b.store.put("a", BYTES)
         b.store.hold(1, "get")
-        with pytest.raises(TierUnavailable, match=r"within 0\.3 s"):
+        with pytest.raises(TierUnavailable, match="within 1 s"):
             await b.client.ask(chunk())
 
 
 async def test_bytes_and_connections_in_flight_are_bounded(tmp_path: Path) -> None:
-    settings = dataclasses.replace(QUICK, download_connections=4, download_bytes_in_flight=3 * CHUNK_BYTES)
+    settings = dataclasses.replace(PATIENT, download_connections=4, download_bytes_in_flight=3 * CHUNK_BYTES)
     store = Watched()
     async with broker(tmp_path, store=store, settings=settings) as b:
         whole = bytes(CHUNK_BYTES)
@@ -168,7 +168,7 @@ class Watched(MemoryStore):
 
 
 async def test_urgent_downloads_overtake_read_ahead(tmp_path: Path) -> None:
-    settings = dataclasses.replace(QUICK, download_connections=1, read_deadline_s=10.0)
+    settings = dataclasses.replace(PATIENT, download_connections=1)
     async with broker(tmp_path, settings=settings) as b:
         order: list[str] = []
         for key in "abcd":
@@ -266,7 +266,7 @@ async def test_topic_files(tmp_path: Path) -> None:
 
 
 async def test_a_commit_past_its_deadline_is_cut_off(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=dataclasses.replace(QUICK, commit_deadline_s=0.1)) as b:
+    async with broker(tmp_path, settings=dataclasses.replace(PATIENT, commit_deadline_s=1.0)) as b:
         b.store.hold(1, "put", "manifests/")
         with pytest.raises(TierUnavailable, match="outcome is unknown"):
             await b.client.ask(Claim(IDS, WRITER, 1))
@@ -274,7 +274,7 @@ async def test_a_commit_past_its_deadline_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_offloads_at_once_are_bounded(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=dataclasses.replace(QUICK, offloads=1)) as b:
+    async with broker(tmp_path, settings=dataclasses.replace(PATIENT, offloads=1)) as b:
         first, second = (dataclasses.replace(IDS, partition=number) for number in (1, 2))
         gate = b.store.hold(1, "put", "segments/00001")
         one = asyncio.create_task(b.offload(batch(0), 0, 1, ids=first))

@@ -27,13 +27,13 @@ from storage_tiers.errors import (
 )
 from tests.storage_tiers.cold.support import IDS, EagerClock
 from tests.storage_tiers.tier.downloaded import BYTES, chunk, files
-from tests.storage_tiers.tier.support import QUICK, WRITER, broker, no_descriptors, until
+from tests.storage_tiers.tier.support import PATIENT, WRITER, broker, no_descriptors, until
 from tests.support.clock import SeededRng
 from tests.support.local_tier import LocalHandle, LocalLauncher
 
 
 async def test_it_starts_with_the_first_question_and_ends_when_idle(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=dataclasses.replace(QUICK, idle_s=0.05)) as b:
+    async with broker(tmp_path, settings=dataclasses.replace(PATIENT, idle_s=0.05)) as b:
         await b.store.put("a", BYTES)
         assert b.client.stats.starts == 0 and await b.client.refresh_counters() is None
         await b.client.ask(chunk())
@@ -45,7 +45,7 @@ async def test_it_starts_with_the_first_question_and_ends_when_idle(tmp_path: Pa
 
 
 async def test_it_is_not_idle_while_it_works(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=dataclasses.replace(QUICK, idle_s=0.02, read_deadline_s=10.0)) as b:
+    async with broker(tmp_path, settings=dataclasses.replace(PATIENT, idle_s=0.02)) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "get")
         asking = asyncio.create_task(b.client.ask(chunk()))
@@ -186,7 +186,7 @@ async def test_a_cancelled_request_is_forgotten(tmp_path: Path) -> None:
 
 async def test_unawaited_downloads_delay_nothing_and_leave_no_file(tmp_path: Path) -> None:
     """As with a store that hangs: waiters give up, and others make requests."""
-    settings = dataclasses.replace(QUICK, download_connections=1, read_deadline_s=20.0)
+    settings = dataclasses.replace(PATIENT, download_connections=1)
     async with broker(tmp_path, settings=settings) as b:
         for key in "abc":
             await b.store.put(key, BYTES)

@@ -29,7 +29,7 @@ from storage_tiers.files import OsFiles
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS
 from tests.storage_tiers.tier.downloaded import BYTES, chunk
-from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, read, taken, until
+from tests.storage_tiers.tier.support import PATIENT, WRITER, Broker, batch, broker, read, taken, until
 from tests.support.s3_servers import BUCKET, REGION, S3Server
 
 SETTINGS = TierSettings(read_deadline_s=10.0)
@@ -128,7 +128,7 @@ def test_by_default_a_hung_process_is_replaced_within_ten_seconds() -> None:
 
 
 async def test_a_process_that_works_for_long_does_not_count_as_hung(tmp_path: Path) -> None:
-    settings = dataclasses.replace(QUICK, read_deadline_s=10.0, heartbeat_s=0.01)
+    settings = dataclasses.replace(PATIENT, heartbeat_s=0.01)
     async with broker(tmp_path, settings=settings) as b:
         await b.store.put("a", BYTES)
         await b.client.ask(chunk())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import dataclasses
 import mmap
 import os
 import random
@@ -23,10 +22,9 @@ from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import Advice, LogError, OffsetOutOfRange
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS, EagerClock
-from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, read, taken
+from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken
 from tests.storage_tiers.tier.test_tier_life import Losing
 
-PATIENT = dataclasses.replace(QUICK, read_deadline_s=20.0, commit_deadline_s=20.0)
 SEGMENTS = 20
 
 
@@ -122,7 +120,7 @@ async def test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost(tmp_path: 
     open_before = len(os.listdir("/proc/self/fd"))
     clock = EagerClock()
     launcher = Losing(clock)
-    async with broker(tmp_path, launcher=launcher, settings=PATIENT, cache_bytes=16 * MIB) as b:
+    async with broker(tmp_path, launcher=launcher, cache_bytes=16 * MIB) as b:
         launcher.store = b.store
         b.client._clock = clock
         world = World(b, seed)
@@ -148,7 +146,7 @@ async def test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost(tmp_path: 
 
 async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hydrator, "MAX_SIDECAR_BYTES", 1)
-    async with broker(tmp_path, settings=PATIENT) as b:
+    async with broker(tmp_path) as b:
         for number in range(5):
             await b.offload(batch(number * 10, 10), number * 10, number * 10 + 10)
         assert b.manifest is not None
@@ -192,7 +190,7 @@ def pages_in_memory(fd: int) -> int:
 
 
 async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=PATIENT) as b:
+    async with broker(tmp_path) as b:
         content = b"".join(batch(offset, size=300_000) for offset in range(40))
         manifest = await b.offload(content, 0, 40)
         reader = b.reader()
@@ -211,7 +209,7 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
 
 
 async def test_a_chunk_read_by_a_thread_is_released(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=PATIENT) as b:
+    async with broker(tmp_path) as b:
         manifest = await b.offload(b"".join(batch(offset, size=300_000) for offset in range(3)), 0, 3)
         reader = b.reader()
         taken(await read(reader, manifest, 1))
@@ -244,7 +242,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_makes_reads_retry_and_the_cache_small(tmp_path: Path, small_disk: Path) -> None:
-    async with broker(tmp_path, settings=PATIENT, cache_bytes=64 * MIB) as b:
+    async with broker(tmp_path, cache_bytes=64 * MIB) as b:
         offsets = range(60)
         await b.offload(b"".join(batch(offset, size=700_000) for offset in offsets), 0, 60)
         reader, refused = b.reader(), 0
