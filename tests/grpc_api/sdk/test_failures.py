@@ -162,7 +162,7 @@ async def test_the_error_of_a_timed_out_record_says_whether_it_may_be_in_the_log
     await client.create_topic("t")
     answers = Answers(node, monkeypatch)
     answers.plan = ["lose"]
-    options = ProducerOptions(linger_s=0.0, delivery_timeout_s=0.5)
+    options = ProducerOptions(linger_s=0.0, delivery_timeout_s=2.0)
     async with client.producer(options) as producer:
         flew = await producer.send("t", b"flew")
         await until(lambda: answers.calls == 1)
@@ -219,7 +219,7 @@ async def test_a_closed_producer_refuses_records(client: Client) -> None:
 
 async def test_a_topic_deleted_meanwhile_is_named_at_the_timeout(node: Served, client: Client) -> None:
     await client.create_topic("t")
-    async with client.producer(ProducerOptions(linger_s=0.3, delivery_timeout_s=0.8)) as producer:
+    async with client.producer(ProducerOptions(linger_s=2.0, delivery_timeout_s=2.5)) as producer:
         doomed = await producer.send("t", b"x")
         await client.delete_topic("t")
         with pytest.raises(RequestTimedOut, match="t-0"):

@@ -34,6 +34,8 @@ from tests.service.broker.support import Running, batch, filled, records, runnin
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 ME, OTHER = 1, 2
 UNTIERED = {"remote.storage.enable": "false"}
+#: Far below the time that the requests may wait for.
+SOON_S = 20
 
 
 class Leaderships:
@@ -177,7 +179,7 @@ async def test_a_waiting_fetch_ends_at_once_with_the_data_of_the_other_partition
     await node.append("u", b"u")
     fetching = await waiting(node, FetchPartition(T0, 0, 1 << 20), FetchPartition(U0, 0, 1 << 20))
     await elect(node, "t", OTHER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         refused, data = await fetching
     assert isinstance(refused.error, NotLeader)
     assert [record.value for record in records(data)] == [b"u"]
@@ -190,7 +192,7 @@ async def test_a_waiting_fetch_that_named_the_epoch_that_ended_is_fenced(node: R
     await node.create("t")
     fetching = await waiting(node, FetchPartition(T0, 0, 1 << 20, 0))
     await elect(node, "t", OTHER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         (answer,) = await fetching
     assert isinstance(answer.error, FencedLeaderEpoch)
 
@@ -297,7 +299,7 @@ async def test_a_partition_is_closed_when_the_node_is_no_longer_its_replica(node
     fetching = await waiting(node, FetchPartition(T0, 1, 1 << 20))
     moved = pb.ReplicaList(nodes=[OTHER])
     await node.node.ground.metadata.propose([change(node, "t", OTHER, replicas=moved, isr=moved)])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         (answer,) = await fetching
     assert isinstance(answer.error, NotLeader)
     assert listener.told == [("lost", "t-0", 0)]
@@ -432,10 +434,10 @@ async def test_a_follower_commits_no_manifest_and_compares_when_it_leads_again(n
 async def test_waiters_for_the_bucket_learn_that_another_node_leads(node: Running) -> None:
     await filled(node, 5)
     node.store.down = True
-    sealing = asyncio.ensure_future(node.log.seal("t", wait=True, timeout_ms=20_000))
+    sealing = asyncio.ensure_future(node.log.seal("t", wait=True, timeout_ms=60_000))
     await asyncio.sleep(0)
     await elect(node, "t", OTHER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         with pytest.raises(NotLeader):
             await sealing
 
