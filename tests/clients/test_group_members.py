@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -17,6 +18,8 @@ from tests.support.node import Node
 from tests.support.talker import Talker
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
+#: Of kafka-python's members. It bounds how long the test waits for a member that ends.
+POLL_MS = 3000
 #: A member in a process of its own: it prints its first assignment, and polls until it is killed.
 MEMBER = """
 import sys
@@ -115,32 +118,46 @@ def test_a_member_pauses_seeks_and_resumes(node: Node, topic: str) -> None:
 
 
 def test_members_of_kafka_python_share_partitions_and_take_over(node: Node, topic: str) -> None:
-    """Each polls in a thread of its own, as applications do: its poll waits for the rebalance."""
-    from kafka import KafkaConsumer
+    """Each polls in a thread of its own, as applications do: its poll waits for the rebalance.
 
+    A poll that ends while its JoinGroup is under way forgets an answer that comes before the next poll, and the next poll
+    begins another rebalance: short polls on a busy machine rebalance for ever. So polls are long, and a listener reports what
+    they assign.
+    """
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+
+    whole = set(range(PARTITIONS))
     own: list[set[int]] = [set(), set()]
     ends = [threading.Event(), threading.Event()]
+
+    class Reports(ConsumerRebalanceListener):  # type: ignore[misc]
+        def __init__(self, number: int) -> None:
+            self._number = number
+
+        def on_partitions_revoked(self, revoked: object) -> None:
+            own[self._number] = set()
+
+        def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+            own[self._number] = {each.partition for each in assigned}
 
     def run(number: int) -> None:
         one = KafkaConsumer(bootstrap_servers=node.kafka, group_id="pythons", heartbeat_interval_ms=300)
         try:
             one.partitions_for_topic(topic)  # a leader that does not know its topic yet assigns nothing
-            one.subscribe([topic])
+            one.subscribe([topic], listener=Reports(number))
             while not ends[number].is_set():
-                one.poll(1000)  # a shorter one gives up the commit before a rebalance on a busy machine
-                own[number] = {each.partition for each in one.assignment()}
+                one.poll(POLL_MS)
         finally:
             one.close()
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
     try:
         threads[0].start()
-        until(lambda: ends[0].wait(0.1), lambda: len(own[0]) == PARTITIONS)
+        until(lambda: ends[0].wait(0.1), lambda: own[0] == whole)
         threads[1].start()
-        until(lambda: ends[0].wait(0.1), lambda: len(own[0]) == len(own[1]) == PARTITIONS // 2)
-        assert own[0] | own[1] == set(range(PARTITIONS))
+        until(lambda: ends[0].wait(0.1), lambda: len(own[0]) == len(own[1]) and own[0] | own[1] == whole)
         ends[1].set()
-        until(lambda: ends[0].wait(0.1), lambda: len(own[0]) == PARTITIONS)
+        until(lambda: ends[0].wait(0.1), lambda: own[0] == whole)
     finally:
         for end, thread in zip(ends, threads, strict=True):
             end.set()
