@@ -32,9 +32,8 @@ TESTS = (
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code with its kernels, and an environment of its own beside it, which borrows what is installed here."""
     clone = tmp_path_factory.mktemp("paths") / "a b.ü" / "walker.so" / "tidelog"
-    ignored = shutil.ignore_patterns("__pycache__")
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, clone / name, ignore=ignored)
+        shutil.copytree(ROOT / name, clone / name)
     for name in FILES:
         shutil.copy2(ROOT / name, clone / name)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(clone / ".venv")], check=True, timeout=60)
