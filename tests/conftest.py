@@ -17,6 +17,23 @@ pytest.register_assert_rewrite("tests.conformance.object_store")
 from tests.support import s3_servers  # noqa: E402
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a fixture of their module run in one worker, so that it is made once. Those of the fault suites, which
+    take minutes, are spread."""
+    for item in items:
+        alone = item.get_closest_marker("xdist_group") is None and item.get_closest_marker("faults") is None
+        if alone and _shares_a_module_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+
+
+def _shares_a_module_fixture(item: pytest.Item) -> bool:
+    known = getattr(item, "_fixtureinfo", None)
+    return known is not None and any(
+        each.scope == "module" for name in known.names_closure for each in known.name2fixturedefs.get(name, ())[-1:]
+    )
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Groups that are ignored spread tests of one node over workers: pytest-xdist 3.8 does so with pytest 9.2."""
     if not getattr(session.config.option, "loadgroup", False):
