@@ -18,7 +18,7 @@ from benchmarks.brokers import resident_megabytes
 from benchmarks.commit_model import DEEP, REAL, run
 from benchmarks.history import COUNTS, ROUNDS, synthetic
 from benchmarks.table import JUDGED, Table
-from service.rounds import rounds
+from service.serve.rounds import rounds
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Ids

@@ -1,6 +1,6 @@
 """All settings of the gateway and their defaults.
 
-A node makes them from its configs (`service.build.servers`). `options.py` has what handlers need that is not configurable.
+A node makes them from its configs (`service.serve.servers`). `options.py` has what handlers need that is not configurable.
 """
 
 from __future__ import annotations

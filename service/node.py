@@ -1,4 +1,5 @@
-"""The lifecycle of one node: start, serve, stop. `service.build` builds its parts, `service.rounds` lists its periodic work.
+"""The lifecycle of one node: start, serve, stop. `service.build` builds its parts, and `service.serve.rounds` lists its
+periodic work.
 
 A start locks the directory, recovers the metadata log, and determines whether the directory is new, this node's own, or takes
 a cluster over. Then it registers the node and recovers the partitions. A failed start leaves nothing open. It leaves the logs
@@ -18,15 +19,15 @@ from service.build.ground import Ground, Host, Listening
 from service.build.home import build_home
 from service.build.tier import Tier, build_tier
 from service.build.work import Work, build_work
-from service.derived_settings import check, listeners_of, tier_client
 from service.directory.beginning import check_metadata, may_begin, unless_stopped
 from service.directory.home import HomeGuard
 from service.directory.store_needed import check_no_store_needed
-from service.ending import Ending
+from service.lifecycle.ending import Ending
+from service.lifecycle.readiness import Readiness, Reports
 from service.metadata.commands import FoundCluster, LeadEverything, RegisterBroker, SkipProducerIds
 from service.metadata.log import MetadataLog
-from service.readiness import Readiness, Reports
-from service.settings import NodeSettings
+from service.settings.derived import check, listeners_of, tier_client
+from service.settings.node_settings import NodeSettings
 from service.takeover.run import TakeOver
 from storage_tiers import events
 from storage_tiers.cold.process.client import TierClient

@@ -15,12 +15,12 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from grpc_api.contract.cold import ColdRepair
 from service.broker.background.store_access import StoreAccess
 from service.build.ground import Host
-from service.derived_settings import check_store_is_there
 from service.directory.beginning import belongs
+from service.lifecycle.readiness import Readiness
 from service.metadata.image import MetadataImage
 from service.node import Node
-from service.readiness import Readiness
-from service.settings import NodeSettings
+from service.settings.derived import check_store_is_there
+from service.settings.node_settings import NodeSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import InvalidConfig, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from service.build.ground import Ground, Listening
 from service.configs.resolve import Resolver
 from service.configs.values import BrokerConfigs, TopicConfigs
-from service.derived_settings import NO_STORE, listener_configs
 from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
+from service.settings.derived import NO_STORE, listener_configs
 
 
 @dataclass(frozen=True, slots=True)

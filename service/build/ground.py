@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.broker.partition.counts import AppendTotals
-from service.ending import Ending
-from service.listeners import Listeners
+from service.configs.listeners import Listeners
+from service.lifecycle.ending import Ending
+from service.lifecycle.readiness import Readiness
 from service.metadata.log import MetadataLog
 from service.process.descriptors import Descriptors, open_limit
-from service.readiness import Readiness
-from service.settings import NodeSettings
+from service.settings.node_settings import NodeSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.files import Files

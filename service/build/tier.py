@@ -10,9 +10,9 @@ from service.broker.background.metadata_snapshots import MetadataSnapshots
 from service.broker.background.store_access import Claimant, StoreAccess
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
-from service.derived_settings import cache_directory_of
 from service.directory.home import HomeGuard
 from service.process.scheduling import waited_s
+from service.settings.derived import cache_directory_of
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator

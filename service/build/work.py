@@ -15,8 +15,8 @@ from service.broker.background.topic_files import TopicFiles
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.build.tier import Tier
-from service.derived_settings import other_clock
 from service.directory.home import HomeGuard
+from service.settings.derived import other_clock
 from storage_tiers.files import Files
 from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 

@@ -62,7 +62,7 @@ def repair(
     from service.cli.kafka import all_topics, connect_admin, grpc_address
     from service.cli.offline.repair import repairs_offline
     from service.cli.repair_answers import Loss
-    from service.settings import NodeSettings
+    from service.settings.node_settings import NodeSettings
 
     if (topic is None) != cluster:
         raise typer.BadParameter("name one topic, or give --cluster for all")

@@ -83,8 +83,8 @@ def serve(
     log_format: _LogFormat = None,
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C. Settings come from flags, TIDELOG_* variables, the --config file, then defaults."""
-    from service.app import run
-    from service.settings import load_settings
+    from service.serve.app import run
+    from service.settings.node_settings import load_settings
     from storage_tiers.errors import LogError
 
     try:

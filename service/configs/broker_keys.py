@@ -13,6 +13,7 @@ from grpc_api.limits import MAX_CONNECTIONS
 from service.configs.coordinator_keys import COORDINATOR_KEYS, INT_MAX
 from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Registry, Synonym
 from service.configs.keys import broker_key as _key
+from service.configs.listeners import DEFAULT_PROTOCOLS
 from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
 from service.configs.types import (
     Validator,
@@ -24,7 +25,6 @@ from service.configs.types import (
     unlimited_or_positive,
 )
 from service.configs.unsupported_configs import unsupported_keys
-from service.listeners import DEFAULT_PROTOCOLS
 from storage_tiers.hot.producer_state import MAX_PRODUCERS
 
 _BOOLEAN, _STRING = ConfigKind.BOOLEAN, ConfigKind.STRING

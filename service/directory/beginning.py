@@ -17,12 +17,12 @@ from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from service.derived_settings import check_store_is_there
 from service.directory.verify import verify
+from service.lifecycle.readiness import Readiness
 from service.metadata.image import MetadataImage
 from service.metadata.store import DIRECTORY as METADATA_DIRECTORY
-from service.readiness import Readiness
-from service.settings import NodeSettings
+from service.settings.derived import check_store_is_there
+from service.settings.node_settings import NodeSettings
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from service.derived_settings import cache_directory_of, check_store_is_there, tier_client
 from service.directory.beginning import belongs, no_such_cluster
 from service.directory.verify import verify
+from service.lifecycle.readiness import Readiness
 from service.metadata.log import MetadataLog
-from service.readiness import Readiness
-from service.settings import NodeSettings
+from service.settings.derived import cache_directory_of, check_store_is_there, tier_client
+from service.settings.node_settings import NodeSettings
 from service.takeover.run import RecoveryPoint, TakeOver
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.process.operations import FindClusters

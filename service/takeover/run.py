@@ -22,11 +22,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from service.lifecycle.readiness import Readiness
 from service.metadata import frames, planner
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
-from service.readiness import Readiness
 from service.takeover import plan
 from service.takeover.plan import Claimed, Inventory, SeenTopic
 from storage_tiers import events

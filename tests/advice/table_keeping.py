@@ -34,8 +34,8 @@ _DISK_MENDED = (
 _STOP_THIS_NODE = (
     FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
     FAULTS + "test_two_nodes.py::test_once_the_copy_has_committed_the_original_cannot",
-    "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
-    "tests/service/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_to_continue_the_cluster",
+    "tests/service/takeover/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
+    "tests/service/takeover/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_to_continue_the_cluster",
 )
 _PUT_BACK = (
     BROKER + "test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
@@ -75,7 +75,7 @@ DIRECTORY_ROWS = (
         "start with --take-over CLUSTER_ID: topics and records come back",
         "tests/service/directory/test_beginning.py::test_an_empty_directory_is_refused_beside_a_cluster",
         "tests/service/directory/test_beginning.py::test_the_new_cluster_option_starts_a_cluster_and_may_stay_on_the_command_line",
-        "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
+        "tests/service/takeover/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
     ),
     row("start it with the --store of that take-over", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),
     row("belongs to cluster … already: give an empty --data-dir", LIBRARIES + "a_restore_goes_to_an_empty_directory"),
@@ -173,7 +173,7 @@ STORE_ROWS = (
     ),
     row(
         "there is no directory …: mount it, or correct --store",
-        "tests/service/test_restore.py::test_a_directory_is_restored_without_serving",
+        "tests/service/takeover/test_restore.py::test_a_directory_is_restored_without_serving",
     ),
     row(
         "the program was replaced while the node ran; restart the node",
@@ -193,7 +193,7 @@ STORE_ROWS = (
     row(
         "Start the newer directory again. If its disk is lost, keep this one",
         BROKER + "test_copies.py::test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues",
-        "tests/service/test_takeover.py::test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster",
+        "tests/service/takeover/test_takeover.py::test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster",
     ),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
     row(
@@ -259,7 +259,7 @@ STORE_ROWS = (
     ),
     row(
         "nothing says that this id was deleted or replaced",
-        "tests/service/test_takeover_steps.py::test_a_live_topic_with_a_missing_or_older_file_is_not_deleted",
+        "tests/service/takeover/test_steps.py::test_a_live_topic_with_a_missing_or_older_file_is_not_deleted",
     ),
     row(
         "correct --store or the cluster id, or put the file back", STORE + "a_cluster_file_that_is_missing_is_put_back"
@@ -272,11 +272,11 @@ STORE_ROWS = (
     row("Move this object out of the prefix", STORE + "a_damaged_snapshot_is_moved_out_and_the_one_before_taken"),
     row(
         "were committed after that: the manifest is gone",
-        "tests/service/test_takeover_steps.py::test_a_manifest_that_is_gone_or_older_is_not_taken_over",
+        "tests/service/takeover/test_steps.py::test_a_manifest_that_is_gone_or_older_is_not_taken_over",
     ),
     row(
         "was checked and is not sound",
-        "tests/service/test_restore.py::test_a_directory_is_restored_without_serving",
+        "tests/service/takeover/test_restore.py::test_a_directory_is_restored_without_serving",
     ),
     row(
         "shorten its retention if those records may be deleted",
@@ -315,7 +315,7 @@ STORE_ROWS = (
     ),
     row(
         "use a store that answers as S3 does",
-        "tests/service/test_store_without_etags.py::test_a_store_without_etags_is_refused_at_the_probe",
+        "tests/service/serve/test_store_without_etags.py::test_a_store_without_etags_is_refused_at_the_probe",
     ),
     row(
         "Use a store with conditional writes",

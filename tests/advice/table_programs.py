@@ -43,7 +43,7 @@ REQUEST_ROWS = (
     row(
         "the only one of its cluster; stop it instead",
         GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_be_unregistered",
-        "tests/service/test_stopping.py::test_a_stopping_node_is_unready_while_it_finishes_answers",
+        "tests/service/serve/test_stopping.py::test_a_stopping_node_is_unready_while_it_finishes_answers",
     ),
     row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
     row(

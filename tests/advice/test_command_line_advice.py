@@ -14,7 +14,7 @@ import pytest
 
 from service.configs.removed import REMOVED_FROM_BROKERS, REMOVED_FROM_TOPICS
 from service.configs.resolve import check_static
-from service.settings import NodeSettings, load_settings
+from service.settings.node_settings import NodeSettings, load_settings
 from storage_tiers.errors import InvalidConfig
 from tests.service.cli.support import tidelog
 from tests.support.node import Node

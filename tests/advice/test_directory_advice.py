@@ -15,7 +15,7 @@ from storage_tiers.errors import InvalidConfig, LogError, MetadataCorrupt, Stora
 from storage_tiers.hot.data_dir import META_PROPERTIES
 from tests.advice.support import configure, leads
 from tests.service.broker.support import TIERED, Running, filled, running, until
-from tests.service.takeover_support import SNAPSHOTS
+from tests.service.takeover.support import SNAPSHOTS
 from tests.support.faulty_store import FaultyStore
 
 METADATA = "__cluster_metadata-0"

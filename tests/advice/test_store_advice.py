@@ -31,7 +31,7 @@ from storage_tiers.errors import (
 from storage_tiers.records.checksum import crc32c
 from tests.advice.support import configure, leads
 from tests.service.broker.support import filled, running, until
-from tests.service.takeover_support import copied, left_behind, taking
+from tests.service.takeover.support import copied, left_behind, taking
 from tests.storage_tiers.cold.support import IDS, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import World, world
 from tests.support.faulty_store import FaultyStore

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from service.configs.differences import DIFFERENCES
-from service.derived_settings import listeners_of
-from service.listeners import url_of
-from service.settings import load_settings
+from service.configs.listeners import url_of
+from service.settings.derived import listeners_of
+from service.settings.node_settings import load_settings
 from tests.spark.conftest import spark  # noqa: F401  (a fixture: the session that all Spark tests of a worker share)
 from tests.support.clients import until
 from tests.support.node import ROOT, Node

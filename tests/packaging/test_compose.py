@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from service.derived_settings import listeners_of
-from service.listeners import host_and_port
-from service.settings import NodeSettings, load_settings
+from service.configs.listeners import host_and_port
+from service.settings.derived import listeners_of
+from service.settings.node_settings import NodeSettings, load_settings
 from tests.packaging.test_alerts import RULES
 from tests.support import s3_servers
 from tests.support.node import ROOT, Node

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import yaml
 
 from scripts.image_in_chroot import DOCKERFILE, admitted, instructions
-from service.derived_settings import listeners_of
-from service.listeners import host_and_port
-from service.settings import load_settings
+from service.configs.listeners import host_and_port
+from service.settings.derived import listeners_of
+from service.settings.node_settings import load_settings
 from tests.packaging.test_kubernetes import resource
 from tests.support.node import ROOT
 

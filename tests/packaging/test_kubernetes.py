@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from grpc_api.contract.topics import Endpoint
-from service.derived_settings import listeners_of
-from service.listeners import host_and_port
-from service.settings import load_settings
+from service.configs.listeners import host_and_port
+from service.settings.derived import listeners_of
+from service.settings.node_settings import load_settings
 from tests.support import kubernetes_schemas
 from tests.support.node import ROOT
 

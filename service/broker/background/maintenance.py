@@ -22,7 +22,7 @@ PRODUCERS_A_PARTITION = 10
 
 
 class Maintenance:
-    """Rounds over all partitions; `service.rounds` sets their intervals. Failures of a partition go to its own state."""
+    """Rounds over all partitions; `service.serve.rounds` sets their intervals. Failures of a partition go to its own state."""
 
     def __init__(self, partitions: Partitions, tiering: Tiering, flusher: Flusher, *, clock: Clock) -> None:
         self._partitions = partitions

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.broker.background.older_copy import check_not_older
+from service.lifecycle.readiness import Readiness
 from service.metadata.commands import ClaimIncarnation, ConfirmIncarnation
 from service.metadata.controller import Controller
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
-from service.readiness import Readiness
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from service.cli.repair_answers import Loss, PartitionRepair
 
 if TYPE_CHECKING:
-    from service.settings import NodeSettings
+    from service.settings.node_settings import NodeSettings
 
 
 def repairs_offline(

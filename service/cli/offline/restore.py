@@ -34,7 +34,7 @@ def restore(
     Prints each partition's recovery point, where clients continue. Acknowledged records beyond it are lost."""
     import asyncio
 
-    from service.settings import NodeSettings
+    from service.settings.node_settings import NodeSettings
     from service.takeover.offline import restore as restored
     from storage_tiers.errors import LogError
 

@@ -25,11 +25,11 @@ from grpc_api.contract.topics import NewTopic
 from service.broker.partition.partition import Partition
 from service.build.ground import Host
 from service.build.tier import Tier
+from service.lifecycle.readiness import Readiness
+from service.lifecycle.supervisor import supervised
 from service.node import Node
-from service.readiness import Readiness
-from service.rounds import rounds
-from service.settings import NodeSettings
-from service.supervisor import supervised
+from service.serve.rounds import rounds
+from service.settings.node_settings import NodeSettings
 from storage_tiers.clock import Clock, SystemClock, SystemRng
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.stores.location import StoreLocation

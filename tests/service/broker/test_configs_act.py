@@ -13,8 +13,8 @@ from typing import TypeAlias
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, NewTopic, Resource, ResourceKind
-from service.build.servers import connection_limits
-from service.rounds import rounds
+from service.serve.rounds import rounds
+from service.serve.servers import connection_limits
 from storage_tiers.errors import InvalidRecord, InvalidRequest, LogError, TopicDeletionDisabled
 from storage_tiers.hot.log import HotLog
 from storage_tiers.records.batch import HEADER_BYTES, stamp_max_timestamp

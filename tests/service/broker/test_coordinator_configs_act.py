@@ -16,7 +16,7 @@ from grpc_api.contract.transactions import InitProducer
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.coordination.runtime import partition_of
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from service.rounds import rounds
+from service.serve.rounds import rounds
 from storage_tiers.clock import SystemClock
 from storage_tiers.compaction.protocol import CleaningRequest
 from storage_tiers.records.batch import headers

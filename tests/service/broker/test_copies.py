@@ -12,7 +12,7 @@ import pytest
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
 from service.directory.home import FILE_NAME
-from service.rounds import rounds
+from service.serve.rounds import rounds
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until

@@ -18,7 +18,7 @@ from service.configs.resolve import Resolver
 from service.metadata import records_pb2 as pb
 from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
-from service.rounds import rounds
+from service.serve.rounds import rounds
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import (

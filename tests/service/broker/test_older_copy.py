@@ -12,9 +12,9 @@ import pytest
 
 from service.broker.partition.directory_identities import FILE_NAME
 from service.build.ground import Host
+from service.lifecycle.readiness import Readiness
 from service.node import Node
-from service.readiness import Readiness
-from service.settings import NodeSettings
+from service.settings.node_settings import NodeSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.files import OsFiles

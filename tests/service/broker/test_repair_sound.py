@@ -10,7 +10,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
-from service.rounds import rounds
+from service.serve.rounds import rounds
 from storage_tiers.cold.process.operations import Question, Repair
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import OffsetRange

@@ -9,7 +9,7 @@ import pytest
 
 from service.broker.background.store_access import settle
 from service.metadata.image import MetadataImage, StartImage
-from service.rounds import rounds
+from service.serve.rounds import rounds
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder
 from storage_tiers.errors import FencedWriter, LogError, StoreBehind

@@ -14,7 +14,7 @@ import pytest
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.rounds import rounds
+from service.serve.rounds import rounds
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.saved_manifest import read_manifest

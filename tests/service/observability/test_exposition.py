@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.http import serve_http
+from service.lifecycle.readiness import Readiness
 from service.observability.collect_gateway import WINDOW_S, IdleWindow
 from service.observability.collect_log import PARTITIONS_A_TURN
 from service.observability.exposition import (
@@ -24,7 +24,7 @@ from service.observability.exposition import (
     prefers_open_metrics,
 )
 from service.observability.process import resident_bytes_of
-from service.readiness import Readiness
+from service.serve.http import serve_http
 from tests.service.observability.world import observed
 
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"

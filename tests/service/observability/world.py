@@ -22,8 +22,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_gateway.server import GatewayServer, serve
-from service.build.servers import gateway_options
 from service.observability.scrape import Scraper
+from service.serve.servers import gateway_options
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.service.broker.support import Running, running
 

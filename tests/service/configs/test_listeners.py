@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpc_api.contract.topics import Endpoint
-from service.app import run
-from service.listeners import MAX_PORT, Listeners, host_and_port, parse_listeners, text_of, url_of
-from service.settings import load_settings
+from service.configs.listeners import MAX_PORT, Listeners, host_and_port, parse_listeners, text_of, url_of
+from service.serve.app import run
+from service.settings.node_settings import load_settings
 from storage_tiers.errors import InvalidConfig
 from tests.support.node import Node
 from tests.support.ports import free_port

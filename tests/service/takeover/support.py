@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from service.lifecycle.readiness import Readiness
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
-from service.readiness import Readiness
 from service.takeover.run import RecoveryPoint, TakeOver
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest.model import ManifestWriter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from service.configs.listeners import Listeners, parse_listeners
 from service.configs.resolve import check_static
-from service.listeners import Listeners, parse_listeners
-from service.settings import NodeSettings
+from service.settings.node_settings import NodeSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher

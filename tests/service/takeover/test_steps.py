@@ -23,7 +23,7 @@ from storage_tiers.errors import FencedWriter, LogError, StoreRefused
 from storage_tiers.files import Buffer, OsFiles
 from storage_tiers.types import TopicId
 from tests.service.broker.support import TIERED, running
-from tests.service.takeover_support import SNAPSHOTS, copied, left_behind, taking
+from tests.service.takeover.support import SNAPSHOTS, copied, left_behind, taking
 from tests.support.faulty_store import FaultyStore
 
 

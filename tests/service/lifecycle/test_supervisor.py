@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.supervisor import Worker, supervised
+from service.lifecycle.supervisor import Worker, supervised
 from storage_tiers.errors import FencedWriter, LogError, TierUnavailable
 from tests.support.clock import ManualClock
 

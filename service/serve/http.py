@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from grpc_api.listening import listen
-from service.listeners import text_of
+from service.configs.listeners import text_of
+from service.lifecycle.readiness import Readiness
 from service.observability.exposition import OPEN_METRICS, TEXT, prefers_open_metrics
-from service.readiness import Readiness
 from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:

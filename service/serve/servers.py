@@ -14,11 +14,11 @@ from grpc_api.listening import listen
 from kafka_gateway.options import Options
 from kafka_gateway.settings import ConnectionLimits, GatewaySettings, Limits
 from kafka_gateway.telemetry import Telemetry
-from service.announcing import Addresses
+from service.configs.listeners import Listeners, host_and_port, url_of
 from service.configs.types import connection_counts
-from service.derived_settings import listeners_of
-from service.listeners import Listeners, host_and_port, url_of
 from service.observability.client_telemetry import ClientTelemetryLog
+from service.serve.announcing import Addresses
+from service.settings.derived import listeners_of
 from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from service.configs.values import BrokerConfigs
     from service.node import Node
     from service.process.descriptors import Shares
-    from service.settings import NodeSettings
+    from service.settings.node_settings import NodeSettings
 
 
 @dataclass(frozen=True, slots=True)

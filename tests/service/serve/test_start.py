@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.app import run
-from service.settings import NodeSettings
+from service.serve.app import run
+from service.settings.node_settings import NodeSettings
 from storage_tiers.errors import LogError
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
 

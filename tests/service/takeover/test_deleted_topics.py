@@ -7,7 +7,7 @@ from pathlib import Path
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from tests.service.broker.support import TIERED, running, until
-from tests.service.takeover_support import SNAPSHOTS, taking
+from tests.service.takeover.support import SNAPSHOTS, taking
 from tests.support.faulty_store import FaultyStore
 
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from service.broker.background.expiry_clock import ASK_S, TICK_S
 from service.broker.partition.opening import lead_uncompared
+from service.lifecycle.supervisor import Worker
 from service.node import Node
 from service.process import memory
 from service.process.descriptors import TICK_S as DESCRIPTORS_TICK_S
-from service.supervisor import Worker
 
 #: Periods of background work, in seconds.
 TIER_TICK_S = 1.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from service.listeners import host_and_port
+from service.configs.listeners import host_and_port
 from storage_tiers.errors import InvalidConfig
 from storage_tiers.events import Form
 
@@ -34,8 +34,8 @@ class NodeSettings(BaseModel):
     """The settings of a node; read them with `load_settings`, which raises InvalidConfig.
 
     `store` is a directory, an S3 URL, or `none`. `listeners` and the two settings after it are Kafka's configs of these names
-    (`service.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. With `new_cluster` an empty
-    directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
+    (`service.configs.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. With `new_cluster` an
+    empty directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
     `verify` the bucket is checked first. `broker` holds Kafka's broker configs, by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

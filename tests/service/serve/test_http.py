@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 
 import pytest
 
-from service.http import HttpServer, serve_http
-from service.readiness import Readiness
+from service.lifecycle.readiness import Readiness
+from service.serve.http import HttpServer, serve_http
 
 
 async def _stats() -> Mapping[str, object]:

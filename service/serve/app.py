@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from service.announcing import announce, invite
 from service.build.ground import Host, Listening
-from service.build.servers import start_servers, taken_sockets
-from service.derived_settings import check
+from service.configs.listeners import host_and_port
 from service.directory.beginning import StoppedBeforeStart
-from service.ending import Ending
-from service.http import serve_http
-from service.listeners import host_and_port
+from service.lifecycle.ending import Ending
+from service.lifecycle.readiness import Readiness
+from service.lifecycle.supervisor import supervised
 from service.node import Node
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
@@ -32,10 +30,12 @@ from service.process.collecting import collect_a_few_at_a_time
 from service.process.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.process.memory import keep_freed_blocks
 from service.process.scheduling import shorten_slice
-from service.readiness import Readiness
-from service.rounds import rounds
-from service.settings import NodeSettings
-from service.supervisor import supervised
+from service.serve.announcing import announce, invite
+from service.serve.http import serve_http
+from service.serve.rounds import rounds
+from service.serve.servers import start_servers, taken_sockets
+from service.settings.derived import check
+from service.settings.node_settings import NodeSettings
 from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.process.launcher import ExecLauncher

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import NodeSettings, is_service_link, load_settings
+from service.settings.node_settings import NodeSettings, is_service_link, load_settings
 from storage_tiers.errors import InvalidConfig
 
 

@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.listeners import Listeners, text_of
-from service.settings import NodeSettings
+from service.configs.listeners import Listeners, text_of
+from service.settings.node_settings import NodeSettings
 from storage_tiers import events
 
 log = logging.getLogger("tidelog")
