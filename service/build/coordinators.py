@@ -13,6 +13,7 @@ from service.broker.coordinators.internal_topics import InternalTopic, coordinat
 from service.broker.coordinators.known_partitions import KnownPartitions
 from service.broker.coordinators.leadership import Coordinators
 from service.broker.coordinators.offset_expiry import OffsetExpiry
+from service.broker.coordinators.outdated_transactions import OutdatedTransactions
 from service.broker.coordinators.producer_ids import ProducerIds, blocks_of
 from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.coordinators.transaction_markers import TransactionMarkers
@@ -26,7 +27,7 @@ from service.coordination.groups.member_memory import MemberMemory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
 from service.coordination.ports import WriteSettings
-from service.coordination.runtime import CoordinatorRuntime
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.turn_writes import TurnWrites
 from service.metadata import features
@@ -68,6 +69,7 @@ class NodeCoordinators:
     producer_ids: ProducerIds
     offset_expiry: OffsetExpiry
     recovered_offsets: RecoveredOffsets
+    outdated_transactions: OutdatedTransactions
     offsets_topic: InternalTopic
     transactions_topic: InternalTopic
     writes: TurnWrites
@@ -113,6 +115,7 @@ def build_coordinators(
         clock=host.clock,
         backoff=backoff,
     )
+    outdated = OutdatedTransactions(partitions, lane)
     transactions = CoordinatorRuntime(
         TRANSACTION_STATE,
         lambda: TransactionShard(_transaction_settings(configs), transaction_counts, partial(_version, metadata)),
@@ -120,7 +123,7 @@ def build_coordinators(
         lane=lane,
         backoff=partial(Backoff, LOADING, host.rng),
         writes=writes,
-        after=markers.decided,
+        after=partial(_after, outdated, markers),
     )
     coordinated = coordinated_topics(broker)
     offsets = InternalTopic(metadata, configs.controller, host.rng, coordinated[CONSUMER_OFFSETS])
@@ -139,11 +142,17 @@ def build_coordinators(
         markers=markers,
         producer_ids=producer_ids,
         offset_expiry=OffsetExpiry(groups, metadata, topics, lane, now=now),
-        recovered_offsets=RecoveredOffsets(groups, partitions, lane),
+        recovered_offsets=RecoveredOffsets(groups, partitions, lane, partial(outdated.is_settled, transactions)),
+        outdated_transactions=outdated,
         offsets_topic=offsets,
         transactions_topic=decisions,
         writes=writes,
     )
+
+
+def _after(outdated: OutdatedTransactions, markers: TransactionMarkers, host: ShardHost[TransactionShard]) -> None:
+    outdated.loaded(host)
+    markers.decided(host)
 
 
 def _epoch_of(partitions: Partitions, coordinator: TopicPartition) -> int:

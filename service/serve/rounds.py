@@ -34,6 +34,7 @@ LONGEST_SWEEP_PAUSE_S = 3600.0
 def rounds(node: Node) -> Sequence[Worker]:
     """The workers that a supervisor runs while the node lives."""
     broker, work, tier, configs = node.broker, node.work, node.tier, node.configs.broker
+    coordinators = broker.coordinators
     retention_s = configs.log_retention_check_interval_ms / 1000
     # One round saves all checkpoints, at the shorter of the two intervals.
     checkpoint_ms = min(
@@ -50,6 +51,9 @@ def rounds(node: Node) -> Sequence[Worker]:
             with contextlib.suppress(OSError):  # the next round tries again
                 await asyncio.to_thread(node.home.note)
 
+    async def end_outdated() -> None:
+        await coordinators.outdated_transactions.tick(coordinators.shards.transactions)
+
     async def look_at_disk() -> None:
         work.disk.look()
 
@@ -61,9 +65,10 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("checkpoints", checkpoint_s, broker.maintenance.checkpoint),
         ("retention", retention_s, broker.retention.tick),
         ("cleaning", CLEANING_TICK_S, broker.cleaning.tick),
-        ("offset expiry", configs.offsets_retention_check_interval_ms / 1000, broker.coordinators.offset_expiry.tick),
-        ("offsets of deleted topics", FORGET_TICK_S, broker.coordinators.offset_expiry.retry),
-        ("offsets of recovered partitions", RECOVERED_TICK_S, broker.coordinators.recovered_offsets.tick),
+        ("offset expiry", configs.offsets_retention_check_interval_ms / 1000, coordinators.offset_expiry.tick),
+        ("offsets of deleted topics", FORGET_TICK_S, coordinators.offset_expiry.retry),
+        ("offsets of recovered partitions", RECOVERED_TICK_S, coordinators.recovered_offsets.tick),
+        ("transactions of recovered partitions", RECOVERED_TICK_S, end_outdated),
         ("sweeping", sweep_s, broker.sweeping.tick),
         ("topic files", TOPIC_FILES_TICK_S, work.topic_files.tick),
         ("sweeping of deleted topics", sweep_s, work.topic_files.sweep),

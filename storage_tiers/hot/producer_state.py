@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import NamedTuple
 
 from storage_tiers.errors import (
@@ -266,6 +267,11 @@ class ProducerStateManager:
         """Whether the producer's transaction is open here under this epoch."""
         entry = self.producers.get(producer_id)
         return entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch
+
+    @property
+    def in_transaction(self) -> Collection[int]:
+        """Producer ids with an open transaction."""
+        return self._open.values()
 
     @property
     def first_undecided_offset(self) -> int | None:

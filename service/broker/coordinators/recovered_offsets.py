@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -43,7 +43,15 @@ class _PendingVisit(NamedTuple):
 
 
 class RecoveredOffsets:
-    def __init__(self, runtime: CoordinatorRuntime[GroupShard], partitions: Iterable[Partition], lane: Lane) -> None:
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[GroupShard],
+        partitions: Iterable[Partition],
+        lane: Lane,
+        is_settled: Callable[[RecoveredEnd], bool] = lambda _: True,
+    ) -> None:
+        """`is_settled` says whether the note of a loss is needed for nothing else."""
+        self._is_settled = is_settled
         self._runtime = runtime
         self._partitions = partitions
         self._lane = lane
@@ -73,7 +81,7 @@ class RecoveredOffsets:
                 known = end.lowered_in
                 end.lowered_in = joined.setdefault(known, known | lowered_in)
                 end.is_noted = False
-            if end.lowered_in >= hosts.keys():
+            if end.lowered_in >= hosts.keys() and self._is_settled(end):
                 forget_recovered_end(each)
                 each.recovered_end = None
                 await asyncio.sleep(0)  # there may be thousands

@@ -4,7 +4,9 @@ Retries until each partition has its marker, or is deleted. A coordinator that w
 along: whoever loads it next asks for the markers again, and a partition takes a repeated marker.
 
 Invariant: one task per transaction. It ends with the transaction completed, its coordinator gone, or a partition that knows a
-later epoch of the producer: then the decision is no longer this coordinator's, and it stops, as in Kafka.
+newer coordinator: then the decision is no longer this one's, and it stops, as in Kafka. A partition that knows a later epoch of
+the producer needs no marker: the transaction has ended there, and the coordinator has lost its records of that. Kafka's stops
+there, too, and no producer can begin under the id any more.
 """
 
 from __future__ import annotations
@@ -172,14 +174,8 @@ class TransactionMarkers:
                         error=error,
                     )
                 await self._clock.sleep(backoff.next_delay())
-        except (TransactionCoordinatorFenced, InvalidProducerEpoch) as error:
-            events.warning(
-                log,
-                "transaction.marker_refused",
-                transactional_id=markers.transactional_id,
-                producer_id=markers.producer.id,
-                error=error,
-            )
+        except TransactionCoordinatorFenced as error:
+            _say_refused(markers, error)
         except LogError:
             return  # the coordinator is gone; the next one asks for the markers again
 
@@ -195,15 +191,17 @@ class TransactionMarkers:
         return None
 
     async def _write(self, wanted: list[TopicPartition], markers: Markers, epoch: int) -> list[TopicPartition]:
-        """The partitions that are to be tried again. TransactionCoordinatorFenced or InvalidProducerEpoch if the decision is
-        outdated."""
+        """The partitions that are to be tried again. TransactionCoordinatorFenced if another coordinator decides."""
         left: list[TopicPartition] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
         async for partition in self._turns.through(wanted):
             try:
                 done = self._append(partition, markers, epoch).committed
-            except (TransactionCoordinatorFenced, InvalidProducerEpoch):
+            except TransactionCoordinatorFenced:
                 raise
+            except InvalidProducerEpoch as error:
+                _say_refused(markers, error)
+                continue
             except LogError as error:
                 if self._is_wanted(partition, error):
                     left.append(partition)
@@ -257,6 +255,16 @@ class TransactionMarkers:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _say_refused(markers: Markers, error: LogError) -> None:
+    events.warning(
+        log,
+        "transaction.marker_refused",
+        transactional_id=markers.transactional_id,
+        producer_id=markers.producer.id,
+        error=error,
+    )
 
 
 def _of_partition(partition: TopicPartition, error: LogError) -> LogError:

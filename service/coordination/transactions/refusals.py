@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from grpc_api.contract.transactions import (
+    NO_PRODUCER,
     AddPartitions,
     EndTransaction,
     InitProducer,
@@ -16,13 +17,21 @@ from grpc_api.contract.transactions import (
     ProducerInitialized,
     TransactionEnded,
 )
-from service.coordination.transactions.transaction import FENCING_EPOCH, NAMES, Transaction, TransactionEvent
+from service.coordination.transaction_records import TransactionStatus
+from service.coordination.transactions.transaction import (
+    FENCING_EPOCH,
+    NAMES,
+    PREPARED,
+    Transaction,
+    TransactionEvent,
+)
 from storage_tiers.errors import (
     ConcurrentTransactions,
     CoordinatorRecordTooLarge,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionState,
+    InvalidTransactionTimeout,
     LogError,
     ProducerFenced,
     TransactionAbortable,
@@ -43,6 +52,23 @@ def producer_error(known: Transaction | None, transactional_id: str, producer: P
         return no_mapping(transactional_id, producer)
     is_current = known.producer.epoch == producer.epoch < FENCING_EPOCH
     return None if is_current else fenced(transactional_id, producer)
+
+
+def init_error(known: Transaction | None, event: InitProducer, max_timeout_ms: int) -> LogError | None:
+    """Why no producer may begin."""
+    if not event.transactional_id:
+        return InvalidRequest("the transactional id is empty")
+    if not 0 < event.timeout_ms <= max_timeout_ms:
+        return InvalidTransactionTimeout(
+            f"transaction.timeout.ms is {event.timeout_ms}; set it to 1 to {max_timeout_ms}, or raise "
+            "transaction.max.timeout.ms of the broker"
+        )
+    if known is None:
+        return None
+    is_late = event.expected != NO_PRODUCER and event.expected.epoch != known.producer.epoch
+    if not known.is_known(event.expected) or (known.status is TransactionStatus.ONGOING and is_late):
+        return fenced(event.transactional_id, event.expected)
+    return concurrent(known) if known.status in PREPARED else None
 
 
 def no_mapping(transactional_id: str, producer: ProducerIdAndEpoch) -> InvalidProducerIdMapping:

@@ -13,14 +13,13 @@ Invariants: a request of a producer that was fenced changes nothing. A transacti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.transactions import (
     EPOCH_PER_TRANSACTION,
-    NO_PRODUCER,
     AddPartitions,
     DescribedTransaction,
     EndTransaction,
@@ -48,6 +47,7 @@ from service.coordination.transactions.refusals import (
     answer_to,
     concurrent,
     fenced,
+    init_error,
     no_mapping,
     not_added,
     not_ended,
@@ -61,18 +61,15 @@ from service.coordination.transactions.transaction import (
     LAST_EPOCH,
     NAMES,
     PREPARED,
+    OpenPartitions,
     Transaction,
     TransactionEvent,
     TransactionView,
+    WaitEnd,
     Waiting,
 )
-from storage_tiers.errors import (
-    InvalidRequest,
-    InvalidTransactionTimeout,
-    LogError,
-    TransactionalIdNotFound,
-)
-from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP
+from storage_tiers.errors import InvalidRequest, LogError, TransactionalIdNotFound
+from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
 WAIT_MS = 5_000
@@ -93,13 +90,6 @@ class TransactionSettings(NamedTuple):
     expiration_ms: int = 7 * 24 * 60 * 60 * 1000
     #: Bytes of a batch of `__transaction_state`: no record may be larger.
     max_record_bytes: int = 1 << 20
-
-
-class WaitEnd(NamedTuple):
-    """The owner of the timer that ends a request's wait."""
-
-    transaction: Transaction
-    waiter: object
 
 
 class TransactionShard:
@@ -211,17 +201,15 @@ class TransactionShard:
         self, known: Transaction | None, event: InitProducer, waiter: object, now_ms: int, outcome: Outcome
     ) -> ProducerInitialized | None:
         """None if the answer comes later."""
-        error = self._init_error(known, event)
-        if error is not None:
-            return ProducerInitialized(error)
-        if known is None:
-            known = Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
-        error = too_large(known, self.settings.max_record_bytes)
-        if error is not None:
+        error = init_error(known, event, self.settings.max_timeout_ms)
+        if error is None:
+            known = known or Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
+            error = too_large(known, self.settings.max_record_bytes)
+        if known is None or error is not None:
             return ProducerInitialized(error)
         self._transactions[event.transactional_id] = known
         if known.status is TransactionStatus.ONGOING:
-            # The open transaction is of a producer that has gone: it ends first, and this one waits for that.
+            # It is of a producer that has gone: it ends first, and this one waits for that.
             outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
             self._counts.fenced += 1
             known.fence(self._version(), now_ms)
@@ -233,21 +221,6 @@ class TransactionShard:
         self._write(known, outcome)
         self._idle(known, now_ms)
         return ProducerInitialized(None, known.producer)
-
-    def _init_error(self, known: Transaction | None, event: InitProducer) -> LogError | None:
-        if not event.transactional_id:
-            return InvalidRequest("the transactional id is empty")
-        if not 0 < event.timeout_ms <= self.settings.max_timeout_ms:
-            return InvalidTransactionTimeout(
-                f"transaction.timeout.ms is {event.timeout_ms}; set it to 1 to {self.settings.max_timeout_ms}, or raise "
-                "transaction.max.timeout.ms of the broker"
-            )
-        if known is None:
-            return None
-        is_late = event.expected != NO_PRODUCER and event.expected.epoch != known.producer.epoch
-        if not known.is_known(event.expected) or (known.status is TransactionStatus.ONGOING and is_late):
-            return fenced(event.transactional_id, event.expected)
-        return concurrent(known) if known.status in PREPARED else None
 
     # --- AddPartitionsToTxn -------------------------------------------------------------------------------------------
     def _add(self, known: Transaction | None, event: AddPartitions, now_ms: int, outcome: Outcome) -> PartitionsAdded:
@@ -432,7 +405,9 @@ class TransactionShard:
                 if name not in self._deciding:
                     self._prepared[name] = None
             elif known.status is TransactionStatus.ONGOING:
-                self._deadlines.set(known.timeout, max(now_ms, known.start_ms + known.timeout_ms))
+                # Not later than a whole timeout from now: the clock may have been ahead when it began.
+                began_ms = min(now_ms, known.start_ms)
+                self._deadlines.set(known.timeout, max(now_ms, began_ms + known.timeout_ms))
             else:
                 self._deadlines.set(known.expiry, max(now_ms, known.update_ms + self.settings.expiration_ms))
             yield
@@ -446,6 +421,32 @@ class TransactionShard:
         known = self._transactions[name] = yield from Transaction.loaded(name, recorded)
         known.update_ms = max(known.update_ms, written_ms)
         yield
+
+    # --- lost records -------------------------------------------------------------------------------------------------
+    def outdate(self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int]) -> list[str]:
+        """Fences the ids that have lost records (`Transaction.has_lost`), and returns them."""
+        found = [name for name, known in self._transactions.items() if known.has_lost(lost, epochs)]
+        for name in found:
+            self._transactions[name].outdate()
+        return found
+
+    def end_outdated(self, now_ms: int, *, name: str, open_in: OpenPartitions) -> Outcome:
+        """Records that no producer continues under the id. Aborts what its producer has open, also by `open_in`."""
+        outcome, known = Outcome(), self._transactions.get(name)
+        if known is None or known.status in PREPARED or known.producer.epoch != FENCING_EPOCH:
+            return outcome  # it expired, is to be completed first, or another producer has begun
+        is_open, more = known.status is TransactionStatus.ONGOING, open_in.get(known.producer.id, frozenset())
+        if (is_open or more) and too_large(known, self.settings.max_record_bytes, more) is None:
+            known.partitions = set(more).union((known.partitions or ()) if is_open else ())
+            known.fence(self._version(), now_ms)
+            self._decide(known, outcome)
+        elif not is_open and known.recorded != known.view:
+            self._write(known, outcome)
+        return self._counted(outcome)
+
+    def is_outdated(self, name: str) -> bool:
+        """Whether the id's decided transaction is to be completed before `end_outdated`."""
+        return name in self._transactions and self._transactions[name].is_outdated
 
     # --- readers ------------------------------------------------------------------------------------------------------
     def describe(self, transactional_id: str) -> DescribedTransaction:

@@ -34,6 +34,8 @@ from service.coordination.transaction_records import TopicPartitions, Transactio
 from storage_tiers.errors import CoordinatorRecordTooLarge
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
+#: The partitions with an open transaction, by producer id.
+OpenPartitions = Mapping[int, frozenset[TopicPartition]]
 TransactionEvent = InitProducer | AddPartitions | EndTransaction
 
 #: The last epoch of a producer id that a client is given (Kafka: Short.MAX_VALUE - 1), and the one after it, which is for
@@ -94,12 +96,14 @@ class TransactionView(NamedTuple):
 class Transaction:
     """`last_epoch` is the client's epoch before `producer`'s, by which a repeated request is known; a restart forgets it.
     `previous_id` is the producer id before the epochs of one ran out, `next_id` the id that begins when the transaction
-    completes; both NO_PRODUCER_ID otherwise. `recorded` is the view of its newest record, None before the first. Times are in
-    ms, `start_ms` -1 before the first transaction."""
+    completes; both NO_PRODUCER_ID otherwise. `recorded` is the view of its newest record, None before the first. `is_outdated`:
+    newer records of it may be lost, and its decided transaction is completed first. Times are in ms, `start_ms` -1 before the
+    first transaction."""
 
     __slots__ = (
         "client_version",
         "expiry",
+        "is_outdated",
         "last_epoch",
         "next_id",
         "partitions",
@@ -128,6 +132,7 @@ class Transaction:
         self.update_ms = now_ms
         self.client_version = 0
         self.recorded: TransactionView | None = None
+        self.is_outdated = False
         #: When the open transaction is aborted, and when the idle id is forgotten.
         self.timeout, self.expiry = Timer(self), Timer(self)
         #: Requests that wait for the markers of the transaction before theirs.
@@ -209,6 +214,21 @@ class Transaction:
         self.producer = self.producer._replace(epoch=min(self.producer.epoch + 1, FENCING_EPOCH))
         self.enter(TransactionStatus.PREPARE_ABORT, now_ms)
 
+    def has_lost(self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int]) -> bool:
+        """Whether newer records of it, or records of its open transaction, are gone. The partitions `lost` have lost their
+        newest ones; None: the partition that it is recorded in. `epochs` are those that partitions know, by producer id: one
+        later than its own was given by a record that is gone."""
+        if lost is None or epochs.get(self.producer.id, NO_EPOCH) > self.producer.epoch:
+            return True
+        return self.status is TransactionStatus.ONGOING and not lost.isdisjoint(self.partitions or ())
+
+    def outdate(self) -> None:
+        """Newer records of it, or records of its transaction, are lost: no client may continue as its producer, which may have
+        had any later epoch since. The next producer gets another id. A decided transaction is completed first, as decided."""
+        self.is_outdated = self.status in PREPARED
+        if not self.is_outdated:
+            self.last_epoch, self.producer = NO_EPOCH, self.producer._replace(epoch=FENCING_EPOCH)
+
     def complete(self, now_ms: int) -> None:
         """All markers are written."""
         is_commit = self.status is TransactionStatus.PREPARE_COMMIT
@@ -220,6 +240,8 @@ class Transaction:
             )
         self.partitions = set()
         self.enter(TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT, now_ms)
+        if self.is_outdated:
+            self.outdate()
 
     @property
     def following(self) -> ProducerIdAndEpoch:
@@ -304,3 +326,10 @@ class Transaction:
         found.client_version = value.client_version
         found.recorded = found.view
         return found
+
+
+class WaitEnd(NamedTuple):
+    """The owner of the timer that ends a request's wait."""
+
+    transaction: Transaction
+    waiter: object

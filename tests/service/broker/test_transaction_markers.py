@@ -16,7 +16,7 @@ from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import NotCoordinator, NotLeader, UnknownTopicOrPartition
+from storage_tiers.errors import InvalidProducerEpoch, NotCoordinator, NotLeader, UnknownTopicOrPartition
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
@@ -273,4 +273,34 @@ async def test_a_partition_that_this_node_does_not_know_needs_no_marker_only_if_
     writes.decided(host)  # type: ignore[arg-type]
     await until(lambda: bool(partitions.commits or host.completed))
     assert (len(partitions.commits), host.completed) == ((1, 0) if exists else (0, 1))
+    await writes.close()
+
+
+class NewerProducer(HeldPartitions):
+    """Partition 1 knows a later epoch of the producer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def get(self, partition: TopicPartition) -> HeldPartitions:
+        self.number = partition.partition
+        return self
+
+    def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended:
+        if self.number == 1:
+            raise InvalidProducerEpoch("a newer instance holds epoch 9")
+        return super().append_marker(markers, coordinator_epoch)
+
+
+async def test_a_partition_that_knows_a_later_epoch_of_the_producer_needs_no_marker() -> None:
+    """Its coordinator has lost records. Without an end of the transaction no producer could begin under the id."""
+    partitions = NewerProducer()
+    writes = writer(partitions)
+    host = LostHost([markers(partitions=3)])
+    writes.decided(host)  # type: ignore[arg-type]
+    await until(lambda: len(partitions.commits) == 2)
+    for commit in partitions.commits:
+        commit.set_result(None)
+    await until(lambda: bool(host.completed))
     await writes.close()
