@@ -29,7 +29,7 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         flushed = partitions.flushed_before(partition)
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     noted = read_recovered_end(partition)
-    if lost:
+    if lost or partitions.ends_before_committed(partition):
         partition.recovered_end = RecoveredEnd(hot.end_offset)  # unless the bucket holds more
     elif noted is not None:
         partition.recovered_end = noted if noted.offset <= hot.end_offset else RecoveredEnd(hot.end_offset)

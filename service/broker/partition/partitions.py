@@ -292,6 +292,11 @@ class Partitions:
         directory), or may have lost them: the log is missing, and no record of its end exists."""
         return not 0 <= self.flushed_before(partition) <= partition.log.end_offset
 
+    def ends_before_committed(self, partition: Partition) -> bool:
+        """Whether the log has lost records that were below the high watermark at the last checkpoint, flushed or not: power
+        failed, or as `ends_before_flushed`."""
+        return self._checkpoints.known(HIGH_WATERMARKS).get(partition.partition, 0) > partition.log.end_offset
+
     def flushed_before(self, partition: Partition) -> int:
         """The offset up to which an earlier start had flushed, by the last checkpoint; or UNKNOWN_POINT."""
         return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -184,6 +185,28 @@ async def test_after_a_disk_lost_flushed_records_no_group_skips_new_records(tmp_
         await commit(await coordinated(node, "g"), 4)
     (data / "t-0" / "00000000000000000000.log").write_bytes(kept)
     (data / CLEAN_SHUTDOWN).unlink()
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        groups = await coordinated(node, "g")
+        assert await node.end("t") == 2
+        await has_offsets(groups, {"t": [2]})
+
+
+async def test_after_a_power_loss_no_group_skips_new_records(tmp_path: Path) -> None:
+    """Records below the high watermark that were not flushed are gone, and the group's offset, which was flushed, is not."""
+    data = tmp_path / "data"
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.create("t")
+        await node.append("t", b"0", b"1")
+    kept, points = (data / "t-0" / "00000000000000000000.log").read_bytes(), (data / RECOVERY_POINTS).read_text()
+    async with running(data, broker=SETTINGS, store_url="none") as node:
+        await node.append("t", b"lost", b"lost")
+        await commit(await coordinated(node, "g"), 4)
+    (data / "t-0" / "00000000000000000000.log").write_bytes(kept)
+    (data / CLEAN_SHUTDOWN).unlink()
+    flushed = re.search(r"^t 0 \d+$", points, re.MULTILINE)
+    assert flushed is not None
+    newer = (data / RECOVERY_POINTS).read_text()
+    (data / RECOVERY_POINTS).write_text(re.sub(r"^t 0 \d+$", flushed[0], newer, flags=re.MULTILINE))
     async with running(data, broker=SETTINGS, store_url="none") as node:
         groups = await coordinated(node, "g")
         assert await node.end("t") == 2
