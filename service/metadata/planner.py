@@ -25,6 +25,7 @@ from service.metadata.image import (
     partition_record,
     topic_files_record,
 )
+from service.metadata.internal_topics import COORDINATED_TOPICS
 from storage_tiers.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -162,6 +163,11 @@ def create_partitions(
     UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, PolicyViolation."""
     topic = _known(image, name)
     current = len(topic.partitions)
+    if name in COORDINATED_TOPICS and count > current:
+        raise InvalidPartitions(
+            f"{name} keeps its {current} partition(s): their number decides which one has a group or a transactional id, and "
+            "with another number none would be found again."
+        )
     if count == current:
         raise InvalidPartitions(f"Topic already has {current} partition(s).")
     if count < current:

@@ -243,6 +243,16 @@ def test_growth_adds_partitions_after_the_last(assignments: Sequence[Sequence[in
     assert [(p.index, p.leader, p.replicas) for p in grown.partitions] == [(i, 1, (1,)) for i in range(5)]
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_a_coordinators_topic_does_not_grow(name: str) -> None:
+    """Kafka lets it grow, and finds none of its groups' offsets again."""
+    image = ONE.apply_batch(new_topic(name, 2, 3))
+    with pytest.raises(InvalidPartitions, match="keeps its 3 partition"):
+        create_partitions(image, name, 4, None)
+    with pytest.raises(InvalidPartitions, match="already has 3 partition"):
+        create_partitions(image, name, 3, None)
+
+
 def test_growth_of_an_unknown_topic() -> None:
     with pytest.raises(UnknownTopicOrPartition):
         create_partitions(ONE, "none", 3, None)
