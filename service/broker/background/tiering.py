@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from grpc_api.contract.log import SealedPartition
+from service.broker.background.aborted_lists import sendable
 from service.broker.background.accepted_manifests import AcceptedManifests, say_committed
 from service.broker.background.delayed_offloads import not_offloaded
 from service.broker.background.evicting import evict
@@ -339,8 +340,9 @@ class Tiering:
         began, before = self._clock.monotonic(), partition.log.tier
         partition.counts.offloads += 1
         try:
-            with self.lineage.asking(partition) as seen:
-                manifest = await self._client.ask(Extend(partition.ids, self._writer(), job, seen))
+            async with sendable(job) as sent:
+                with self.lineage.asking(partition) as seen:
+                    manifest = await self._client.ask(Extend(partition.ids, self._writer(), sent, seen))
         except LogError:
             partition.counts.failed_offloads += 1
             raise

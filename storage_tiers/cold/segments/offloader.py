@@ -10,7 +10,8 @@ Not promised: that a manifest ever references the objects. The sweeper deletes o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +34,8 @@ class ExtendJob:
 
     `epochs` is the leader-epoch history up to `end`. `producer_snapshot` is the path of Kafka's producer snapshot at exactly
     `end`; a file, because the number of producers has no bound. `aborted` holds every aborted transaction that overlaps the
-    segment. `last_record_epoch` is the leader epoch of the last batch. `log_start` is the partition's; the manifest records
+    segment; with `aborted_path` they lie in that file instead (`write_aborted`), because their number has no bound either.
+    `last_record_epoch` is the leader epoch of the last batch. `log_start` is the partition's; the manifest records
     min(`log_start`, `end`).
     """
 
@@ -48,6 +50,24 @@ class ExtendJob:
     producer_snapshot: str
     aborted: tuple[AbortedTransaction, ...] = ()
     log_start: int = 0
+    aborted_path: str = ""
+
+
+_ABORTED_ROW = struct.Struct(">qqqq")
+
+
+def write_aborted(path: str, aborted: Iterable[AbortedTransaction]) -> None:
+    """Writes the list for a tier process on this machine. OSError if the disk refuses."""
+    with open(path, "wb") as file:
+        for each in aborted:
+            row = each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset
+            file.write(_ABORTED_ROW.pack(*row))
+
+
+def _read_aborted(path: str) -> Iterator[AbortedTransaction]:
+    with open(path, "rb") as file:
+        for row in _ABORTED_ROW.iter_unpack(file.read()):
+            yield AbortedTransaction(*row)
 
 
 class RunBlocking(Protocol):
@@ -75,15 +95,16 @@ def _built(job: ExtendJob) -> SidecarBytes:
     try:
         with open(job.producer_snapshot, "rb") as file:
             snapshot = file.read()
+        aborted = list(_read_aborted(job.aborted_path)) if job.aborted_path else job.aborted
     except OSError as error:
-        raise StorageError(f"cannot read {job.producer_snapshot}: {error.strerror}") from error
+        raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
     return sidecar.build(
         job.path,
         job.position,
         job.length,
         base=job.base,
         end=job.end,
-        aborted=job.aborted,
+        aborted=aborted,
         epochs=job.epochs,
         producer_snapshot=snapshot,
     )

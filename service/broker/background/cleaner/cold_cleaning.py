@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from service.broker.background.aborted_lists import sendable
 from service.broker.background.accepted_manifests import say_committed
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
@@ -290,10 +291,11 @@ class ColdCleaning:
         before, writer = partition.log.tier, self._access.writer
         if writer is None or not self._access.is_open:
             raise TierUnavailable("the object store has not answered yet; retry")
-        with self._tiering.lineage.asking(partition) as seen:
-            manifest = await self._client.ask(ReplaceSegments(partition.ids, writer, job, old, seen))
-            say_committed(partition, manifest, before)
-            await self._tiering.accept(partition, manifest)
+        async with sendable(job) as sent:
+            with self._tiering.lineage.asking(partition) as seen:
+                manifest = await self._client.ask(ReplaceSegments(partition.ids, writer, sent, old, seen))
+                say_committed(partition, manifest, before)
+                await self._tiering.accept(partition, manifest)
 
     async def state_of(self, segment: RemoteSegment) -> Sidecar:
         """The epochs and producers at the segment's end."""
