@@ -15,12 +15,14 @@ index is harmless, because each remaining entry leads to a batch at or before th
 from __future__ import annotations
 
 import bisect
+import contextlib
 import operator
 import os
 import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from storage_tiers.errors import StorageError
@@ -279,6 +281,28 @@ def read_transactions(path: str) -> list[AbortedTransaction]:
             "restart the node, which rebuilds it from the batches"
         )
     return list(_decode_transactions(path, content))
+
+
+def read_transactions_since(path: str, offset: int) -> Iterator[AbortedTransaction]:
+    """The transactions of a `.txnindex` that end at or above `offset`, as they are needed: a fetch needs a few of what may be a
+    million. No rows if there is no file; StorageError as `read_transactions`."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        size, fd = os.fstat(file.fileno()).st_size, file.fileno()
+        if size % TRANSACTION_ENTRY_BYTES:
+            read_transactions(path)  # raises
+        at = bisect.bisect_left(range(size // TRANSACTION_ENTRY_BYTES), offset, key=partial(_last_offset, fd))
+        while rows := os.pread(fd, ROWS_AT_ONCE * TRANSACTION_ENTRY_BYTES, at * TRANSACTION_ENTRY_BYTES):
+            yield from _decode_transactions(path, rows)
+            at += ROWS_AT_ONCE
+
+
+#: Rows of a `.txnindex` that are read and decoded at a time.
+ROWS_AT_ONCE = 256
+
+
+def _last_offset(fd: int, row: int) -> int:
+    last: int = _TRANSACTION_ENTRY.unpack(os.pread(fd, TRANSACTION_ENTRY_BYTES, row * TRANSACTION_ENTRY_BYTES))[3]
+    return last
 
 
 def _decode_transactions(path: str, content: bytes) -> Iterator[AbortedTransaction]:

@@ -239,8 +239,8 @@ class LogReader:
 def _aborted(segments: Iterable[Segment], start: int, end: int) -> list[AbortedTransaction]:
     found: list[AbortedTransaction] = []
     for segment in segments:
-        for entry in segment.aborted():
-            if entry.last_offset >= start and entry.first_offset < end:
+        for entry in segment.aborted_since(start):
+            if entry.first_offset < end:
                 found.append(entry)
             if entry.last_stable_offset >= end:
                 return found

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from storage_tiers.errors import StorageError
@@ -26,6 +30,7 @@ from storage_tiers.hot.indexes import (
     TimeIndex,
     encode_transactions,
     read_transactions,
+    read_transactions_since,
 )
 from storage_tiers.hot.scan import read_batches
 from storage_tiers.records.batch import HEADER_BYTES, read_header, records_payload
@@ -294,6 +299,13 @@ class Segment:
             return read_transactions(self.stem + layout.TRANSACTION_INDEX)
         except FileNotFoundError:
             return []
+
+    def aborted_since(self, offset: int) -> Iterable[AbortedTransaction]:
+        """Those of `aborted` that end at or above `offset`."""
+        aborted = self._aborted
+        if aborted is not None:
+            return islice(aborted, bisect_left(aborted, offset, key=attrgetter("last_offset")), None)
+        return read_transactions_since(self.stem + layout.TRANSACTION_INDEX, offset) if self.has_transactions else ()
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
         assert self._aborted is not None

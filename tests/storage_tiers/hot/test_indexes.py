@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import bisect
+from itertools import accumulate
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_tiers.errors import StorageError
+from storage_tiers.hot import indexes
 from storage_tiers.hot.indexes import (
     OffsetIndex,
     StoredOffsetIndex,
@@ -17,6 +20,7 @@ from storage_tiers.hot.indexes import (
     TimeIndex,
     encode_transactions,
     read_transactions,
+    read_transactions_since,
 )
 from storage_tiers.types import AbortedTransaction
 
@@ -76,6 +80,27 @@ def test_the_bytes_are_kafkas(tmp_path: Path) -> None:
     path = tmp_path / "0.txnindex"
     path.write_bytes(encode_transactions([aborted, aborted]))
     assert read_transactions(str(path)) == [aborted, aborted]
+
+
+@given(st.lists(st.integers(1, 3), max_size=60), st.integers(0, 200))
+def test_a_fetch_reads_the_aborted_transactions_that_end_behind_its_offset(
+    scratch: Path, steps: list[int], offset: int
+) -> None:
+    ends = list(accumulate(steps))
+    aborted = [AbortedTransaction(number, end - 1, end, end + 1) for number, end in enumerate(ends)]
+    path = scratch / "0.txnindex"
+    path.write_bytes(encode_transactions(aborted))
+    with mock.patch.object(indexes, "ROWS_AT_ONCE", 7):
+        found = list(read_transactions_since(str(path), offset))
+    assert found == [each for each in aborted if each.last_offset >= offset]
+
+
+def test_a_fetch_finds_no_aborted_transactions_in_a_damaged_or_missing_index(tmp_path: Path) -> None:
+    path = tmp_path / "0.txnindex"
+    assert list(read_transactions_since(str(path), 0)) == []
+    path.write_bytes(b"x" * 35)
+    with pytest.raises(StorageError, match="not a multiple"):
+        list(read_transactions_since(str(path), 0))
 
 
 def test_truncation(tmp_path: Path) -> None:
