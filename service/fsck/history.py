@@ -7,7 +7,8 @@ compared with the state at its segment's end.
     add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
 Invariant: a sidecar is called wrong only if the batches read prove it. Facts from before the first segment read are unknown,
-and so accepted; so are those from before a gap, where compaction has removed batches. Not promised: a producer that is missing
+and so accepted; so are those from before a gap, where compaction has removed batches, and from before a leader's first batch
+that begins a segment, because newer records may have been lost with a disk. Not promised: a producer that is missing
 in a snapshot is not a finding, because producers expire. Nor is a transaction checked whose marker lies beyond the last
 segment.
 """
@@ -50,6 +51,7 @@ class History:
         self._base = self._next_offset = base
         self._log_start = log_start
         self._wrong = wrong
+        self._segment_end = base
         self._state = ProducerStateManager(_ALL_PRODUCERS)
         #: Producers whose last batch compaction has reduced, maybe by its newest record.
         self._reduced: set[int] = set()
@@ -59,10 +61,12 @@ class History:
         self._unjudged: list[tuple[RemoteSegment, tuple[AbortedTransaction, ...]]] = []
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
-        if header.base_offset > self._next_offset:
+        last = self._runs[-1] if self._runs else None
+        # A leader that begins where the bucket ended may have lost what the disk had beyond: markers, for instance.
+        begins = header.base_offset == self._segment_end and last is not None and last.epoch != header.leader_epoch
+        if header.base_offset > self._next_offset or begins:
             self._forget(header.base_offset)
         self._next_offset = header.next_offset
-        last = self._runs[-1] if self._runs else None
         if last is not None and last.epoch == header.leader_epoch:
             self._runs[-1] = _EpochRun(last.epoch, last.first, header.last_offset)
         else:
@@ -97,6 +101,7 @@ class History:
 
     def finish(self, segment: RemoteSegment, sidecar: Sidecar | None) -> None:
         """Checks a segment's sidecar; all its batches have been added. `sidecar` is None if it cannot be read."""
+        self._segment_end = segment.end
         if sidecar is None:
             return
         fault = (

@@ -45,6 +45,8 @@ _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_CRC_FROM = 6
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+#: The last field of an entry.
+_TRANSACTION_START = struct.Struct(">q")
 _COUNT = struct.Struct(">i")
 
 
@@ -358,6 +360,22 @@ class ProducerStateManager:
         pending = ((e.transaction_start, p) for p, e in state.producers.items() if e.transaction_start >= 0)
         state._open = dict(sorted(pending))
         return state
+
+
+def end_transactions(content: bytes) -> bytes:
+    """The snapshot without its open transactions: they have ended, and their markers are gone. CorruptRecord if damaged."""
+    check_snapshot(content)
+    changed = bytearray(content)
+    for end in range(_SNAPSHOT_HEAD.size + _SNAPSHOT_ENTRY.size, len(content) + 1, _SNAPSHOT_ENTRY.size):
+        _TRANSACTION_START.pack_into(changed, end - _TRANSACTION_START.size, -1)
+    _SNAPSHOT_HEAD.pack_into(
+        changed,
+        0,
+        _SNAPSHOT_VERSION,
+        crc32c(memoryview(changed)[_SNAPSHOT_CRC_FROM:]),
+        _SNAPSHOT_HEAD.unpack_from(content)[2],
+    )
+    return bytes(changed)
 
 
 def check_snapshot(content: bytes) -> int:

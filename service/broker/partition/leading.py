@@ -20,6 +20,7 @@ from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.summary import ManifestSummary
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LeaderNotAvailable, StorageError, TierCorrupt
+from storage_tiers.hot.producer_state import end_transactions
 from storage_tiers.types import NO_EPOCH, EpochEntry
 
 log = logging.getLogger(__name__)
@@ -120,8 +121,11 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
             tiered_end=manifest.end,
         )
     write_recovered_end(partition, RecoveredEnd(manifest.end))
+    # What the bucket has was below a last stable offset: every transaction in it has ended, though the markers of some lie
+    # above, and are gone with the log. Left open, they would hold back readers and offloads for ever.
+    producers = end_transactions(state.producer_snapshot)
     hot.truncate_fully_and_start_at(
-        manifest.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=manifest.log_start
+        manifest.end, epochs=state.epochs, producer_state=producers, log_start_offset=manifest.log_start
     )
     partition.begin_at(manifest.end)
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from grpc_api.contract.log import Append, Appended, Isolation
+from grpc_api.contract.log import Append, Appended, Fetch, FetchPartition, Isolation
 from grpc_api.contract.ready import settled
 from grpc_api.contract.transactions import Markers, ProducerTransaction
 from service.broker.partition.partition import Partition
 from service.coordination.runtime import partition_of
+from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import CoordinatorNotAvailable, ProducerFenced
@@ -208,3 +209,41 @@ async def test_a_transaction_of_which_a_disk_lost_records_is_aborted(tmp_path: P
         await unharmed.reaches("CompleteCommit")
         assert all_is_stable(node, T0, T1)
         await produces(node, await Client(node).begin())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_transaction_whose_marker_is_lost_has_ended(tmp_path: Path, commit: bool) -> None:
+    """The bucket has its records, which it only gets once the transaction has ended, and its marker was in the next segment."""
+    store = FaultyStore(memory := MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store, SETTINGS) as node:
+        await node.create("t")
+        client = await Client(node).begin()
+        await client.add(T0)
+        write(node, T0, client.producer)
+        led(node, T0).log.hot.roll()
+        assert await client.end(commit=commit) is None
+        await client.reaches("CompleteCommit" if commit else "CompleteAbort")
+        await node.node.work.flusher.flush(led(node, T0))
+        await until(lambda: led(node, T0).log.tiered_end == 1)
+        cluster = node.node.cluster_id
+        store.down = True
+    store.down = False
+    async with running(tmp_path / "new", store, SETTINGS, take_over=cluster) as node:
+        await until(lambda: not led(node, T0).is_recovering)
+        assert led(node, T0).log.hot.end_offset == 1
+        assert all_is_stable(node, T0)
+        wanted = FetchPartition(T0, 0, 1 << 20)
+        (answer,) = await settled(node.log.fetch(Fetch([wanted], 20_000, 1, 1 << 20, Isolation.READ_COMMITTED)))
+        answer.release_all()
+        assert [each.first_offset for each in answer.aborted or ()] == ([] if commit else [0])
+        await node.append("t", b"next")
+        other = await Client(node, "y").begin()
+        await other.add(T0)
+        write(node, T0, other.producer)
+        assert await other.end(commit=False) is None
+        await other.reaches("CompleteAbort")
+        await node.seal("t")
+    async with running(tmp_path / "new", store, SETTINGS) as node:
+        assert all_is_stable(node, T0)
+    report = check_bucket(memory.blocking(), FsckScope(), now_ms=SystemClock().unix_ms())
+    assert [finding for finding in report.findings if finding.damage] == []
