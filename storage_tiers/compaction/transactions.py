@@ -4,7 +4,8 @@ batch on.
 Data of an aborted transaction is removed at once. A marker may be removed once no batch of its transaction is left; until
 then the abort markers' entries make the transaction index of the rewritten segment.
 
-Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown.
+Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown;
+records from its last offset on are never taken for its own, whether its marker is shown or not.
 Source: KIP-98, and `CleanedTransactionMetadata` of Kafka 4.2. Pure.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import attrgetter
 
 from storage_tiers.records.batch import BatchHeader
@@ -19,6 +21,18 @@ from storage_tiers.records.builder import ControlKind
 from storage_tiers.types import AbortedTransaction
 
 _first_offset = attrgetter("first_offset")
+
+
+def aborted_of(segments: Iterable[tuple[int, Iterable[AbortedTransaction]]]) -> list[AbortedTransaction]:
+    """The aborted transactions that segments of the bucket name: of each segment its end offset and its list, the oldest first.
+    One whose marker's own segment does not name it ends with the last that does: its marker lies beyond all of them, or went
+    with its records, or was lost with a disk. From there on its producer's records are of other transactions."""
+    found: dict[tuple[int, int], AbortedTransaction] = {}
+    for end, aborted in segments:
+        for each in aborted:
+            is_marked = each.last_offset < end
+            found[each.producer_id, each.first_offset] = each if is_marked else replace(each, last_offset=end)
+    return list(found.values())
 
 
 class CleanedTransactions:
@@ -38,7 +52,7 @@ class CleanedTransactions:
         if not header.transactional:
             return False
         begun = self._aborting.get(header.producer_id)
-        if begun is None:
+        if begun is None or header.base_offset >= begun[0].last_offset:  # they are of the producer's next transaction
             self._committing.add(header.producer_id)
             return False
         self._aborting[header.producer_id] = (begun[0], True)
@@ -55,7 +69,7 @@ class CleanedTransactions:
             self._committing.discard(header.producer_id)
             return not was_seen
         aborting = self._aborting.pop(header.producer_id, None)
-        if aborting is None:
+        if aborting is None or header.base_offset > aborting[0].last_offset:
             return True
         entry, was_seen = aborting
         if was_seen or keep:
@@ -65,4 +79,4 @@ class CleanedTransactions:
     def _begin(self, last_offset: int) -> None:
         while self._expected and self._expected[0].first_offset <= last_offset:
             entry = self._expected.popleft()
-            self._aborting.setdefault(entry.producer_id, (entry, False))
+            self._aborting[entry.producer_id] = (entry, False)  # a producer's transactions follow each other

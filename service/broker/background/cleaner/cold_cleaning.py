@@ -41,6 +41,7 @@ from storage_tiers.compaction.clean_point import (
     write_bucket_clean_point,
 )
 from storage_tiers.compaction.rewriter import CleaningJob, SourceSegment
+from storage_tiers.compaction.transactions import aborted_of
 from storage_tiers.errors import InvalidRequest, TierCorrupt, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot import layout
@@ -229,21 +230,19 @@ class ColdCleaning:
             raise InvalidRequest(
                 f"the segments of {partition.partition} below {plan.end} expired; they are planned anew"
             )
-        end, aborted, sources = segments[-1].end, set[AbortedTransaction](), list[SourceSegment]()
+        named, sources = list[tuple[int, Sequence[AbortedTransaction]]](), list[SourceSegment]()
         async for some in slices(segments, GLANCES_A_TURN):
             sources += [SourceSegment(each.base, each.end, each.length) for each in some]
             for segment in some:
                 if any(section.name == sidecar.ABORTED and section.length for section in segment.sections):
-                    found = (await self._part(segment, (sidecar.ABORTED,))).aborted
-                    # A sidecar lists all that overlap its segment. One that lies between a transaction's data and its marker
-                    # is not written again when these go, so the marker's own segment tells whether the transaction is there.
-                    aborted.update(e for e in found if e.last_offset < segment.end or e.last_offset >= end)
+                    named.append((segment.end, (await self._part(segment, (sidecar.ABORTED,))).aborted))
+        aborted = await asyncio.to_thread(aborted_of, named)
         job = CleaningJob(
             directory=hot.directory,
             segments=sources,
             dirty_start=max(plan.dirty_start, segments[0].base),
             fences=(),
-            aborted=tuple(aborted),
+            aborted=aborted,
             segment_bytes=hot.settings.segment_bytes,
             index_interval=hot.settings.index_interval_bytes,
             is_remote=True,
