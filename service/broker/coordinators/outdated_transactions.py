@@ -1,7 +1,7 @@
 """Ends the transactions that lost records with a disk, or of which the coordinator has lost records.
 
 A partition that ends earlier than before, after a disk failure or a take-over, may lack records of a transaction that is open.
-A client that commits it would be told that they are committed: it is aborted instead. A partition of `__transaction_state` that
+A client that commits it would take them for committed, so it is aborted instead. A partition of `__transaction_state` that
 ends earlier knows neither the epochs that producers were given since, which other partitions would refuse, nor the transactions
 begun or ended since. Its ids get another producer id with their next producers, and whatever their old ones have open is
 aborted, in every partition of this node. So does an id of which a partition that was taken from the bucket knows a later epoch:
@@ -34,14 +34,14 @@ from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: What is lost, by partition. Two losses are never equal.
+#: Losses by partition. Two losses are never equal.
 Losses = Mapping[TopicPartition, RecoveredEnd]
 
 
 @dataclass(slots=True)
 class _Examined:
-    """A loaded shard, and the losses that it knows. `fenced` are its ids that are to be ended. What follows from the losses
-    `settled` is committed."""
+    """A loaded shard, and the losses that it knows. `fenced` are its ids that are to be ended. The losses
+    `settled` need nothing more: all records that follow from them are committed."""
 
     shard: TransactionShard
     settled: frozenset[RecoveredEnd] = frozenset()
@@ -78,7 +78,7 @@ class OutdatedTransactions:
             self._examine(host.partition, self._examined[host], self._losses())
 
     def _losses(self) -> Losses:
-        """Of partitions that are compared with the bucket, which may hold more."""
+        """The losses of partitions that were compared with the bucket, which may hold more."""
         return {
             each.partition: end for each in self._partitions if (end := each.recovered_end) and not each.is_recovering
         }
@@ -116,7 +116,7 @@ class OutdatedTransactions:
         open_in, left = self._open(), list[str]()
         turn = self._lane.turn()
         try:
-            while rest and host.look(_itself) is examined.shard:  # another one is examined anew
+            while rest and host.look(_itself) is examined.shard:  # `loaded` examines the next one
                 host.change(partial(TransactionShard.end_outdated, name=rest[0], open_in=open_in))
                 name = rest.popleft()
                 if examined.shard.is_outdated(name):

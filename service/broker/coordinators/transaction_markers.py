@@ -6,7 +6,7 @@ along: whoever loads it next asks for the markers again, and a partition takes a
 Invariant: one task per transaction. It ends with the transaction completed, its coordinator gone, or a partition that knows a
 newer coordinator: then the decision is no longer this one's, and it stops, as in Kafka. A partition that knows a later epoch of
 the producer needs no marker: the transaction has ended there, and the coordinator has lost its records of that. Kafka's stops
-there, too, and no producer can begin under the id any more.
+there, too, and no other producer can begin under the id.
 """
 
 from __future__ import annotations

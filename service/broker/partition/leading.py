@@ -121,7 +121,7 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
             tiered_end=manifest.end,
         )
     write_recovered_end(partition, RecoveredEnd(manifest.end))
-    # What the bucket has was below a last stable offset: every transaction in it has ended, though the markers of some lie
+    # The bucket's records were below a last stable offset: every transaction in it has ended, though the markers of some lay
     # above, and are gone with the log. Left open, they would hold back readers and offloads for ever.
     producers = end_transactions(state.producer_snapshot)
     hot.truncate_fully_and_start_at(

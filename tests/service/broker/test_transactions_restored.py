@@ -1,4 +1,4 @@
-"""Transactions where a disk gave back less than it had taken: no client commits records that are gone, and every id goes on."""
+"""Transactions where a disk gave back less than it took: no client commits records that are gone, and ids have producers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def all_is_stable(node: Running, *partitions: TopicPartition) -> bool:
 
 
 @pytest.mark.parametrize("state", ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"])
-async def test_after_a_take_over_every_id_goes_on_though_partitions_know_later_epochs(
+async def test_after_a_take_over_every_id_has_producers_though_partitions_know_later_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """The bucket has the coordinator's records of some minutes ago, and newer ones of the topic."""
@@ -160,7 +160,7 @@ async def test_a_coordinator_s_partition_that_is_put_back_ends_what_it_does_not_
         await produces(node, client)
 
 
-async def test_a_directory_that_is_older_than_the_bucket_goes_on_with_every_id(tmp_path: Path) -> None:
+async def test_ids_have_producers_in_a_directory_that_is_older_than_the_bucket(tmp_path: Path) -> None:
     """Nothing of the coordinator was offloaded since the copy was made, but newer records of the topic were."""
     data, store = tmp_path / "data", FaultyStore(MemoryStore(SystemClock()))
     async with running(data, store, SETTINGS) as node:

@@ -112,7 +112,7 @@ def test_an_id_that_is_gone_is_passed_over() -> None:
     assert not x.shard.is_outdated("x")
 
 
-def test_a_transaction_that_began_by_a_clock_that_was_ahead_times_out_all_the_same() -> None:
+def test_a_transaction_that_began_by_a_clock_that_was_ahead_times_out() -> None:
     x = Coordinator()
     producer = x.producer(timeout_ms=10_000)
     x.add(producer, A)
