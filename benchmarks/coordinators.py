@@ -3,7 +3,8 @@
 Offsets are committed from outside the protocol (generation -1), as tools do it, to brokers that have coordinated nothing but
 the load that warms them, once the coordinators of all partitions are loaded. A start is timed from the spawn after a kill -9
 until a group of every partition of `__consumer_offsets` has its offsets fetched. Memory is the broker's own: its processes for
-tiering and cleaning start when they have work, whatever the groups are. Members are those of `groups`.
+tiering and cleaning start when they have work, whatever the groups are. Members are those of `groups`. A group rebalances only
+while a figure is taken beside it: no other broker's figure may have its clients on the same cores.
 
 python -m benchmarks.coordinators HOST:PORT GROUP MEMBERS     rebalances a group, prints `up` once it is stable; until its input
                                                               closes
@@ -27,8 +28,9 @@ from kio.schema.offset_fetch.v5 import response as fetch_response
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
-from benchmarks import groups, load, stalls
+from benchmarks import burner, groups, load, stalls
 from benchmarks.brokers import Broker, Tidelog, wait_for_port
+from benchmarks.burner import Burn, Used
 from benchmarks.load import Connection, LoadFailed
 from benchmarks.table import JUDGED, Table
 from service.coordination.runtime import partition_of
@@ -73,13 +75,29 @@ def one_round(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str
     groups.leave(members[0].connection, members[0].group, members)
     for member in members:
         member.connection.close()
-    with load.topic_for(address, f"beside-{tag}") as topic:
-        idle = load.latency(address, topic, RATE, LATENCY_S)["p99"]
-        with rebalancing(address, f"churn-{tag}"):
-            yield P99, "ms", load.latency(address, topic, RATE, LATENCY_S)["p99"]
+    yield P99, "ms", _beside(broker, tag, table)
     if isinstance(broker, Tidelog):
-        table.add("idle", P99, "ms", idle)
         table.add(JUDGED, STALL, "ms", _stall(broker, f"stall-{tag}"))
+
+
+def _beside(broker: Broker, tag: str, table: Table) -> float:
+    """p99 in ms of a produce while a group rebalances; of a node that is idle, too, and beside a process that only computes, as
+    much as the group's clients did and in equally long bursts."""
+    with load.topic_for(broker.address, f"beside-{tag}") as topic:
+
+        def p99() -> float:
+            return load.latency(broker.address, topic, RATE, LATENCY_S)["p99"]
+
+        idle = p99()
+        with rebalancing(broker.address, f"churn-{tag}") as clients:
+            began, before = time.monotonic(), Used.by(clients)
+            beside = p99()
+            burn = Burn.between(before, Used.by(clients), time.monotonic() - began)
+        if isinstance(broker, Tidelog):
+            with burner.burning([burn]):
+                table.add("burners", P99, "ms", p99())
+            table.add("idle", P99, "ms", idle)
+    return beside
 
 
 def _stall(broker: Tidelog, group: str) -> float:
@@ -211,8 +229,8 @@ def until_answered(address: str, prefix: str, count: int, topic: str) -> None:
 
 
 @contextmanager
-def rebalancing(address: str, group: str) -> Iterator[None]:
-    """A group of MEMBERS rebalances again and again in a process of its own while the block runs."""
+def rebalancing(address: str, group: str) -> Iterator[int]:
+    """A group of MEMBERS rebalances again and again in a process of its own, whose id is yielded, while the block runs."""
     words = [sys.executable, "-m", "benchmarks.coordinators", address, group, str(MEMBERS)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -220,7 +238,7 @@ def rebalancing(address: str, group: str) -> Iterator[None]:
     try:
         if process.stdout.readline() != "up\n":
             raise LoadFailed(f"{address}: {group} does not get stable")
-        yield
+        yield process.pid
         process.stdin.close()
         if process.wait(LIMIT_S) != 0:
             raise LoadFailed(f"{address}: {group} failed")
