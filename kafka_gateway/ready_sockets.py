@@ -19,8 +19,9 @@ from storage_tiers.turns import SLICE_S
 #: The least time in seconds that a connection gets when many share a slice: of a slice each, hundreds that pipeline requests
 #: would delay all others by seconds.
 LEAST_SHARE_S = 0.000_05
-#: Ready sockets that one poll returns. A turn serves as many of them as its slice has time for, at least one.
-EVENTS_A_TURN = 4096
+#: Ready sockets that one poll returns, and those of members. A turn serves as many of them as its slice has time for, at least
+#: one. Naming thousands of members takes most of a millisecond, and a turn serves some ten of them beside others.
+EVENTS_A_TURN, MEMBERS_A_POLL = 4096, 256
 #: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
 MEMBER_APIS = frozenset({11, 12, 13, 14})
 #: The requests that members leave most of the time to: Produce and Fetch. Others, such as the FindCoordinator of each member
@@ -69,7 +70,7 @@ class ReadySockets:
         first again. Disconnected clients come after all others: thousands may leave at once, and each takes time to close."""
         if self.ready:
             return
-        for fd, events in self.epoll.poll(0, EVENTS_A_TURN):
+        for fd, events in self.epoll.poll(0, EVENTS_A_TURN if self.others is None else MEMBERS_A_POLL):
             session = sessions.get(fd)
             if session is None:
                 self.ready.append((None, fd))

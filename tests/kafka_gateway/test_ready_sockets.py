@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from kafka_gateway import ready_sockets
 from kafka_gateway.ready_sockets import BESIDE_S, GONE, MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS, ReadySockets
 from kafka_gateway.session import READ
 
@@ -87,3 +88,28 @@ def test_others_come_first_unless_they_are_left_over_from_their_own_turn(
     assert members.poll_others({ours.fileno(): one}) is None
     assert sockets.poll_others({ours.fileno(): one}) is None
     members.epoll.close()
+
+
+def test_a_poll_names_so_many_members_and_the_next_ones_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands may be ready together, and those that are not named wait in the kernel."""
+    monkeypatch.setattr(ready_sockets, "MEMBERS_A_POLL", 2)
+    clients = ReadySockets()
+    members = ReadySockets(clients)
+    pairs = [socket.socketpair() for _ in range(5)]
+    sessions = {}
+    for ours, theirs in pairs:
+        members.epoll.register(ours.fileno(), READ)
+        sessions[ours.fileno()] = session()
+        theirs.send(b"x")
+    seen = []
+    for _ in range(3):
+        members.poll(sessions)
+        assert 0 < len(members.ready) <= 2
+        seen += [each for each, _ in members.ready]
+        members.ready.clear()
+    assert {id(each) for each in seen} == {id(each) for each in sessions.values()}
+    for ours, theirs in pairs:
+        ours.close()
+        theirs.close()
+    for sockets in (members, clients):
+        sockets.epoll.close()
