@@ -33,8 +33,10 @@ cpdef bytes sync_group_answer(object synced, int version, Py_ssize_t correlation
 cpdef object read_join_group(bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
 @cython.locals(session_ms=Py_ssize_t, rebalance_ms=Py_ssize_t, count=Py_ssize_t, protocols=list)
 cdef object join_group(FrameCursor cursor, int version)
-@cython.locals(flexible=bint, refused=bint, writer=AnswerWriter, size=Py_ssize_t, members=list)
+@cython.locals(flexible=bint, refused=bint, writer=AnswerWriter, size=Py_ssize_t, rows=bytes)
 cpdef object join_group_answer(object joined, int version, Py_ssize_t correlation, object codes)
+@cython.locals(flexible=bint, writer=AnswerWriter, size=Py_ssize_t, rows=list)
+cpdef bytes join_group_rows(object members, int version)
 cdef int write_text(AnswerWriter writer, object value, bint flexible) except -1
 cdef object encoded(object value)
 cdef int write_compact(AnswerWriter writer, object value) except -1

@@ -12,12 +12,14 @@ Layouts: https://kafka.apache.org/protocol.html#The_Messages_Heartbeat, #The_Mes
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from grpc_api.contract.groups import (
     NO_GENERATION,
     Heartbeat,
     HeartbeatAnswer,
     Joined,
+    JoinedMember,
     JoinGroup,
     MemberProtocol,
     OffsetCommit,
@@ -40,8 +42,8 @@ AT_ONCE = 100
 #: Most assignments of a SyncGroup that is read here, and its largest size: a leader sends those of all members, and by the
 #: schema thousands take several slices of the event loop.
 ASSIGNMENTS_AT_ONCE, SYNC_BYTES = 4_000, 1 << 20
-#: Most members of a JoinGroup's answer that is written here, and most bytes of it; a larger one is written in slices.
-MEMBERS_AT_ONCE, ANSWER_BYTES = 2_000, 1 << 20
+#: Most members of a JoinGroup's answer that is written at once, and most bytes of it; a larger one is written in slices.
+MEMBERS_AT_ONCE, ANSWER_BYTES = 200, 1 << 20
 #: Longest retention that is read here. Beyond it lie those that no duration holds.
 LONGEST_RETENTION_MS = 1 << 50
 
@@ -242,24 +244,22 @@ def offset_commit_answer(done: OffsetsCommitted, version: int, correlation: int,
 
 
 def join_group_answer(joined: Joined, version: int, correlation: int, codes: Counter[int]) -> bytes | None:
-    """The framed answer; None if it is large. Adds its error code to `codes`."""
+    """The framed answer; None if it is large. Adds its error code to `codes`. The rows of its members are its last field."""
     flexible = version >= 6
     refused = joined.error is not None
     if len(joined.members) > MEMBERS_AT_ONCE:
         return None
+    size = 0
+    for member in joined.members:
+        size += len(member.member_id) + len(member.group_instance_id or "") + len(member.metadata)
+    if size > ANSWER_BYTES:
+        return None
+    rows = join_group_rows(joined.members, version)
     protocol_type = encoded(joined.protocol_type)
     protocol = encoded(joined.protocol)
     leader = b"" if refused else joined.leader.encode()
     member_id = joined.member_id.encode()
-    size = 60 + len(protocol_type or b"") + len(protocol or b"") + len(leader) + len(member_id)
-    members = []
-    for member in joined.members:
-        name = member.member_id.encode()
-        instance = encoded(member.group_instance_id)
-        size += 16 + len(name) + len(instance or b"") + len(member.metadata)
-        members.append((name, instance, member.metadata))
-    if size > ANSWER_BYTES:
-        return None
+    size = 60 + len(protocol_type or b"") + len(protocol or b"") + len(leader) + len(member_id) + len(rows)
     writer = AnswerWriter(size)
     write_head(writer, correlation, flexible, version >= 2)
     write_code(writer, joined.error, codes)
@@ -271,8 +271,25 @@ def join_group_answer(joined: Joined, version: int, correlation: int, codes: Cou
     if version >= 9:
         writer.int8(1 if joined.skip_assignment else 0)
     write_text(writer, member_id, flexible)
-    writer.count(len(members), flexible)
-    for name, instance, metadata in members:
+    writer.count(len(joined.members), flexible)
+    writer.raw(rows)
+    return framed(writer, flexible)
+
+
+def join_group_rows(members: Sequence[JoinedMember], version: int) -> bytes:
+    """The rows of these members in a JoinGroup's answer."""
+    flexible = version >= 6
+    size = 0
+    rows = []
+    for member in members:
+        name = member.member_id.encode()
+        instance = encoded(member.group_instance_id)
+        size += 16 + len(name) + len(instance or b"") + len(member.metadata)
+        rows.append((name, instance, member.metadata))
+    if not rows:
+        return b""
+    writer = AnswerWriter(size)
+    for name, instance, metadata in rows:
         write_text(writer, name, flexible)
         if version >= 5:
             write_text(writer, instance, flexible)
@@ -280,7 +297,7 @@ def join_group_answer(joined: Joined, version: int, correlation: int, codes: Cou
         writer.raw(metadata)
         if flexible:
             writer.int8(0)
-    return framed(writer, flexible)
+    return bytes(writer.out[: writer.at])
 
 
 def sync_group_answer(synced: Synced, version: int, correlation: int, codes: Counter[int]) -> bytes:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.client import ConnectedClient
+from kafka_gateway.connection import Piece
 from kafka_gateway.errors import message_of
 from kafka_gateway.message_handler import Call, Fields, MessageHandler, caller_by_header, log_refusal
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Made, Reply
 from storage_tiers.errors import LogError
+from storage_tiers.turns import Turn
 
 # A NamedTuple's own constructor costs three times as much.
 _new_tuple = tuple.__new__
@@ -27,13 +29,15 @@ _new_tuple = tuple.__new__
 class NativeCodec(NamedTuple):
     """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` is the answer that an
     exception makes. `write` takes the answer, the version, the correlation id and the counter of error codes; it returns None
-    for an answer that is too large for one turn of the loop, of which `fields` makes what the schema writes in slices."""
+    for an answer that is too large for one turn of the loop. `in_steps` takes the same and writes such an answer in steps.
+    Without it, or if it returns None, the schema writes what `fields` makes of the answer, in slices."""
 
     read: Callable[[bytearray, int, int, int], Any]
     ask: Callable[[NodeCore, Any, Caller], asyncio.Future[Any]]
     refusal: Callable[[Any, LogError], Any]
     write: Callable[[Any, int, int, Counter[int]], bytes | None]
     fields: Callable[[Any, Call], Fields] | None = None
+    in_steps: Callable[[Any, int, int, Counter[int]], Generator[None, None, Sequence[Piece]] | None] | None = None
 
 
 class SmallRequests:
@@ -79,11 +83,30 @@ class SmallRequests:
         return self.answered(asked, self._codec.refusal(asked.request, reason))
 
     def large(self, asked: _Answering, answer: Any) -> Made:
-        fields = self._codec.fields
+        fields, in_steps = self._codec.fields, self._codec.in_steps
+        steps = None if in_steps is None else in_steps(answer, asked.version, asked.correlation, self.errors)
+        if steps is not None:
+            return self._write(steps, self._options.lane.turn(asked.client.is_there))
         assert fields is not None
         return self._by_schema.write(
             answer, fields, asked.request, asked.version, asked.correlation, asked.client, asked.client_id
         )
+
+    def _write(self, steps: Generator[None, None, Sequence[Piece]], turn: Turn) -> Made:
+        try:
+            while not turn.is_over:
+                next(steps)
+        except StopIteration as written:
+            pieces: Sequence[Piece] = written.value
+            return pieces
+        return self._write_on(steps, turn)
+
+    async def _write_on(self, steps: Generator[None, None, Sequence[Piece]], turn: Turn) -> Sequence[Piece]:
+        try:
+            await turn.rest()
+            return await turn.through(steps)
+        finally:
+            turn.leave()
 
 
 class _Answering:

@@ -327,15 +327,24 @@ def test_unknown_tagged_fields_are_passed_over_up_to_their_bound(form: str, coun
 
 @pytest.mark.parametrize("form", MODULES)
 @pytest.mark.parametrize("how", ["done", "pending"])
-@pytest.mark.parametrize(("count", "size"), [(MEMBERS_AT_ONCE, 10), (MEMBERS_AT_ONCE + 1, 10), (4, ANSWER_BYTES // 4)])
-def test_a_large_answer_of_a_join_is_left_to_the_schema(count: int, size: int, how: str, form: str) -> None:
-    frame = request_frame("join_group", 9, group_id="g", member_id="m", protocol_type="consumer")
-    members = [JoinedMember(f"m{number}", None, b"x" * size) for number in range(count)]
+@pytest.mark.parametrize("version", SERVED["join_group"])
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(MEMBERS_AT_ONCE, 10), (MEMBERS_AT_ONCE + 1, 10), (3 * MEMBERS_AT_ONCE, 0), (4, ANSWER_BYTES // 4)],
+)
+def test_a_large_answer_of_a_join_is_written_in_steps_or_left_to_the_schema(
+    count: int, size: int, version: int, how: str, form: str
+) -> None:
+    frame = request_frame("join_group", version, group_id="g", member_id="m", protocol_type="consumer")
+    members = [JoinedMember(f"m{number}", "i" if number % 2 else None, b"x" * size) for number in range(count)]
     large = Joined(None, "m0", 3, "consumer", "range", "m0", members)
     with mock.patch.object(RecordingGroups, "join", lambda self, join, caller: self._answer(join, caller, large)):
-        written = codec_of("join_group", form).write(large, 9, CORRELATION, Counter())
+        written = codec_of("join_group", form).write(large, version, CORRELATION, Counter())
         assert (written is None) is (count > MEMBERS_AT_ONCE or size > 10)
-        assert outcome("join_group", 9, frame, how, form) == outcome("join_group", 9, frame, how, None)
+        steps = join_group.in_steps(large, version, CORRELATION, Counter())
+        assert (steps is None) is (size > 10)
+        assert steps is None or sum(1 for _ in steps) == -(-count // MEMBERS_AT_ONCE)
+        assert outcome("join_group", version, frame, how, form) == outcome("join_group", version, frame, how, None)
 
 
 @pytest.mark.parametrize("form", MODULES)
