@@ -1,19 +1,20 @@
 """Runs coordinator shards on the event loop: each holds the state of one partition of an internal topic that this node leads.
 
-A shard decides; this module writes what it decided. The records of one turn of the loop make one batch per shard (more if they
-do not fit). An answer is released once every record written before it is committed, so no client learns what a crash could
-take back. While nothing is being written, answers leave at once.
+A shard decides; this module writes what it decided. Records of several requests of one turn make one batch, or more if they do
+not fit; those of a request that comes alone are written at once (`turn_writes.py`), and each commit in a transaction is a batch
+of its own. An answer is released once every record written before it is committed, so no client learns what a crash could take
+back. While nothing is being written, answers leave at once.
 
 `shard_state.py` has the life of a shard. When it is dropped or closed, every waiting request ends.
 
-Invariants: requests of a shard are decided in the order of their arrival; a shard whose write failed decides nothing more.
+Invariants: requests of a group or a transactional id are decided in the order of their arrival, heartbeats earlier where the
+others wait; a shard whose write failed decides nothing more.
 Loading takes at most SLICE_S of a turn. Not promised: that an answer which a failure ended was not written; clients ask again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -319,8 +320,13 @@ class ShardHost(Generic[State]):
             self._resumes_s = self._loop.time() + AFTER_PAUSE_MS / 1000
             self._arm()
             return
-        with contextlib.suppress(LogError):
-            self._take(self._decided(lambda: self._shard.tick(now_ms)))
+        try:
+            outcome = self._decided(self._shard.tick, now_ms)
+        except LogError as error:
+            if self.state is _ACTIVE:  # else it is loaded again already
+                self._broken(error)  # no request gets this error, and no further tick would be planned
+            return
+        self._take(outcome)
 
     # --- loading and ending -------------------------------------------------------------------------------------------
     async def _load(self, pause_s: float = 0.0) -> None:

@@ -33,6 +33,10 @@ def fails(*_: object, **__: object) -> NoReturn:
     raise ValueError("a name does not fit")
 
 
+def refuses(*_: object, **__: object) -> NoReturn:
+    raise InvalidRequest("nobody has asked for this")
+
+
 def asks(host: Host) -> None:
     with pytest.raises(CoordinatorNotAvailable, match="the coordinator failed"):
         commit(host, 6)
@@ -50,15 +54,22 @@ def ticks(host: Host) -> None:
     host._tick(host._timer, host._clock.steady_ms())
 
 
-@pytest.mark.parametrize(("what", "method"), [(asks, "handle"), (changes, "tick"), (ticks, "tick")])
+@pytest.mark.parametrize(
+    ("what", "method", "how"),
+    [(asks, "handle", fails), (changes, "tick", fails), (ticks, "tick", fails), (ticks, "tick", refuses)],
+)
 async def test_a_shard_that_fails_is_loaded_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: Callable[[Host], None], method: str
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    what: Callable[[Host], None],
+    method: str,
+    how: Callable[..., NoReturn],
 ) -> None:
     host = await active(MemoryLog())
     await commit(host, 5)
     failed = host._shard
     with monkeypatch.context() as patch:
-        patch.setattr(GroupShard, method, fails)
+        patch.setattr(GroupShard, method, how)
         what(host)
     assert host.state is ShardState.LOADING
     assert "coordinator.defect" in caplog.text
