@@ -3,12 +3,13 @@
 A heartbeat moves its member's deadline; only when the old one passes does the heap look again. Pure: times in ms are arguments.
 
 Invariants: `due` returns a timer at most once per deadline, never before it, and in the order of the deadlines; a timer has at
-most one live entry in the heap besides stale ones, which `due` drops.
+most one live entry in the heap besides stale ones, which `due` drops. One call looks at no more entries than it is given.
 """
 
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterator
 from itertools import count
 
@@ -49,11 +50,24 @@ class Deadlines:
         """When `due` may have something; None if never. May be early, never late."""
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now_ms: int) -> Iterator[Timer]:
+    def hold(self, timer: Timer, at_ms: int) -> None:
+        """A timer that `due` has returned stays due, but is not returned again unless it is set."""
+        timer.at_ms = at_ms
+
+    def is_still_due(self, timer: Timer, at_ms: int) -> bool:
+        """Whether a timer that was held at `at_ms` was neither set nor cleared since; it is off then."""
+        if timer.at_ms != at_ms:
+            return False
+        timer.at_ms = OFF
+        return True
+
+    def due(self, now_ms: int, most: int = sys.maxsize) -> Iterator[Timer]:
         """The timers whose deadline is `now_ms` or earlier; each is off when it is returned. Timers that the caller sets
-        meanwhile are returned too if they are due."""
+        meanwhile are returned too if they are due. Looks at `most` entries: thousands of deadlines that were moved have theirs
+        at one time."""
         heap = self._heap
-        while heap and heap[0][0] <= now_ms:
+        while most > 0 and heap and heap[0][0] <= now_ms:
+            most -= 1
             queued_ms, _, timer = heapq.heappop(heap)
             if queued_ms != timer._queued_ms:
                 continue  # an earlier entry has taken its place

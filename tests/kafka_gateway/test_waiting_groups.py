@@ -19,7 +19,7 @@ from kafka_gateway.messages import GROUP_REQUEST_BYTES, Messages
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
 from service.coordination.deadlines import Timer
-from service.coordination.groups import rebalancing
+from service.coordination.groups import unfinished
 from service.coordination.shard_state import ShardState
 from storage_tiers.turns import AT_WORK, Lane
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
@@ -273,7 +273,7 @@ async def test_requests_of_groups_may_have_more_than_four_mebibytes(tmp_path: Pa
 async def test_a_rebalance_in_steps_answers_all_members_and_what_they_ask_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebalancing, "MEMBERS_A_STEP", 3)
+    monkeypatch.setattr(unfinished, "MEMBERS_A_STEP", 3)
     async with with_groups(tmp_path) as (core, server), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connected(server)) for _ in range(20)]
         leader = await joined_alone(server, "g")

@@ -168,6 +168,10 @@ _MEMBER_ROW = attrgetter("member_id", "group_instance_id", "client_id", "client_
 _new_tuple = tuple.__new__
 
 
+def member_rows(members: Iterable[Member]) -> list[MemberRow]:
+    return list(map(_MEMBER_ROW, members))
+
+
 class GroupView(NamedTuple):
     """A group as readers see it at one time. A group of thousands of members is copied in a fraction of a millisecond."""
 
@@ -201,6 +205,7 @@ class ClassicGroup:
     the time in ms of the last change of state."""
 
     __slots__ = (
+        "assigned_bytes",
         "generation",
         "group_id",
         "initial_remaining_ms",
@@ -241,6 +246,8 @@ class ClassicGroup:
         self.joining = 0
         #: Bytes that its members and pending ids keep, and that their record has at least, without assignments.
         self.kept_bytes = self.record_bytes = 0
+        #: Bytes of its members' assignments; `kept_bytes` has them, too.
+        self.assigned_bytes = 0
         #: Bytes of the value of its newest record.
         self.recorded_bytes = 0
         #: Members that support each protocol.
@@ -353,12 +360,8 @@ class ClassicGroup:
 
     def end_joins(self, members: Sequence[Member], shown: Sequence[JoinedMember]) -> list[CoordinatorAnswer]:
         """Answers those of these members that have joined, the leader with `shown`, and awaits the SyncGroups of all."""
-        kind, protocol, generation, leader = (
-            self.protocol_type,
-            self.protocol,
-            self.generation,
-            self.leader or UNKNOWN_MEMBER,
-        )
+        kind, protocol, generation = self.protocol_type, self.protocol, self.generation
+        leader = self.leader or UNKNOWN_MEMBER
         answers = []
         for member in members:
             member.is_new = False
@@ -373,19 +376,17 @@ class ClassicGroup:
         self.joining -= len(answers)
         return answers
 
-    @property
-    def assigned_bytes(self) -> int:
-        return sum([len(each.assignment) for each in self.members.values()])
-
-    def assign(self, given: Mapping[str, bytes]) -> None:
-        """Every member's assignment, none to those that are not in `given`."""
-        self.kept_bytes -= self.assigned_bytes
-        for member_id, member in self.members.items():
-            member.assignment = given.get(member_id, b"")
-        self.kept_bytes += self.assigned_bytes
+    def assign(self, assignments: Sequence[bytes]) -> None:
+        """Every member's assignment, in the order of `members`."""
+        for member, assignment in zip(self.members.values(), assignments, strict=True):
+            member.assignment = assignment
+        total = sum(map(len, assignments))
+        self.kept_bytes += total - self.assigned_bytes
+        self.assigned_bytes = total
 
     def _count_protocols(self, member: Member, step: int) -> None:
         self.kept_bytes += step * member.kept_bytes
+        self.assigned_bytes += step * len(member.assignment)
         self.record_bytes += step * member.record_bytes
         supported = self.supported
         for name in {each.name for each in member.protocols}:
@@ -463,9 +464,11 @@ class ClassicGroup:
             for each in members
         ]
 
-    def view(self) -> GroupView:
-        """The group as readers see it now."""
-        return GroupView(self.state, self.protocol_type, self.protocol, list(map(_MEMBER_ROW, self.members.values())))
+    def view(self, rows: Sequence[MemberRow] | None = None) -> GroupView:
+        """The group as readers see it now; `rows` are its members' if they were made before."""
+        if rows is None:
+            rows = member_rows(self.members.values())
+        return GroupView(self.state, self.protocol_type, self.protocol, rows)
 
     @classmethod
     def loaded(cls, group_id: str, value: GroupMetadata, now_ms: int) -> Generator[None, None, ClassicGroup]:

@@ -11,6 +11,7 @@ ends.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ from service.coordination.groups.classic_group import (
 )
 from service.coordination.groups.member_memory import ShardMembers, kept_bytes
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
+from service.coordination.groups.unfinished import Steps, shares
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 _WELL = HeartbeatAnswer(None)
 # Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
 _EMPTY, _PREPARING_REBALANCE = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
+#: Reasons of members that leave together, each once, that the node's log shows.
+REASONS_SHOWN = 10
 #: Protocols of one member: every rebalance counts every member's votes. Kafka has no bound; clients have two or three.
 MAX_PROTOCOLS = 64
 
@@ -77,7 +81,7 @@ class ClassicGroups:
         self._deadlines = deadlines
         self._rng = rng
         self._memory = memory
-        self.rebalancing = Rebalancing(deadlines, settings, counts)
+        self.rebalancing = Rebalancing(deadlines, settings, memory, counts)
 
     @property
     def groups(self) -> Mapping[str, ClassicGroup]:
@@ -320,23 +324,12 @@ class ClassicGroups:
         if group.state is GroupState.STABLE:
             outcome.answer(waiter, synced(group, member))
             return
-        if group.leader == request.member_id and (error := self._no_room_to_assign(group, request)) is not None:
-            outcome.answer(waiter, Synced(error))
-            return
         if member.sync_waiter is not None:
             again = RebalanceInProgress(f"group {group.group_id}: {member.member_id!r} has sent SyncGroup again")
             outcome.answer(member.sync_waiter, Synced(again))
         member.sync_waiter = waiter
         if group.leader == request.member_id:
-            self.rebalancing.assign(group, dict(request.assignments), now_ms, outcome)
-
-    def _no_room_to_assign(self, group: ClassicGroup, request: SyncGroup) -> LogError | None:
-        """Why the assignments of this request cannot be kept."""
-        if self._memory.has_room(sum([len(given) for _, given in request.assignments]) - group.assigned_bytes):
-            return None
-        return CoordinatorNotAvailable(
-            f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
-        )
+            self.rebalancing.assign(group, request.assignments, now_ms, outcome)
 
     # --- Heartbeat ----------------------------------------------------------------------------------------------------
     def heartbeat(self, request: Heartbeat, now_ms: int) -> HeartbeatAnswer:
@@ -354,19 +347,35 @@ class ClassicGroups:
         return _WELL
 
     # --- LeaveGroup ---------------------------------------------------------------------------------------------------
-    def leave(self, request: LeaveGroup, now_ms: int, outcome: Outcome) -> Left:
-        group = self._groups.get(request.group)
+    def leave(self, request: LeaveGroup, waiter: object, now_ms: int, outcome: Outcome) -> None:
+        """Answered once all of the request's members have left, in steps if it names thousands."""
         if not request.group:
-            return Left(InvalidGroupId("the group id is empty; set group.id"))
-        if group is None:
-            gone = UnknownMemberId(f"there is no group {request.group!r}; nothing to leave")
-            return Left(None, [LeftMember(each.member_id, each.group_instance_id, gone) for each in request.members])
-        left = [self._leave(group, each, outcome) for each in request.members]
-        count = sum(1 for each in left if each.error is None)
-        if count and group.state is not GroupState.EMPTY:
-            why = ", ".join(each.reason for each in request.members if each.reason) or "no reason given"
+            outcome.answer(waiter, Left(InvalidGroupId("the group id is empty; set group.id")))
+            return
+        self.rebalancing.unfinished.begin(request.group, self._leave_all(request, waiter, now_ms, outcome))
+
+    def _leave_all(self, request: LeaveGroup, waiter: object, now_ms: int, outcome: Outcome) -> Steps:
+        group = self._groups.get(request.group)
+        left: list[LeftMember] = []
+        reasons: dict[str, None] = {}
+        count = 0
+        for members in shares(request.members):
+            if left:
+                outcome, now_ms = yield
+            if group is None:
+                gone = UnknownMemberId(f"there is no group {request.group!r}; nothing to leave")
+                left += [LeftMember(each.member_id, each.group_instance_id, gone) for each in members]
+                continue
+            some = [self._leave(group, each, outcome) for each in members]
+            count += sum(1 for each in some if each.error is None)
+            if len(reasons) < REASONS_SHOWN:
+                reasons |= dict.fromkeys(each.reason for each in members if each.reason)
+            left += some
+        if count and group is not None and group.state is not GroupState.EMPTY:
+            why = ", ".join(islice(reasons, REASONS_SHOWN)) or "no reason given"
+            # The last step: it may begin the end of a rebalance, whose steps replace these.
             self.rebalancing.members_changed(group, f"{count} members left: {why}", now_ms, outcome)
-        return Left(None, left)
+        outcome.answer(waiter, Left(None, left))
 
     def _leave(self, group: ClassicGroup, each: LeavingMember, outcome: Outcome) -> LeftMember:
         member_id, instance = each.member_id, each.group_instance_id

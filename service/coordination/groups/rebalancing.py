@@ -11,7 +11,7 @@ before any member's answer that contains it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, JoinedMember, Synced
@@ -24,17 +24,28 @@ from service.coordination.groups.classic_group import (
     GroupState,
     GroupView,
     Member,
+    MemberRow,
     Session,
+    member_rows,
 )
+from service.coordination.groups.member_memory import ShardMembers
 from service.coordination.groups.recorded_group import group_value, value_head, value_part
-from service.coordination.groups.unfinished import MEMBERS_A_STEP, Steps, UnfinishedRebalances
+from service.coordination.groups.unfinished import Steps, UnfinishedChanges, shares
 from service.coordination.outcome import CoordinatorAnswer, Outcome
-from storage_tiers.errors import GroupMetadataTooLarge, LogError, RebalanceInProgress, UnknownMemberId
+from storage_tiers.errors import (
+    CoordinatorNotAvailable,
+    GroupMetadataTooLarge,
+    LogError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 
 #: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 #: Most unused member ids of a group; beyond it the oldest is forgotten and its client rejoins.
 PENDING_IDS = 10_000
+#: Assignments of a leader that one step reads. It may send more than its group has members.
+ASSIGNMENTS_A_STEP = 1_000
 #: Bytes at most of a batch of one record besides its key and value.
 BATCH_BYTES = 100
 
@@ -55,12 +66,15 @@ class GroupSettings(NamedTuple):
 class Rebalancing:
     """`settings` may be replaced at any time."""
 
-    def __init__(self, deadlines: Deadlines, settings: GroupSettings, counts: GroupCounts) -> None:
+    def __init__(
+        self, deadlines: Deadlines, settings: GroupSettings, memory: ShardMembers, counts: GroupCounts
+    ) -> None:
         self.settings = settings
+        self._memory = memory
         self._counts = counts
         self._deadlines = deadlines
         #: A shard takes their steps, and lets their groups' other requests wait.
-        self.unfinished: UnfinishedRebalances[Any] = UnfinishedRebalances()
+        self.unfinished: UnfinishedChanges[Any] = UnfinishedChanges()
 
     # --- sessions -----------------------------------------------------------------------------------------------------
     def expect(self, group: ClassicGroup, member: Member, within_ms: int, now_ms: int) -> None:
@@ -165,7 +179,7 @@ class Rebalancing:
     def _withdraw_assignment(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """Fails pending SyncGroups with RebalanceInProgress."""
         error = RebalanceInProgress(f"group {group.group_id} rebalances; join again")
-        group.assign({})
+        group.assign([b""] * len(group.members))
         for member in group.members.values():
             if member.sync_waiter is not None:
                 outcome.answer(member.sync_waiter, Synced(error))
@@ -186,11 +200,19 @@ class Rebalancing:
             self.complete(group, now_ms, outcome)
 
     def complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Removes the dynamic members that have not joined and begins the next generation; waits again where none has."""
+        """Removes the dynamic members that have not joined and begins the next generation; waits again where none has. The
+        caller does nothing to the group after it: it may take steps."""
+        self.unfinished.begin(group.group_id, self._complete(group, now_ms, outcome))
+
+    def _complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> Steps:
         if not group.has_all_joined:
-            for member in [each for each in group.members.values() if each.join_waiter is None]:
-                if member.group_instance_id is None:
+            members = group.members.values()
+            late = [each for each in members if each.join_waiter is None and each.group_instance_id is None]
+            for some in shares(late):
+                for member in some:
                     self.drop(group, member.member_id, outcome)
+                if len(late) > len(some):
+                    outcome, now_ms = yield
         if group.members and not group.elect_joined_leader():
             # Only static members are left, and all are away: their sessions decide.
             self._deadlines.set(group.join, now_ms + group.rebalance_timeout_ms)
@@ -203,18 +225,18 @@ class Rebalancing:
             if error is not None:  # after a crash the members of its last record are back, until their sessions end
                 outcome.note("group.too_large", group=group.group_id, error=error)
             return
-        self.unfinished.begin(group.group_id, self._answer_joins(group, now_ms, outcome))
+        yield from self._answer_joins(group, now_ms, outcome)
 
     def _answer_joins(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> Steps:
         shown: list[JoinedMember] = []
-        shares = _shares(group)
-        for members in shares:
+        parts = shares(list(group.members.values()))
+        for members in parts:
             shown += group.joined_members(members)
-            if len(shares) > 1:
+            if len(parts) > 1:
                 outcome, now_ms = yield
         self._deadlines.set(group.sync, now_ms + group.rebalance_timeout_ms)
-        for members in shares:
-            if members is not shares[0]:
+        for members in parts:
+            if members is not parts[0]:
                 outcome, now_ms = yield
             outcome.answers += group.end_joins(members, shown)
             self._all_heard(group, members, now_ms)
@@ -236,32 +258,43 @@ class Rebalancing:
         outcome.write(encode_key(GroupKey(group.group_id)), value)
 
     # --- assignment ---------------------------------------------------------------------------------------------------
-    def assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> None:
-        """The leader's assignment: recorded, and the answer to every member that waits for it."""
+    def assign(self, group: ClassicGroup, given: Sequence[tuple[str, bytes]], now_ms: int, outcome: Outcome) -> None:
+        """The leader's assignment, by member id: recorded, and the answer to every member that waits for it."""
         self.unfinished.begin(group.group_id, self._assign(group, given, now_ms, outcome))
 
-    def _assign(self, group: ClassicGroup, given: Mapping[str, bytes], now_ms: int, outcome: Outcome) -> Steps:
-        shares, entered_ms = _shares(group), now_ms
-        # As it will be in the new state: a record of thousands of members is encoded once.
-        parts = [value_head(group, entered_ms)]
-        for members in shares:
-            parts.append(value_part(group, [(each, given.get(each.member_id, b"")) for each in members]))
-            if len(shares) > 1:
+    def _assign(self, group: ClassicGroup, given: Sequence[tuple[str, bytes]], now_ms: int, outcome: Outcome) -> Steps:
+        parts, entered_ms = shares(list(group.members.values())), now_ms
+        of_member: dict[str, bytes] = {}
+        for at in range(0, len(given), ASSIGNMENTS_A_STEP):
+            of_member.update(given[at : at + ASSIGNMENTS_A_STEP])
+            if len(given) > ASSIGNMENTS_A_STEP:
                 outcome, now_ms = yield
-        value = b"".join(parts)
+        # As they will be in the new state, and are in this one: both are made once for thousands of members.
+        encoded, rows, assignments = [value_head(group, entered_ms)], list[MemberRow](), list[bytes]()
+        for members in parts:
+            theirs = [of_member.get(each.member_id, b"") for each in members]
+            encoded.append(value_part(group, members, theirs))
+            rows += member_rows(members)
+            assignments += theirs
+            if len(parts) > 1:
+                outcome, now_ms = yield
+        if not self._memory.has_room(sum(map(len, assignments)) - group.assigned_bytes):
+            self._refuse_leader(group, outcome)
+            return
+        value = b"".join(encoded)
         error = self.too_large(group, len(value))
         if error is not None:
             self._refuse_assignment(group, error, now_ms, outcome)
             return
-        before = group.view()
-        group.assign(given)
+        before = group.view(rows)
+        group.assign(assignments)
         group.enter(GroupState.STABLE, entered_ms)
         self._counts.rebalances += 1
         outcome.replace(group.group_id, before)
         self._write(group, value, outcome)
         outcome.note("group.stable", group=group.group_id, generation=group.generation, members=len(group.members))
-        for members in shares:
-            if len(shares) > 1:
+        for members in parts:
+            if len(parts) > 1:
                 outcome, now_ms = yield
             waiting = [member for member in members if member.sync_waiter is not None]
             outcome.answers += _end_syncs(group, waiting)
@@ -277,6 +310,16 @@ class Rebalancing:
             f"group {group.group_id}: its {len(group.members)} members make a record of {size} bytes, and "
             f"{self.settings.max_record_bytes} fit; start fewer members, or raise max.message.bytes of __consumer_offsets"
         )
+
+    def _refuse_leader(self, group: ClassicGroup, outcome: Outcome) -> None:
+        """The assignments of its SyncGroup cannot be kept. The others wait: it may send them again."""
+        assert group.leader is not None
+        leader = group.members[group.leader]
+        error = CoordinatorNotAvailable(
+            f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
+        )
+        outcome.answer(leader.sync_waiter, Synced(error))
+        leader.sync_waiter = None
 
     def _refuse_assignment(
         self, group: ClassicGroup, error: GroupMetadataTooLarge, now_ms: int, outcome: Outcome
@@ -297,22 +340,21 @@ class Rebalancing:
     def sync_waited(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
         """The timer of SyncGroup is due: members that have not asked for their assignment are removed."""
         late = list(group.pending_syncs)
-        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not late:
-            return
-        for member_id in late:
-            self.drop(group, member_id, outcome)
+        if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and late:
+            self.unfinished.begin(group.group_id, self._drop_late(group, late, now_ms, outcome))
+
+    def _drop_late(self, group: ClassicGroup, late: Sequence[str], now_ms: int, outcome: Outcome) -> Steps:
+        for some in shares(late):
+            for member_id in some:
+                self.drop(group, member_id, outcome)
+            if len(late) > len(some):
+                outcome, now_ms = yield
         reason = f"{len(late)} members did not send SyncGroup within the rebalance timeout"
         self.begin(group, reason, now_ms, outcome)
 
 
 def synced(group: ClassicGroup, member: Member) -> Synced:
     return Synced(None, group.protocol_type, group.protocol, member.assignment)
-
-
-def _shares(group: ClassicGroup) -> list[Sequence[Member]]:
-    """Its members, in shares of one step each."""
-    members = list(group.members.values())
-    return [members[at : at + MEMBERS_A_STEP] for at in range(0, len(members), MEMBERS_A_STEP)]
 
 
 def _end_syncs(group: ClassicGroup, waiting: Sequence[Member]) -> list[CoordinatorAnswer]:

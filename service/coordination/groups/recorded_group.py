@@ -9,8 +9,8 @@ from service.coordination.groups.classic_group import ClassicGroup, Member, subs
 
 
 def group_value(group: ClassicGroup) -> bytes:
-    members = [(each, each.assignment) for each in group.members.values()]
-    return value_head(group, group.state_timestamp) + value_part(group, members)
+    members = list(group.members.values())
+    return value_head(group, group.state_timestamp) + value_part(group, members, [each.assignment for each in members])
 
 
 def value_head(group: ClassicGroup, state_timestamp: int) -> bytes:
@@ -19,7 +19,7 @@ def value_head(group: ClassicGroup, state_timestamp: int) -> bytes:
     return encode_head(head, len(group.members))
 
 
-def value_part(group: ClassicGroup, members: Sequence[tuple[Member, bytes]]) -> bytes:
+def value_part(group: ClassicGroup, members: Sequence[Member], assignments: Sequence[bytes]) -> bytes:
     """These members with these assignments."""
     protocol = group.protocol
     return encode_members(
@@ -31,6 +31,6 @@ def value_part(group: ClassicGroup, members: Sequence[tuple[Member, bytes]]) -> 
                 b"" if protocol is None else subscription_of(member.protocols, protocol),
                 assignment,
             )
-            for member, assignment in members
+            for member, assignment in zip(members, assignments, strict=True)
         ]
     )

@@ -11,7 +11,6 @@ loaded again. `written` counts the records that it has passed to the runtime.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from grpc_api.contract.caller import Caller
@@ -36,7 +35,7 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.committed_views import CommittedViews
 from service.coordination.counts import GroupCounts
-from service.coordination.deadlines import Deadlines
+from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.group_records import (
     GroupKey,
     OffsetKey,
@@ -77,12 +76,20 @@ GroupEvent = (
 CLASSIC = "classic"
 #: Groups that are looked at between two looks at the clock.
 LISTED = 200
-#: Timers that one tick ends; thousands of members may be due at once, and others work between two ticks.
-TIMERS_A_TICK = 100
+#: Timers that one tick looks at; thousands of members may be due at once, and the log has a line for each that it ends.
+TIMERS_A_TICK = 30
 #: Records after which a tick decides no further requests of those that waited.
 RECORDS_A_TICK = 200
 #: A deadline that is over.
 AT_ONCE_MS = 0
+
+
+class HeldTimer(NamedTuple):
+    """A timer of a group that changes in steps: it was due at `at_ms`, and waits its turn among the group's requests. One that
+    arrived before may have moved or stopped it by then."""
+
+    timer: Timer
+    at_ms: int
 
 
 class GroupFigures(NamedTuple):
@@ -136,6 +143,11 @@ class GroupShard:
     # --- events -------------------------------------------------------------------------------------------------------
     def handle(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         """The answer to `waiter` may belong to a later outcome."""
+        if isinstance(event, Heartbeat):
+            # The most frequent one. It waits for no step: it writes nothing, and is answered on a full disk, too.
+            outcome = Outcome()
+            outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
+            return outcome
         unfinished = self._unfinished
         # A transaction's commit does not wait: its record belongs to its producer's batch, and it reads the generation only.
         if unfinished.groups and event.group in unfinished.groups and not isinstance(event, TxnOffsetCommit):
@@ -145,9 +157,6 @@ class GroupShard:
 
     def _decide(self, event: GroupEvent, caller: Caller, waiter: object, now_ms: int) -> Outcome:
         outcome = Outcome()
-        if isinstance(event, Heartbeat):  # the most frequent one: it changes no group and writes nothing
-            outcome.answer(waiter, self._groups.heartbeat(event, now_ms))
-            return outcome
         before = self._groups.groups.get(event.group)
         if before is not None and isinstance(event, OffsetCommit):  # it changes no member, and replaces no view
             outcome.answer(waiter, self._offsets.commit(event, self.written, now_ms, outcome))
@@ -162,7 +171,7 @@ class GroupShard:
             case SyncGroup():
                 self._groups.sync(event, waiter, now_ms, outcome)
             case LeaveGroup():
-                outcome.answer(waiter, self._groups.leave(event, now_ms, outcome))
+                self._groups.leave(event, waiter, now_ms, outcome)
             case TxnOffsetCommit():
                 outcome.answer(waiter, self._offsets.commit_in_transaction(event, self.written, now_ms, outcome))
             case OffsetDelete():
@@ -200,23 +209,37 @@ class GroupShard:
         unfinished.step(outcome, now_ms)
         self._memory.add(self._kept_bytes(group_id) - kept)
         self._counted(outcome)
-        for event, caller, waiter in unfinished.requests(lambda: _is_large(outcome)):
-            outcome.add(self._decide(event, caller, waiter, now_ms))
+        for waiting in unfinished.requests(lambda: _is_large(outcome)):
+            if isinstance(waiting, HeldTimer):
+                outcome.add(self._end_held(waiting, now_ms))
+            else:
+                event, caller, waiter = waiting
+                outcome.add(self._decide(event, caller, waiter, now_ms))
         outcome.add(self._end_timers(now_ms))
         return outcome
 
     def _end_timers(self, now_ms: int) -> Outcome:
         outcome = Outcome()
-        for timer in islice(self._deadlines.due(now_ms), TIMERS_A_TICK):
-            owner = timer.owner
-            assert isinstance(owner, JoinWait | SyncWait | Session)
-            if owner.group.group_id in self._unfinished.groups:
-                self._deadlines.set(timer, now_ms + 1)
-                continue
-            kept = owner.group.kept_bytes
-            self._groups.due(owner, now_ms, outcome)
-            self._memory.add(owner.group.kept_bytes - kept)
+        for timer in self._deadlines.due(now_ms, TIMERS_A_TICK):
+            group_id = _group_of(timer).group_id
+            if group_id in self._unfinished.groups:
+                self._deadlines.hold(timer, now_ms)
+                self._unfinished.wait(group_id, HeldTimer(timer, now_ms))
+            else:
+                self._end_timer(timer, now_ms, outcome)
         return self._counted(outcome)
+
+    def _end_held(self, held: HeldTimer, now_ms: int) -> Outcome:
+        outcome = Outcome()
+        if self._deadlines.is_still_due(*held):
+            self._end_timer(held.timer, now_ms, outcome)
+        return self._counted(outcome)
+
+    def _end_timer(self, timer: Timer, now_ms: int, outcome: Outcome) -> None:
+        group = _group_of(timer)
+        kept = group.kept_bytes
+        self._groups.due(timer.owner, now_ms, outcome)
+        self._memory.add(group.kept_bytes - kept)
 
     def _kept_bytes(self, group_id: str) -> int:
         group = self._groups.groups.get(group_id)
@@ -435,6 +458,12 @@ class GroupShard:
             error = GroupIdNotFound(f"Group {request.group} not found.")
             return DescribedGroup(error, request.group, DEAD)
         return (seen.view() if isinstance(seen, ClassicGroup) else seen).described(request.group)
+
+
+def _group_of(timer: Timer) -> ClassicGroup:
+    owner = timer.owner
+    assert isinstance(owner, JoinWait | SyncWait | Session)
+    return owner.group
 
 
 def _is_large(outcome: Outcome) -> bool:

@@ -1,24 +1,25 @@
-"""Rebalances of large groups that end in steps, and the requests that wait for them.
+"""Changes of large groups that are made in steps, and the requests that wait for them.
 
-The end of a rebalance changes and answers every member. With thousands of members that holds the event loop for milliseconds,
-so a shard takes a step in each tick. Until the last one the group's other requests wait. They are decided in the order of their
-arrival then, and find the group as if all steps were one. Pure.
+The end of a rebalance changes and answers every member, and a LeaveGroup may name thousands. That would hold the event loop
+for milliseconds, so a shard takes a step in each tick. Until the last one the group's other requests wait, and so do its timers
+that are due. They are decided in the order of their arrival then, and find the group as if all steps were one. Heartbeats do
+not wait. Pure.
 
-Invariants: each group has at most one unfinished rebalance; every request that waits is handed out once. Not promised: fairness
-between groups beyond that they take turns.
+Invariants: each group has at most one unfinished change; whatever waits is handed out once. Not promised: fairness between
+groups beyond that they take turns.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
 from service.coordination.outcome import Outcome
 
 #: Members that one step changes.
-MEMBERS_A_STEP = 200
+MEMBERS_A_STEP = 100
 #: Requests that one tick decides of those that waited.
 REQUESTS_A_TICK = 32
 
@@ -26,6 +27,12 @@ REQUESTS_A_TICK = 32
 #: is sent: the process may have been stopped, or the disk full, between two steps.
 Steps = Generator[None, tuple[Outcome, int], None]
 Request = TypeVar("Request")
+Item = TypeVar("Item")
+
+
+def shares(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """Members, or what is said of members, in shares of one step each. An empty share if there are none."""
+    return [items[at : at + MEMBERS_A_STEP] for at in range(0, max(1, len(items)), MEMBERS_A_STEP)]
 
 
 class _Unfinished(Generic[Request]):
@@ -36,7 +43,7 @@ class _Unfinished(Generic[Request]):
         self.requests: deque[Request] = deque()
 
 
-class UnfinishedRebalances(Generic[Request]):
+class UnfinishedChanges(Generic[Request]):
     """`groups` is by the group's id; the first one is next. A shard asks at each request whether it is empty."""
 
     def __init__(self) -> None:
@@ -51,7 +58,7 @@ class UnfinishedRebalances(Generic[Request]):
         found = self.groups.get(group_id)
         if found is None:
             self.groups[group_id] = _Unfinished(steps)
-        else:  # one of the requests that waited has begun another
+        else:  # one of the requests that waited has begun another, or the last step of a change has
             found.steps = steps
 
     def wait(self, group_id: str, request: Request) -> None:

@@ -74,6 +74,33 @@ def test_a_timer_that_is_set_while_others_are_due_is_due_too() -> None:
     assert seen == ["first", "second"]
 
 
+def test_one_call_looks_at_so_many_entries_though_none_of_them_is_due() -> None:
+    """All members of a large group have their deadlines at one time, and heartbeats have moved most of them."""
+    deadlines, timers = Deadlines(), [Timer(number) for number in range(5)]
+    for timer in timers:
+        deadlines.set(timer, 10)
+    for timer in timers[:4]:
+        deadlines.set(timer, 100)
+    assert [timer.owner for timer in deadlines.due(10, 4)] == []
+    assert deadlines.next_ms() == 10
+    assert [timer.owner for timer in deadlines.due(10, 4)] == [4]
+    assert deadlines.next_ms() == 100
+
+
+def test_a_timer_that_is_held_is_still_due_unless_it_was_set_or_cleared() -> None:
+    deadlines, timers = Deadlines(), [Timer(number) for number in range(3)]
+    for timer in timers:
+        deadlines.set(timer, 10)
+    for timer in deadlines.due(10):
+        deadlines.hold(timer, 10)
+    assert names(deadlines, 50) == [] and deadlines.next_ms() is None
+    deadlines.set(timers[1], 60)
+    deadlines.clear(timers[2])
+    assert [deadlines.is_still_due(timer, 10) for timer in timers] == [True, False, False]
+    assert [deadlines.is_still_due(timer, 10) for timer in timers] == [False, False, False]
+    assert names(deadlines, 60) == [1]
+
+
 @given(
     st.lists(
         st.one_of(

@@ -89,8 +89,10 @@ class Driver:
 
     def leave(self, *members: LeavingMember) -> Left:
         outcome = Outcome()
-        left = self.groups.leave(LeaveGroup("g", members), self.now, outcome)
+        self.groups.leave(LeaveGroup("g", members), "leave", self.now, outcome)
         self.keep(outcome)
+        left = self.answers.pop("leave")
+        assert isinstance(left, Left)
         return left
 
     def wait(self, ms: int) -> None:

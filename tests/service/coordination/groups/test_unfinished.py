@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -26,11 +26,13 @@ from grpc_api.contract.groups import (
 )
 from grpc_api.contract.transactions import ProducerTransaction
 from service.coordination.groups import rebalancing, unfinished
+from service.coordination.groups.classic_group import Member, MemberRow, member_rows
+from service.coordination.groups.classic_groups import REASONS_SHOWN
 from service.coordination.groups.group_offsets import OffsetSettings
-from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.rebalancing import ASSIGNMENTS_A_STEP, GroupSettings
 from service.coordination.groups.shard import AT_ONCE_MS, GroupEvent, GroupShard
-from service.coordination.groups.unfinished import MEMBERS_A_STEP
-from service.coordination.outcome import CoordinatorRecord, Outcome
+from service.coordination.groups.unfinished import MEMBERS_A_STEP, REQUESTS_A_TICK
+from service.coordination.outcome import CoordinatorNote, CoordinatorRecord, Outcome
 from tests.service.coordination.groups.driver import CALLER
 from tests.support.clock import SeededRng
 
@@ -46,10 +48,17 @@ class Log:
         self.asked = 0
         self.records: list[CoordinatorRecord] = []
         self.answers: dict[object, Any] = {}
+        self.notes: list[CoordinatorNote] = []
         self.shard = GroupShard(SeededRng(1), GroupSettings(initial_rebalance_delay_ms=1), OffsetSettings())
 
     def ask(self, event: GroupEvent, waiter: object) -> None:
         self.asked += 1
+        if isinstance(event, Heartbeat):  # it waits for no step: its answer may be of a time before the last one
+            outcome = self.shard.handle(event, CALLER, waiter, self.now)
+            assert len(outcome.answers) == 1 and not outcome.records
+            waiter = f"{waiter} beat"
+            self.answers[waiter] = outcome.answers[0].answer
+            return
         self.keep(self.shard.handle(event, CALLER, waiter, self.now))
 
     def tick(self) -> None:
@@ -57,6 +66,7 @@ class Log:
 
     def keep(self, outcome: Outcome) -> None:
         self.records += outcome.records
+        self.notes += outcome.notes
         self.shard.committed(self.shard.written)
         for waiter, answer in outcome.answers:
             assert waiter not in self.answers
@@ -74,13 +84,17 @@ class Log:
     @property
     def shown(self) -> list[str]:
         """The answers, with errors as their texts."""
-        return [repr(self.answers[each]) for each in sorted(self.answers, key=str)]
+        answers = {each: answer for each, answer in self.answers.items() if not str(each).endswith("beat")}
+        return [repr(answers[each]) for each in sorted(answers, key=str)]
 
 
 steps = st.lists(
     st.tuples(
         st.sampled_from(
-            ("join", "all join", "all join", "sync", "all sync", "all sync", "heartbeat", "leave", "commit", "wait")
+            (
+                *("join", "all join", "all join", "sync", "all sync", "all sync", "heartbeat"),
+                *("leave", "all leave", "commit", "wait"),
+            )
         ),
         st.integers(0, MEMBERS - 1),
         st.integers(0, 1),
@@ -119,6 +133,8 @@ def events_of(log: Log, choices: list[tuple[str, int, int, int]]) -> Iterator[tu
             yield Heartbeat("g", generation, ids[member], instance), ticks
         elif what == "leave":
             yield LeaveGroup("g", [LeavingMember(ids[member], instance)]), ticks
+        elif what == "all leave":
+            yield LeaveGroup("g", [LeavingMember(each, None) for each in members[choice:]]), ticks
         elif what == "commit":
             topics = [TopicCommit("t", [PartitionCommit(0, log.asked, 3, "")])]
             yield OffsetCommit("g", generation, ids[member], instance, topics), ticks
@@ -130,10 +146,16 @@ def joins(member_id: str, choice: int, instance: str | None = None) -> JoinGroup
     return JoinGroup("g", member_id, instance, "consumer", PROTOCOLS[choice], 10_000, 60_000, needs_member_id=False)
 
 
+def commits(generation: int, member_id: str, partition: int = 0) -> OffsetCommit:
+    topics = [TopicCommit("t", [PartitionCommit(partition, 7, 3, "")])]
+    return OffsetCommit("g", generation, member_id, None, topics)
+
+
 @contextmanager
 def of_size(members: int, requests: int) -> Iterator[None]:
     with (
-        mock.patch.object(rebalancing, "MEMBERS_A_STEP", members),
+        mock.patch.object(unfinished, "MEMBERS_A_STEP", members),
+        mock.patch.object(rebalancing, "ASSIGNMENTS_A_STEP", members),
         mock.patch.object(unfinished, "REQUESTS_A_TICK", requests),
     ):
         yield
@@ -191,7 +213,7 @@ def test_a_step_answers_so_many_members_and_no_request_of_the_group_passes_the_l
     log, members = Log(), 3 * MEMBERS_A_STEP + 1
     ids = large(log, members)
     assert not any(f"again {number}" in log.answers for number in range(members))
-    log.ask(Heartbeat("g", 2, ids[0], None), "beat")
+    log.ask(commits(1, ids[0]), "commit")
     in_ticks = []
     while log.shard.next_deadline_ms() == AT_ONCE_MS:
         before = len(log.answers)
@@ -199,7 +221,7 @@ def test_a_step_answers_so_many_members_and_no_request_of_the_group_passes_the_l
         in_ticks.append(len(log.answers) - before)
     assert max(in_ticks) == MEMBERS_A_STEP
     assert sum(in_ticks) == members + 1
-    assert log.answers["beat"].error is None
+    assert log.answers["commit"].topics[0].partitions[0].error is not None  # as its generation is over
     assert {log.answers[f"again {number}"].generation for number in range(members)} == {2}
 
 
@@ -264,3 +286,151 @@ def test_a_tick_makes_one_answer_with_all_members() -> None:
         assert len(log.answers) - before <= MEMBERS_A_STEP + 1
     assert [after - before for before, after in pairwise(in_ticks) if after > before] == [1, 1, 1, 1, 1]
     assert len(log.answers["leader 4"].members) == len(ids)
+
+
+def assigning(log: Log) -> list[str]:
+    """A group whose leader's assignment is recorded in steps."""
+    ids = large(log, 3 * MEMBERS_A_STEP)
+    log.settle()
+    log.ask(SyncGroup("g", 2, ids[0], None, [(each, b"part") for each in ids], None, None), "sync")
+    assert log.shard.next_deadline_ms() == AT_ONCE_MS
+    return ids
+
+
+def test_a_heartbeat_waits_for_no_step() -> None:
+    """It needs no record: it is answered on a full disk, where steps wait."""
+    log = Log()
+    ids = assigning(log)
+    for number, member_id in enumerate(ids):
+        answer: Any = log.shard.handle(Heartbeat("g", 2, member_id, None), CALLER, number, log.now).answers[0].answer
+        assert answer.error is None
+    assert log.shard.next_deadline_ms() == AT_ONCE_MS
+
+
+def test_a_session_ends_though_requests_of_its_group_never_cease_to_wait() -> None:
+    log = Log()
+    ids = assigning(log)
+    log.now += 60_000  # all sessions are over, but that of who commits
+    asked = 0
+    for _ in range(100):
+        for _ in range(REQUESTS_A_TICK):
+            log.ask(commits(2, ids[1], asked), f"commit {asked}")
+            asked += 1
+        log.tick()
+        if len(log.shard._groups.groups["g"].members) < len(ids):
+            break
+    assert len(log.shard._groups.groups["g"].members) < len(ids)
+
+
+def test_a_request_that_came_before_the_end_of_its_members_session_keeps_it() -> None:
+    log = Log()
+    ids = assigning(log)
+    for member_id in ids[1:]:
+        log.ask(SyncGroup("g", 2, member_id, None, (), None, None), f"sync {member_id}")
+    log.settle()
+    log.ask(LeaveGroup("g", [LeavingMember(f"nobody {each}", None) for each in ids]), "leave")
+    log.now += 60_000
+    log.ask(commits(2, ids[1]), "in time")
+    log.settle()
+    assert log.answers["in time"].topics[0].partitions[0].error is None
+    log.wait(60_000 - 1)
+    assert list(log.shard._groups.groups["g"].members) == [ids[1]]
+
+
+def test_a_step_of_an_assignment_copies_so_many_members() -> None:
+    log, copied = Log(), list[int]()
+
+    def counted(members: Sequence[Member]) -> list[MemberRow]:
+        copied.append(len(members))
+        return member_rows(members)
+
+    with mock.patch.object(rebalancing, "member_rows", counted):
+        assigning(log)
+        log.settle()
+    assert copied == [MEMBERS_A_STEP] * 3
+    shown = log.shard.describe(DescribeGroup("g"))
+    assert {each.assignment for each in shown.members} == {b"part"}
+
+
+def test_assignments_of_others_than_members_are_read_in_steps() -> None:
+    """A leader may send as many as a request holds."""
+    log = Log()
+    (member,) = large(log, 1)
+    log.settle()
+    others = [(f"nobody {number}", b"") for number in range(3 * ASSIGNMENTS_A_STEP)]
+    log.ask(SyncGroup("g", 2, member, None, [*others, (member, b"part")], None, None), "sync")
+    ticks = 0
+    while log.shard.next_deadline_ms() == AT_ONCE_MS:
+        log.tick()
+        ticks += 1
+    assert ticks == 4
+    assert log.answers["sync"].assignment == b"part"
+
+
+def test_thousands_of_members_leave_in_steps() -> None:
+    log = Log()
+    ids = assigning(log)
+    log.settle()
+    group = log.shard._groups.groups["g"]
+    gone = [LeavingMember(each, None, f"reason {each}") for each in ids[1:]]
+    before = len(log.notes)
+    log.ask(LeaveGroup("g", [*gone, LeavingMember("nobody", None)]), "leave")
+    log.ask(commits(2, ids[1]), "commit")
+    sizes = [len(group.members)]
+    while log.shard.next_deadline_ms() == AT_ONCE_MS:
+        log.tick()
+        sizes.append(len(group.members))
+    assert sizes[0] == len(ids) - MEMBERS_A_STEP
+    assert max(before - after for before, after in pairwise(sizes)) == MEMBERS_A_STEP
+    assert [each.member_id for each in log.answers["leave"].members] == [*ids[1:], "nobody"]
+    assert [each.error is None for each in log.answers["leave"].members] == [True] * len(gone) + [False]
+    assert log.answers["commit"].topics[0].partitions[0].error is not None  # it came after
+    (note,) = [each for each in log.notes[before:] if each.event == "group.rebalances"]
+    assert str(note.fields["reason"]).count("reason ") == REASONS_SHOWN
+    assert list(group.members) == ids[:1]
+
+
+def test_a_leave_of_thousands_of_a_group_that_is_not_there_takes_steps_too() -> None:
+    log = Log()
+    log.ask(LeaveGroup("none", [LeavingMember(str(number), None) for number in range(3 * MEMBERS_A_STEP)]), "leave")
+    assert "leave" not in log.answers
+    log.settle()
+    assert len(log.answers["leave"].members) == 3 * MEMBERS_A_STEP
+    assert not log.shard._unfinished.groups
+
+
+def test_members_that_do_not_join_again_are_removed_in_steps() -> None:
+    log = Log()
+    ids = assigning(log)
+    log.settle()
+    group = log.shard._groups.groups["g"]
+    for member_id in ids[:2]:
+        log.ask(joins(member_id, 0), f"late {member_id}")
+    log.now += 60_000 - 1
+    for member_id in ids:
+        log.shard.handle(Heartbeat("g", 2, member_id, None), CALLER, None, log.now)
+    log.now += 1  # the rebalance's time is over
+    sizes = [len(group.members)]
+    while (due := log.shard.next_deadline_ms()) is not None and due <= log.now:
+        log.tick()
+        sizes.append(len(group.members))
+    assert max(before - after for before, after in pairwise(sizes)) == MEMBERS_A_STEP
+    assert list(group.members) == ids[:2]
+    assert {log.answers[f"late {each}"].generation for each in ids[:2]} == {3}
+
+
+def test_members_that_do_not_ask_for_their_assignment_are_removed_in_steps() -> None:
+    log = Log()
+    ids = assigning(log)
+    log.settle()
+    group = log.shard._groups.groups["g"]
+    log.now += 60_000 - 1
+    for member_id in ids:
+        log.shard.handle(Heartbeat("g", 2, member_id, None), CALLER, None, log.now)
+    log.now += 1
+    sizes = [len(group.members)]
+    while (due := log.shard.next_deadline_ms()) is not None and due <= log.now:
+        log.tick()
+        sizes.append(len(group.members))
+    assert max(before - after for before, after in pairwise(sizes)) == MEMBERS_A_STEP
+    assert list(group.members) == ids[:1]
