@@ -14,7 +14,7 @@ import gc
 #: Net allocations until a collection of the youngest generation, and collections of each generation until one of the next.
 #: Larger numbers examine surviving objects as often, but for more milliseconds at a time: while thousands of members join a
 #: group, a produce would wait for collections more than for requests.
-_YOUNGEST, _MIDDLE, _OLDEST = 1_000, 2, 7_000
+_YOUNGEST, _MIDDLE, _OLDEST = 500, 2, 14_000
 #: Largest number of objects that a collection other than a full one examines: survivors of earlier ones, and the youngest.
 MOST_LOOKED_AT = (_MIDDLE + 2) * _YOUNGEST
 
