@@ -1,10 +1,15 @@
 """Gives requests that wait their answers, a share in each turn of the loop: a rebalance answers thousands of members at once,
 and each answer is written by a callback of its own.
+
+It also has Python's collector examine the new objects a few at a time. An answer frees what its request kept, and brings the
+member's next request, which keeps as much. The collector counts both against each other, so it would wait until all members
+have asked, and then examine what thousands of requests keep: 7 ms.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,6 +18,8 @@ from storage_tiers.errors import LogError
 
 #: Answers of one outcome that are given at once, and in each turn of the loop after that.
 ANSWERS_A_TURN = 8
+#: Answers after which new objects are examined, and the generation that they belong to at most.
+ANSWERS_A_COLLECTION, YOUNG = 32, 1
 
 
 class FailedRequest(NamedTuple):
@@ -27,6 +34,8 @@ class AnswerQueue:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queue: deque[tuple[object, object]] = deque()
+        #: Since the last collection.
+        self._given = 0
 
     def answers(self, answers: Sequence[tuple[object, object]]) -> None:
         """Pairs of a waiter, which is a future, and its answer or `FailedRequest`. A waiter that was cancelled gets none."""
@@ -39,8 +48,13 @@ class AnswerQueue:
         self._queue.extend(answers)
 
     def _go_on(self) -> None:
-        for _ in range(min(ANSWERS_A_TURN, len(self._queue))):
+        count = min(ANSWERS_A_TURN, len(self._queue))
+        for _ in range(count):
             _give(*self._queue.popleft())
+        self._given += count
+        if self._given >= ANSWERS_A_COLLECTION:
+            self._given = 0
+            gc.collect(YOUNG)
         if self._queue:
             self._loop.call_soon(self._go_on)
 

@@ -4,7 +4,9 @@ Records never become Python objects, so reference counts free what the hot path 
 examines each surviving object twice, soon after its creation and a little later, a few at a time: a burst of callers can make a
 node hold hundreds of thousands of objects within a second. It never examines the objects that exist at the start.
 
-Not promised: a bound of a full collection, which happens after some twenty million surviving objects and examines all of them.
+Not promised: a bound of a full collection, which happens after at least twenty million surviving objects and examines all of
+them; nor of the others where as many objects are freed as are made, because only the difference counts. A module that does both
+thousands of times in a row collects by itself meanwhile (`service/coordination/answer_queue.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import gc
 #: Net allocations until a collection of the youngest generation, and collections of each generation until one of the next.
 #: Larger numbers examine surviving objects as often, but for more milliseconds at a time: while thousands of members join a
 #: group, a produce would wait for collections more than for requests.
-_YOUNGEST, _MIDDLE, _OLDEST = 500, 2, 14_000
+_YOUNGEST, _MIDDLE, _OLDEST = 500, 2, 40_000
 #: Largest number of objects that a collection other than a full one examines: survivors of earlier ones, and the youngest.
 MOST_LOOKED_AT = (_MIDDLE + 2) * _YOUNGEST
 

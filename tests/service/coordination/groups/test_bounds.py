@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, MemberProtocol, SyncGroup
-from service.coordination.answer_queue import ANSWERS_A_TURN, AnswerQueue
+from service.coordination.answer_queue import ANSWERS_A_COLLECTION, ANSWERS_A_TURN, YOUNG, AnswerQueue
 from service.coordination.groups import rebalancing
 from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
@@ -241,6 +243,32 @@ async def test_thousands_of_answers_are_given_in_shares_and_a_few_pass_them() ->
         seen.append(sum(each.done() for each in waiters))
     assert max(after - before for before, after in pairwise(seen)) <= ANSWERS_A_TURN
     assert [each.result() for each in waiters if not each.cancelled()] == ["joined"] * (len(waiters) - 1)
+
+
+async def test_new_objects_are_examined_while_answers_bring_as_many_as_they_free() -> None:
+    """The collector counts the difference alone, and would examine all of them at once."""
+    loop, examined = asyncio.get_running_loop(), list[int]()
+    kept: list[list[list[int]]] = [[[] for _ in range(20)] for _ in range(10 * ANSWERS_A_COLLECTION)]
+    gc.collect()
+
+    def answered(at: int, _: object) -> None:
+        kept[at] = [[] for _ in range(20)]
+
+    waiters = [loop.create_future() for _ in kept]
+    for at, waiter in enumerate(waiters):
+        waiter.add_done_callback(partial(answered, at))
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            examined.append(info["generation"])
+
+    gc.callbacks.append(look)
+    try:
+        AnswerQueue(loop).answers([(waiter, "joined") for waiter in waiters])
+        await waiters[-1]
+    finally:
+        gc.callbacks.remove(look)
+    assert examined.count(YOUNG) >= len(waiters) // ANSWERS_A_COLLECTION
 
 
 def test_a_rebalance_ends_and_is_assigned_with_few_calls_for_each_member() -> None:
