@@ -95,14 +95,15 @@ packages: test-tools  ## dist/: wheels of both distributions, installed and trie
 lowest: packages  ## tests of clients, command and stores with the lowest versions that the wheels allow (ARGS=)
 	@$(BIN)/python -m scripts.lowest_versions $(ARGS)
 
-faults: test-tools  ## all kill, power-loss and request-death runs
+faults: test-tools  ## all kill and power-loss runs, and deaths at one in four requests (TIDELOG_FAULT_SEED= chooses which)
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m faults
 
 SECONDS ?= 600
 DEATHS ?= 200
 
-soak: test-tools  ## histories of real clients with a node that is killed, paused and restarted, and copies exactly once (SECONDS=, DEATHS=)
+soak: test-tools  ## histories of clients with a node that is killed, paused and restarted, copies exactly once (SECONDS=, DEATHS=), and deaths at every request
 	@TIDELOG_FAULT_SECONDS=$(SECONDS) TIDELOG_FAULT_DEATHS=$(DEATHS) $(BIN)/pytest -q -s -m faults tests/history tests/faults/test_exactly_once.py
+	@TIDELOG_FAULT_EVERY=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m faults tests/faults/test_request_death.py
 
 MUTANTS := .cache/mutants
 

@@ -12,16 +12,17 @@ young to be damage; and the manifests hold the records that were sent, each at i
     compaction  the bucket's segments are fetched, rewritten and replaced by two commits; the old objects are swept
 
 The test goes from request to request until the work makes no more. That number varies, but it has a floor: a killer that
-never strikes proves nothing.
+never strikes proves nothing. `make faults` dies at every fourth request, from one that the seed chooses; `make soak` at all.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -57,6 +58,8 @@ FLOORS_OF_CHANGES = {"offload": 14, "multipart": 6, "retention": 6, "compaction"
 TRIES = 2
 #: Each scenario's requests are split over this many tests, so that processes can share them.
 PARTS = 2
+#: Of a scenario's requests, one in this many has its death; `make soak` sets it to 1.
+EVERY = int(os.environ.get("TIDELOG_FAULT_EVERY", "4"))
 
 
 class Killer:
@@ -336,6 +339,21 @@ def sample(count: int) -> list[tuple[str, int, str]]:
     return [(scenario, rng.randrange(floor(scenario, when)) + 1, when) for scenario, when in chosen]
 
 
+def numbers(scenario: str, when: str, part: int, every: int) -> Iterator[int]:
+    """The requests of one part, without end. The parts have every `every`-th request together, from one of the first on."""
+    first = 1 + random.Random(f"{SEED} {scenario} {when}").randrange(every)
+    return itertools.count(first + part * every, PARTS * every)
+
+
+@pytest.mark.parametrize("every", [1, EVERY])
+def test_the_parts_share_the_requests(every: int) -> None:
+    for scenario, when in itertools.product(SCENARIOS, (BEFORE, AFTER)):
+        parts = [itertools.islice(numbers(scenario, when, part, every), 10) for part in range(PARTS)]
+        died_at = sorted(itertools.chain(*parts))
+        assert died_at == list(range(died_at[0], died_at[0] + 10 * PARTS * every, every))
+        assert 1 <= died_at[0] <= min(every, floor(scenario, when))
+
+
 @pytest.mark.parametrize(("scenario", "number", "when"), sample(2))
 def test_dying_at_some_requests(tmp_path: Path, versitygw: S3Server, scenario: str, number: int, when: str) -> None:
     print(f"TIDELOG_FAULT_SEED={SEED}")
@@ -355,11 +373,14 @@ def test_a_clean_run_settles(tmp_path: Path, versitygw: S3Server, scenario: str)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_dying_at_every_request(tmp_path: Path, versitygw: S3Server, scenario: str, when: str, part: int) -> None:
-    number = 1 + part
-    while die(tmp_path, versitygw, scenario, number, when):
-        number += PARTS
-    assert number > floor(scenario, when), f"{scenario} makes only {number - 1} requests"
+def test_dying_at_request_after_request(
+    tmp_path: Path, versitygw: S3Server, scenario: str, when: str, part: int
+) -> None:
+    print(f"TIDELOG_FAULT_SEED={SEED}")
+    for number in numbers(scenario, when, part, EVERY):
+        if not die(tmp_path, versitygw, scenario, number, when):
+            assert number > floor(scenario, when), f"{scenario} makes only {number - 1} requests"
+            break
 
 
 @pytest.mark.faults
