@@ -46,6 +46,8 @@ from tests.support.local_tier import LocalLauncher
 
 Answer = TypeVar("Answer")
 
+#: Seconds that a step of a starved machine may take. No test waits them out.
+PATIENCE_S = 60
 #: Small segments; the local disk keeps nothing that the bucket holds.
 TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}
 
@@ -165,7 +167,7 @@ def taken(answer: Fetched) -> list[tuple[BatchHeader, list[Record]]]:
 
 async def once_loaded(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """The answer, asked for again as clients do while a coordinator is made and loaded."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await ask()
@@ -173,7 +175,7 @@ async def once_loaded(ask: Callable[[], Awaitable[Answer]]) -> Answer:
                 await asyncio.sleep(0.005)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

@@ -336,6 +336,7 @@ async def test_nothing_above_the_last_stable_offset_is_offloaded(tmp_path: Path)
             await node.append("t", b"after" * 20)
         with pytest.raises(RequestTimedOut):
             await node.log.seal("t", wait=True, timeout_ms=300)
+        await until(lambda: lane.partition.log.tier is not None and lane.partition.log.tier.end >= 3)
         assert (await manifest_of(lane.partition)).end == 3 == opened
         lane.mark(X)
         await node.seal("t")
