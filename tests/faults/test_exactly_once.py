@@ -52,6 +52,7 @@ class Copying:
         #: When a copier that outlived the node is given up.
         self.hung_at = math.inf
         self.process: subprocess.Popen[bytes] | None = None
+        self._reader = Consumer({"bootstrap.servers": node.kafka, "group.id": GROUP, **QUICK_RETRIES})
 
     def start(self) -> None:
         self.hung_at = math.inf
@@ -120,12 +121,12 @@ class Copying:
             reader.close()
 
     def lag(self) -> int:
-        reader = Consumer({"bootstrap.servers": self.node.kafka, "group.id": GROUP})
-        try:
-            committed = reader.committed([TopicPartition(SOURCE, number) for number in range(PARTITIONS)], PATIENCE_S)
-            return self.sent - sum(max(each.offset, 0) for each in committed)
-        finally:
-            reader.close()
+        wanted = [TopicPartition(SOURCE, number) for number in range(PARTITIONS)]
+        return self.sent - sum(max(each.offset, 0) for each in self._reader.committed(wanted, PATIENCE_S))
+
+    def close(self) -> None:
+        self.kill()
+        self._reader.close()
 
     def judge(self) -> None:
         """All that is committed is there once, and the rest is not."""
@@ -136,8 +137,8 @@ class Copying:
 
 def run(node: Node, seed: int, rounds: int, client: str = "librdkafka") -> None:
     print(f"seed {seed}: TIDELOG_FAULT_SEED={seed} replays it")
-    copying = Copying(node, random.Random(seed), client)
     with node:
+        copying = Copying(node, random.Random(seed), client)
         create_topic(node, SOURCE, PARTITIONS)
         create_topic(node, TARGET, PARTITIONS)
         try:
@@ -146,7 +147,7 @@ def run(node: Node, seed: int, rounds: int, client: str = "librdkafka") -> None:
             copying.kill()
             until(lambda: copying.advances(1), "the copier has caught up", PATIENCE_S)
         finally:
-            copying.kill()
+            copying.close()
         copying.judge()
         assert len(copying.copied()) == copying.sent
         node.restart()
