@@ -82,7 +82,7 @@ check: install  ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-test: test-tools  ## every test but differential, terraform and all of faults; under 15 minutes on two cores
+test: test-tools  ## every test but differential, packages, terraform and all of faults
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "not faults and not differential and not terraform and not packages"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
