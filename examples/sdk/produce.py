@@ -6,8 +6,8 @@ import asyncio
 import json
 import sys
 
-from storage_tiers.errors import TopicExists
 from tidelog import Client, ProducerOptions
+from tidelog.errors import TopicExists
 
 CUSTOMERS = ("alice", "bob", "carol")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from storage_tiers.errors import InvalidConfig, LogError
 from tidelog import Client
+from tidelog.errors import InvalidConfig, LogError
 
 
 async def main(address: str, topic: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from storage_tiers.errors import TopicExists
 from tidelog import Client, ConsumerOptions
+from tidelog.errors import TopicExists
 
 #: Seconds without a record after which the copy counts as complete. A new group waits three seconds for further members.
 QUIET_S = 10.0

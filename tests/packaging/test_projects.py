@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 import tidelog
+import tidelog.errors
 from grpc_api.proto.generate import sources
 from scripts.lowest_versions import bound, lower_bounds, requirements
 from scripts.packages import VERSIONS
+from storage_tiers import errors
 from tests.support.node import ROOT
 
 SERVER = ROOT / "packaging" / "server"
@@ -90,6 +92,14 @@ def test_every_name_that_programs_import_is_there() -> None:
         tidelog.Broker  # noqa: B018
     with pytest.raises(ImportError):
         exec("from tidelog import Broker")
+
+
+def test_programs_import_every_error_from_one_module() -> None:
+    theirs = {
+        name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.LogError)
+    }
+    assert theirs | {"Advice", "RecordFault"} == set(tidelog.errors.__all__)
+    assert tidelog.errors.LogError is tidelog.LogError
 
 
 def test_the_import_loads_only_the_requested_modules() -> None:
