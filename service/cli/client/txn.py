@@ -35,7 +35,7 @@ Partition = Annotated[
 @txn.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Filter by state; repeatable.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Filter by state, such as Ongoing; repeatable.")
     ] = None,
     producer_id: Annotated[
         list[int] | None,
@@ -105,7 +105,9 @@ def describe(
 @txn.command()
 def producers(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)],
-    partition: Partition = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Only this partition of it.")
+    ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
@@ -132,7 +134,7 @@ def find_hanging(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Find transactions that no coordinator will ever end. They hold back all readers with read_committed."""
+    """Find transactions that no coordinator will ever end, and how to end them. They hold back readers with read_committed."""
     from storage_tiers.clock import SystemClock
 
     if partition is not None and topic is None:
@@ -142,14 +144,32 @@ def find_hanging(
     cluster = transactions.cluster_of(address, None if topic is None else (topic,))
     keys = _partitions_of(cluster, topic, partition)
     now_ms = SystemClock().unix_ms()
-    _print_producers(transactions.hanging(cluster, address, keys, silent_ms=silent_ms, now_ms=now_ms), as_json=as_json)
+    rows = transactions.hanging(cluster, address, keys, silent_ms=silent_ms, now_ms=now_ms)
+    _print_producers(rows, as_json=as_json)
+    if as_json:
+        return
+    for row in rows:
+        end = f"--topic {row.topic} --partition {row.partition} --start-offset {row.start_offset}"
+        typer.echo(f"To end it: tidelog txn abort {end}")
+    if not rows:
+        typer.echo(
+            f"Producers that wrote within the last {longest} were not checked (--max-transaction-timeout).", err=True
+        )
 
 
 @txn.command()
 def abort(
     name: Annotated[str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]")] = None,
-    topic: Topic = None,
-    partition: Partition = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Where a transaction hangs."
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="The partition in which it hangs."),
+    ] = None,
     start_offset: Annotated[
         int | None,
         typer.Option("--start-offset", min=0, max=HIGHEST_OFFSET, help="Where the hanging transaction began."),

@@ -146,8 +146,11 @@ def test_a_hanging_transaction_is_found_and_ended(tmp_path: Path) -> None:
         assert (hanging["topic"], hanging["partition"], hanging["start_offset"]) == ("orders", 0, 0)
         assert (hanging["producer_id"], hanging["producer_epoch"]) == (before["producer_id"], before["producer_epoch"])
         assert at(node, *scope, "--partition", "1", "--json").json == []
-        where = ("--topic", "orders", "--partition", "0", "--start-offset", "0")
-        assert at(node, "abort", *where).out == "aborted the transaction from offset 0 on in orders-0\n"
+        none = at(node, "find-hanging")
+        assert none.code == 0 and "within the last 15m were not checked (--max-transaction-timeout)" in none.err
+        advised = at(node, *scope).out.splitlines()[-1]
+        assert advised == "To end it: tidelog txn abort --topic orders --partition 0 --start-offset 0"
+        assert at(node, *advised.split()[5:]).out == "aborted the transaction from offset 0 on in orders-0\n"
         assert at(node, *scope, "--json").json == []
         assert at(node, "producers", "orders", "--json").json[0]["start_offset"] is None
 
