@@ -83,8 +83,7 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """Print the records of topics until Ctrl-C, --max-messages, --exit-at-end or --to ends it. It reads committed records only,
-    and stops before an open transaction."""
+    """Print committed records of topics, up to an open transaction. Ctrl-C, --max-messages, --exit-at-end or --to ends it."""
     from storage_tiers.clock import SystemClock
 
     now_ms = SystemClock().unix_ms()

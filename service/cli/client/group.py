@@ -36,7 +36,7 @@ AllTopics = Annotated[bool, typer.Option("--all-topics", help="Every partition t
 @group.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Filter by state; repeatable.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Filter by state, such as Empty; repeatable.")
     ] = None,
     type_: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Filter by type; repeatable.")
@@ -193,6 +193,7 @@ def reset_offsets(
     else:
         keys = group_offsets.scope(bootstrap, admin, name, topic)
         moves = group_offsets.moves(bootstrap, admin, name, keys, to=to, shift_by=shift_by)
+    before = group_offsets.described(bootstrap, admin, name)
     if execute:
         group_offsets.commit(bootstrap, admin, name, moves)
     if as_json:
@@ -202,10 +203,21 @@ def reset_offsets(
             typer.echo(f"{move.topic},{move.partition},{move.offset}")
     else:
         print_table(("TOPIC", "PARTITION", "OFFSET NOW", "NEW OFFSET"), moves)
-        if not execute and moves:
-            typer.echo("Nothing was changed. Run it again with --execute to commit these offsets.")
-            if group_offsets.described(bootstrap, admin, name).members:
-                typer.echo("The group has members, which commit offsets of their own; stop the members first.")
+        if moves:
+            _print_result(name, before, execute=execute)
+
+
+def _print_result(name: str, before: Any, *, execute: bool) -> None:
+    """`before` describes the group as it was found."""
+    is_new = _state(before) == "Dead"
+    if execute:
+        typer.echo(f"Committed to group {name}{', which did not exist before' if is_new else ''}.")
+        return
+    typer.echo("Nothing was changed. Run it again with --execute to commit these offsets.")
+    if is_new:
+        typer.echo(f"There is no group {name}: --execute creates it. `tidelog group list` shows all.")
+    if before.members:
+        typer.echo("The group has members, which commit offsets of their own; stop the members first.")
 
 
 def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:

@@ -221,14 +221,18 @@ def test_offsets_move_by_records_stay_or_come_from_a_file(group: Callable[..., R
 
 def test_without_execute_nothing_is_changed(group: Callable[..., Ran]) -> None:
     shown = group("reset-offsets", "--topic", "orders", "--topic", "other", "--to", "end")
-    assert "Run it again with --execute" in shown.out
+    assert "Run it again with --execute" in shown.out and ": --execute creates it" in shown.out
     assert [line.split()[:2] for line in shown.out.splitlines()[1:4]] == [
         ["orders", "0"],
         ["other", "0"],
         ["other", "1"],
     ]
     assert group("describe").code == 1
-    assert group("reset-offsets", "--topic", "orders", "--to", "end", "--execute").code == 0
+    made = group("reset-offsets", "--topic", "orders", "--to", "end", "--execute")
+    assert made.code == 0 and made.out.endswith(", which did not exist before.\n")
+    assert "creates it" not in group("reset-offsets", "--topic", "orders", "--to", "end").out
+    again = group("reset-offsets", "--topic", "orders", "--to", "end", "--execute")
+    assert again.code == 0 and "Committed to group" in again.out and "before" not in again.out
     assert group("describe", "--json").json["partitions"][0]["lag"] == 0
 
 
