@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from service.cli.client import silence
-from service.cli.client.positions import LATEST, PartitionKey, Position, Unit, find_offsets, topic_partitions
+from service.cli.client.positions import (
+    LATEST,
+    PartitionKey,
+    Position,
+    Unit,
+    find_offsets,
+    open_transaction_starts,
+    topic_partitions,
+)
 from service.cli.client.record_format import Format, ShownRecord
 from service.cli.client.waiting import why_nothing_comes
 from service.cli.errors import CommandError, report
@@ -52,6 +60,8 @@ class Follower:
         #: Partitions not at their end yet, and those among them that still have records to print.
         self._unfinished: set[PartitionKey] = set()
         self._behind: set[PartitionKey] = set()
+        #: Where the reading of committed records ended, by partition.
+        self._ends: dict[PartitionKey, int] = {}
         self._lost = False
         self._quiet = silence.Silence()
         self._consumer: Consumer = Consumer(
@@ -71,6 +81,11 @@ class Follower:
 
     def run(self) -> None:
         self._quiet.heard()
+        self._follow()
+        if self._exit_at_end and not self._stopped:
+            self._report_open_transactions()
+
+    def _follow(self) -> None:
         while not self._done():
             batch = self._consumer.consume(min(BATCH, self._left or BATCH), POLL_S)
             for message in batch:
@@ -105,6 +120,18 @@ class Follower:
         why = why_nothing_comes(self._bootstrap, sorted(self._behind))
         report(f"no records for {silence.SILENCE_S:g} s, and {topic}-{number}{more} not read to the end: {why}")
 
+    def _report_open_transactions(self) -> None:
+        """Otherwise a topic whose first record is in an open transaction looks empty."""
+        opened = open_transaction_starts(self._bootstrap, list(self._ends))
+        held = sorted(key for key, offset in opened.items() if self._ends[key] == offset)
+        if held:
+            topic, number = held[0]
+            more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+            report(
+                f"{topic}-{number}{more} read up to an open transaction at offset {opened[held[0]]}; "
+                f"`tidelog topic describe {topic}` names its producer"
+            )
+
     def _take(self, message: Message) -> None:
         error = message.error()
         key: PartitionKey = (message.topic() or "", message.partition() or 0)
@@ -112,6 +139,7 @@ class Follower:
             self._lost = False
             self._take_record(key, message)
         elif error.name() == "_PARTITION_EOF":
+            self._ends[key] = message.offset() or 0
             self._unfinished.discard(key)
             self._behind.discard(key)
         elif error.name() == "_AUTO_OFFSET_RESET":

@@ -117,7 +117,7 @@ def delete(
     failure = future.exception()
     code = failure.args[0].name() if isinstance(failure, KafkaException) else None
     if code == "NON_EMPTY_GROUP":
-        raise CommandError(f"group {name} has members; stop the members first")
+        raise CommandError(f"group {name} has members; {group_offsets.STOP_MEMBERS}")
     if code == "GROUP_ID_NOT_FOUND":
         raise _unknown(name)
     outcome(bootstrap, future, f"cannot delete group {name}")
@@ -217,7 +217,7 @@ def _print_result(name: str, before: Any, *, execute: bool) -> None:
     if is_new:
         typer.echo(f"There is no group {name}: --execute creates it. `tidelog group list` shows all.")
     if before.members:
-        typer.echo("The group has members, which commit offsets of their own; stop the members first.")
+        typer.echo(f"The group has members, which commit offsets of their own; {group_offsets.STOP_MEMBERS}.")
 
 
 def _described(bootstrap: str, admin: AdminClient, name: str) -> Any:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET")
+#: What to do about members. Kafka keeps a static member that stopped, for its session.
+STOP_MEMBERS = "stop the members first; static members leave only session.timeout.ms after they stopped"
 #: The error codes of OffsetDelete that a user can do something about.
-_REFUSALS = {3: "it does not exist", 86: "a member of the group is subscribed to its topic; stop the members first"}
+_REFUSALS = {3: "no such partition", 86: f"a member of the group is subscribed to the topic; {STOP_MEMBERS}"}
 
 
 class Lag(NamedTuple):
@@ -213,7 +215,7 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
     answer = outcome(bootstrap, future, f"cannot move the offsets of group {group}")
     for each in answer.topic_partitions:
         if each.error is not None and each.error.name() == "UNKNOWN_MEMBER_ID":
-            raise CommandError(f"group {group} has members, which commit offsets of their own; stop the members first")
+            raise CommandError(f"group {group} has members, which commit offsets of their own; {STOP_MEMBERS}")
         if each.error is not None:
             raise CommandError(f"cannot move {each.topic}-{each.partition}: {each.error.str()}")
 
@@ -221,6 +223,7 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
 def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[PartitionKey]:
     """The partitions that had an offset, which is deleted; those without one are taken, too. librdkafka's Python client lacks
     OffsetDelete; the request goes to the coordinator directly."""
+    from kio.schema.errors import ErrorCode
     from kio.schema.offset_delete.v0.request import (
         OffsetDeleteRequest,
         OffsetDeleteRequestPartition,
@@ -245,15 +248,19 @@ def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]
     answer = ask(_coordinator(bootstrap, admin, group), request, OffsetDeleteResponse)
     if answer.error_code != 0:
         raise CommandError(f"cannot delete offsets of group {group}: {answer.error_code.name}")
-    refused = [
-        f"{topic.name}-{each.partition_index}: {_REFUSALS.get(each.error_code, each.error_code.name)}"
-        for topic in answer.topics
-        for each in topic.partitions
-        if each.error_code != 0
-    ]
+    refused: dict[int, list[str]] = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.error_code != 0:
+                refused.setdefault(each.error_code, []).append(f"{topic.name}-{each.partition_index}")
     if refused:
-        raise CommandError("cannot delete all of these offsets: " + "; ".join(refused))
+        reasons = [f"{_several(names)}: {_REFUSALS.get(code, ErrorCode(code).name)}" for code, names in refused.items()]
+        raise CommandError("cannot delete the offsets of " + "; of ".join(reasons))
     return [key for key in keys if key in known]
+
+
+def _several(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def described(bootstrap: str, admin: AdminClient, group: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from service.cli.errors import CommandError
-from service.cli.kafka import HIGHEST_OFFSET, REQUEST_TIMEOUT_S, as_command_error, explain
+from service.cli.kafka import HIGHEST_OFFSET, REQUEST_TIMEOUT_S, as_command_error, client_config, explain
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+    from confluent_kafka.admin import AdminClient
 
 #: ListOffsets' special timestamps.
 EARLIEST, LATEST = -2, -1
@@ -130,6 +132,33 @@ def _ask(
         if answer.error is not None:
             raise explain(bootstrap, answer.error, f"cannot find the offset in {answer.topic}-{answer.partition}")
     return {(answer.topic, answer.partition): answer.offset for answer in answers}
+
+
+def open_transaction_starts(bootstrap: str, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+    """Where the oldest open transaction of a partition begins, without those that have none or are not answered."""
+    from confluent_kafka import IsolationLevel
+    from confluent_kafka.admin import AdminClient
+
+    if not keys:
+        return {}
+    admin = AdminClient(client_config(bootstrap))
+    # In this order: a stable offset below an earlier end is held back, whatever was written meanwhile.
+    ends = _latest(admin, keys, IsolationLevel.READ_UNCOMMITTED)
+    stable = _latest(admin, keys, IsolationLevel.READ_COMMITTED)
+    return {key: offset for key, offset in stable.items() if offset < ends.get(key, 0)}
+
+
+def _latest(admin: AdminClient, keys: Sequence[PartitionKey], isolation: IsolationLevel) -> Mapping[PartitionKey, int]:
+    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    asked = {TopicPartition(*key): OffsetSpec.latest() for key in keys}
+    answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
+    found = {}
+    for partition, future in answers.items():
+        with suppress(KafkaException):
+            found[partition.topic, partition.partition] = int(future.result(REQUEST_TIMEOUT_S * 2).offset)
+    return found
 
 
 def topic_partitions(

@@ -86,7 +86,8 @@ def test_members_are_shown_and_keep_their_offsets(node: Node, group: Callable[..
         refused = group("reset-offsets", "--topic", "orders", "--to", "end", "--execute")
         assert refused.code == 1 and "stop the members first" in refused.err
         refused = group("delete-offsets", "--topic", "orders")
-        assert refused.code == 1 and "stop the members first" in refused.err
+        assert refused.code == 1 and "cannot delete the offsets of orders-0: a member" in refused.err
+        assert "stop the members first; static members leave only session.timeout.ms after" in refused.err
         refused = group("delete")
         assert refused.code == 1 and f"group {name} has members; stop the members first" in refused.err
     finally:
@@ -109,7 +110,9 @@ def test_members_without_commits_or_partitions_are_shown(
         for consumer in consumers:
             members.callback(consumer.close)
             consumer.subscribe(["other", name])
-        assert described_once_shared(group, consumers, 3)["partitions"] == [
+        refused = described_once_shared(group, consumers, 3), group("delete-offsets", "--topic", "other")
+        assert refused[1].err.startswith("tidelog: cannot delete the offsets of other-0 and 1 more: a member")
+        assert refused[0]["partitions"] == [
             {"topic": topic, "partition": partition, "offset": None, "end": 0, "lag": None, "in_bucket": None}
             for topic, partition in (("other", 0), ("other", 1), (name, 0))
         ]

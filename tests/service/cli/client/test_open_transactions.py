@@ -71,9 +71,14 @@ def test_a_transaction_open_over_three_rolls_is_named_everywhere(tmp_path: Path)
             "the first of them nor any after it is offloaded"
         )
 
+        read = tidelog("consume", "t", "--exit-at-end", "--bootstrap-server", node.kafka)
+        assert (read.code, read.out) == (0, "before\n")
+        assert "t-0 read up to an open transaction at offset 1; `tidelog topic describe t` names its producer" in read.err
+
         slow.commit_transaction(30)
         until(lambda: bool(events(node, "offload.released")), "the log says that it ended")
         until(lambda: (described(node)["tiered_end"] or 0) > 1, "what was held back is in the bucket")
         assert held_back(node) == []
         assert described(node)["open_transaction"] is None
+        assert tidelog("consume", "t", "--exit-at-end", "--bootstrap-server", node.kafka).err == ""
         assert "has a transaction open" not in tidelog("topic", "describe", "t", "--bootstrap-server", node.kafka).out
