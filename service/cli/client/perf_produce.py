@@ -44,6 +44,8 @@ _LETTERS = 4 << 20
 _CHOSEN = 1 << 16
 #: Error of the records that are purged after a refusal.
 _DROPPED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
+#: Errors of a producer whose transactional id another one uses.
+_FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 _TO_LETTERS = bytes(65 + value % 26 for value in range(256))
 
 
@@ -103,6 +105,8 @@ def measure_producing(
     try:
         run.run()
     except KafkaException as error:
+        if error.args[0].name() in _FENCED:
+            raise _fenced(plan) from None
         raise as_command_error(bootstrap, error, f"cannot send to {plan.topic}") from None
     finally:
         producer.purge()
@@ -125,9 +129,18 @@ def _transactions(plan: ProducePlan) -> dict[str, Any]:
 
 def _refusal(bootstrap: str, run: _ProduceRun) -> CommandError:
     assert run.failure is not None
+    if run.failure.name() in _FENCED:
+        return _fenced(run.plan)
     aborted = " and its transaction aborted" if run.plan.transactional_id is not None else ""
     written = counted(run.all.records, "record")
     return explain(bootstrap, run.failure, f"{written} written to {run.plan.topic}, then one was refused{aborted}")
+
+
+def _fenced(plan: ProducePlan) -> CommandError:
+    return CommandError(
+        f"cannot send to {plan.topic}: another producer uses the transactional id {plan.transactional_id}, or `tidelog txn "
+        "abort` ended the transaction; give this run an id of its own with --transactional-id"
+    )
 
 
 def _say(line: str) -> None:

@@ -148,6 +148,20 @@ def test_ctrl_c_ends_a_run_with_its_figures(node: Node, topic: str) -> None:
     assert len(values(node, topic)) == int(sent[1])
 
 
+def test_a_transactional_id_in_use_is_named(node: Node, topic: str) -> None:
+    words = ("produce", topic, "-s", "10", "--transactional-id", "shared")
+    long = ("-n", "100000000", "--throughput", "1000", "-i", "0.05", "-b", node.kafka)
+    command = [sys.executable, "-m", "service.cli.main", "perf", *words, *long]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as first:
+        assert first.stdout is not None
+        assert "sent" in first.stdout.readline()
+        perf(node, *words, "-n", "5")
+        _, err = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert "another producer uses the transactional id shared, or `tidelog txn abort` ended the transaction" in err
+    assert "give this run an id of its own with --transactional-id" in err
+
+
 class Paced:
     """A producer whose polls take the time that they may, and that acknowledges nothing."""
 
