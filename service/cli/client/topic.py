@@ -90,6 +90,10 @@ def create(
     failure = future.exception(REQUEST_TIMEOUT_S * 2)
     if isinstance(failure, KafkaException) and failure.args[0].name() == "TOPIC_ALREADY_EXISTS" and if_not_exists:
         created = False
+    elif isinstance(failure, KafkaException) and failure.args[0].name() == "TOPIC_ALREADY_EXISTS":
+        raise CommandError(
+            f"{name} exists already; `tidelog topic describe {name}` shows it, --if-not-exists accepts it"
+        )
     else:
         outcome(bootstrap, future, f"cannot create {name}")
     if as_json:

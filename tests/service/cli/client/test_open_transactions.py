@@ -73,7 +73,9 @@ def test_a_transaction_open_over_three_rolls_is_named_everywhere(tmp_path: Path)
 
         read = tidelog("consume", "t", "--exit-at-end", "--bootstrap-server", node.kafka)
         assert (read.code, read.out) == (0, "before\n")
-        assert "t-0 read up to an open transaction at offset 1; `tidelog topic describe t` names its producer" in read.err
+        assert (
+            "t-0 read up to an open transaction at offset 1; `tidelog topic describe t` names its producer" in read.err
+        )
 
         slow.commit_transaction(30)
         until(lambda: bool(events(node, "offload.released")), "the log says that it ended")
