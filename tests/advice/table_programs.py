@@ -255,6 +255,7 @@ TRANSACTION_ROWS = (
 _PERF = "tests/service/cli/client/test_perf.py::test_"
 
 PERF_COMMAND_ROWS = (
+    row("give this run an id of its own with --transactional-id", _PERF + "a_transactional_id_in_use_is_named"),
     row("transactions need all; leave it out", _PERF + "wrong_words_are_refused"),
     row("give --timeout more, or --records less", _PERF + "too_few_records_are_a_failure_with_figures"),
 )

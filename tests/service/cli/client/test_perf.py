@@ -160,6 +160,7 @@ def test_a_transactional_id_in_use_is_named(node: Node, topic: str) -> None:
     assert first.returncode == 1
     assert "another producer uses the transactional id shared, or `tidelog txn abort` ended the transaction" in err
     assert "give this run an id of its own with --transactional-id" in err
+    perf(node, "produce", topic, "-s", "10", "--transactional-id", "own", "-n", "5")
 
 
 class Paced:
