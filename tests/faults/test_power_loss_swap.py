@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -18,10 +19,12 @@ from storage_tiers.errors import LogError
 from storage_tiers.files import Files
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
+from storage_tiers.hot.swap import RewrittenSegment
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from tests.faults.power_loss import RecordingFiles, cuts, materialise, sites
+from tests.storage_tiers.compaction import support
 from tests.storage_tiers.compaction.support import batch, clean, closed, table, write
 from tests.storage_tiers.hot.support import PARTITION, START_MS, marker, open_log, read_all
 
@@ -99,6 +102,26 @@ def transactional(root: Path) -> RecordingFiles:
     return files
 
 
+def aborted(root: Path) -> RecordingFiles:
+    """Swaps that were prepared and end before the new files have their names."""
+    files = RecordingFiles(str(root))
+    log = open_log(root, settings=SETTINGS, files=files)
+    write_transactions(log)
+    files.note(promised(log))
+
+    def given_up(log: HotLog, new: RewrittenSegment) -> bool:
+        swap = log.begin_swap(new)
+        assert swap is not None
+        swap.prepare()
+        swap.end()
+        return True
+
+    with mock.patch.object(support, "swap_in", given_up):
+        clean(log, files=files, fences=(10,))
+    log.close(clean=False)
+    return files
+
+
 def first_violation(files: RecordingFiles, place: Path, *, limit: int, drop: Collection[str] = ()) -> str | None:
     for count, promise, trees in cuts(files.operations, drop=drop, seed=SEED, limit=limit):
         if promise is None:
@@ -157,6 +180,14 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("limit", [3, pytest.param(15, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
 def test_no_power_loss_leaves_a_part_of_both(files: RecordingFiles, tmp_path: Path, limit: int) -> None:
+    assert first_violation(files, tmp_path / "disk", limit=limit) is None
+
+
+@pytest.mark.parametrize("limit", [3, pytest.param(15, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
+def test_a_swap_that_was_aborted_does_not_come_back_in_parts(tmp_path: Path, limit: int) -> None:
+    recorded = Path(os.path.realpath(tmp_path)) / "recorded"
+    recorded.mkdir()
+    files = aborted(recorded)
     assert first_violation(files, tmp_path / "disk", limit=limit) is None
 
 

@@ -124,6 +124,15 @@ async def test_a_cancelled_request_makes_room(is_inside: bool) -> None:
     assert lane.waiting == 0
 
 
+async def test_a_request_that_is_cancelled_while_it_rests_holds_up_no_other() -> None:
+    lane = Lane()
+    cancelled, other = (asyncio.create_task(lane.rest()) for _ in range(2))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    async with asyncio.timeout(20):
+        await other
+
+
 async def test_a_turn_that_is_left_twice_makes_room_once() -> None:
     """A request leaves its turn while it waits for its commits, and again when it is done."""
     lane = Lane()

@@ -30,6 +30,7 @@ from tests.service.coordination.groups.driver import Driver
 from tests.service.coordination.groups.shard_driver import MINUTE, Broker
 from tests.service.coordination.held import CALLER
 from tests.service.coordination.transactions.driver import A, C, Coordinator
+from tests.support.clock import SeededRng
 
 MANY = [TopicPartition("t", number) for number in range(200)]
 ONE_PARTITION = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
@@ -206,6 +207,13 @@ def test_gzip_leaves_a_large_batch_as_it_is(codec: Codec) -> None:
 
     assert codec_of(MOST_GZIP_BYTES - 200) == codec
     assert codec_of(MOST_GZIP_BYTES) == (Codec.NONE if codec is Codec.GZIP else codec)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.SNAPPY, Codec.ZSTD])
+def test_a_batch_that_its_codec_would_enlarge_stays_as_it_is(codec: Codec) -> None:
+    """It was cut to fit the log's bound."""
+    records = [CoordinatorRecord(b"g", SeededRng(1).token(1000))]
+    assert encode_batch(records, 1, None, codec) == encode_batch(records, 1, None)
 
 
 names = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=249)

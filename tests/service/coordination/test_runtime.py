@@ -21,6 +21,7 @@ from grpc_api.contract.groups import (
     SyncGroup,
 )
 from grpc_api.contract.log import Appended
+from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.coordinators.leadership import Coordinators
 from service.coordination.groups.group_offsets import OffsetSettings
@@ -87,6 +88,16 @@ async def test_a_shard_is_settled_once_all_that_was_decided_is_committed(held: H
     for answer in (commit, settled):
         with pytest.raises(NotCoordinator, match="the disk refuses"):
             await answer
+
+
+async def test_a_marker_is_written_behind_what_was_decided_before_it(coordinator: Held) -> None:
+    """Its commit would else answer requests whose records are not in the log yet."""
+    decided, partition = coordinator.commit(5), coordinator.partition
+    markers = Markers("x", ProducerIdAndEpoch(7, 0), True, [partition.partition], 0)
+    coordinator.host.end_transaction(lambda: partition.append_marker(markers, 0), 7, commit=True)
+    await decided
+    pieces = [piece async for piece in PartitionLog(partition).read()]
+    assert [header.control for piece in pieces for _, header in headers(memoryview(piece))] == [False, True]
 
 
 async def test_answers_leave_at_once_while_nothing_is_written(held: Held) -> None:

@@ -30,6 +30,7 @@ from service.coordination.groups.classic_group import Member, MemberRow, member_
 from service.coordination.groups.classic_groups import REASONS_SHOWN
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import ASSIGNMENTS_A_STEP, GroupSettings
+from service.coordination.groups.recorded_group import group_value
 from service.coordination.groups.shard import AT_ONCE_MS, GroupEvent, GroupShard
 from service.coordination.groups.unfinished import MEMBERS_A_STEP, REQUESTS_A_TICK
 from service.coordination.outcome import CoordinatorNote, CoordinatorRecord, Outcome
@@ -270,6 +271,33 @@ def test_sessions_begin_with_the_answers_of_each_step() -> None:
     assert [log.answers[f"sync {number}"].error for number in range(len(ids))] == [None] * len(ids)
     shown = log.shard.describe(DescribeGroup("g"))
     assert (shown.state, len(shown.members)) == ("Stable", len(ids))
+
+
+def test_sessions_of_members_that_waited_begin_with_their_assignment() -> None:
+    log = Log()
+    leader, *others = large(log, 3)
+    log.settle()
+    for member_id in others:
+        log.ask(SyncGroup("g", 2, member_id, None, (), None, None), member_id)
+    log.wait(50_000)
+    log.ask(SyncGroup("g", 2, leader, None, [(each, b"part") for each in (leader, *others)], None, None), leader)
+    log.wait(59_999)
+    shown = log.shard.describe(DescribeGroup("g"))
+    assert (shown.state, len(shown.members)) == ("Stable", 3)
+    log.wait(1)
+    assert log.shard.describe(DescribeGroup("g")).state == "Empty"
+
+
+def test_the_record_of_an_assignment_says_what_the_group_is_after_its_last_step() -> None:
+    """Also when it became stable: by that its offsets expire after a load."""
+    log = Log()
+    ids = large(log, 3 * MEMBERS_A_STEP)
+    log.settle()
+    log.ask(SyncGroup("g", 2, ids[0], None, [(each, b"part") for each in ids], None, None), "sync")
+    while log.shard.next_deadline_ms() == AT_ONCE_MS:
+        log.now += 1_000
+        log.tick()
+    assert log.records[-1].value == group_value(log.shard._groups.groups["g"])
 
 
 def test_a_tick_makes_one_answer_with_all_members() -> None:
