@@ -67,7 +67,9 @@ async def test_a_swap_without_a_clean_point_is_no_disagreement(
     check_local(memory.blocking(), str(tmp_path), report)
     assert report.findings == []
     assert report.bytes_read
-    for lost in tmp_path.rglob(BUCKET_FILE_NAME):
+    notes = list(tmp_path.rglob(BUCKET_FILE_NAME))
+    assert len(notes) == (tier == "bucket"), "it is there before the first record goes from the bucket"
+    for lost in notes:
         lost.unlink()
     check_local(memory.blocking(), str(tmp_path), report)
     assert report.findings == [], "the manifest tells it as well"

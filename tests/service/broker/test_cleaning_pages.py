@@ -4,6 +4,7 @@ pages for it."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -107,6 +108,15 @@ async def test_a_clean_bucket_stays_clean_after_a_restart_and_after_commits_of_o
         plan = await cold.plan(led(node), START_MS, CleaningLimits(0, 1 << 62, 0.5))
         assert plan is not None
         assert (plan.dirty_start, plan.end) == (3, 5)
+        assert cold.cleaned_to(led(node)) == 3
+        tier = led(node).log.tier
+        assert tier is not None
+        led(node).log.tier = replace(tier, line="of another writer")  # whose segments have values that ours lack
+        assert cold.cleaned_to(led(node)) == 0
+        led(node).log.tier = tier
+        hot = led(node).log.hot
+        hot.reconfigure(replace(hot.settings, remote_copy_disable=True))
+        assert await cold.plan(led(node), START_MS, CleaningLimits(0, 1 << 62, 0.5)) is None, "a cleaning uploads, too"
 
 
 async def test_after_a_death_behind_a_replacement_cleaning_resumes_at_the_last_clean_point(

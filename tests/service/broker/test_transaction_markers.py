@@ -60,6 +60,12 @@ class PreparedHost:
         return found
 
 
+async def turns() -> None:
+    """What is due now is done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 def retries() -> Backoff:
     return Backoff(BackoffSettings(0.01, 0.02), SystemRng())
 
@@ -217,13 +223,45 @@ async def test_no_marker_of_a_lost_coordinator_follows_those_of_the_next_one() -
     await writes.close()
 
 
+async def test_a_coordinator_that_is_lost_while_its_transactions_begin_takes_none_from_the_next_one() -> None:
+    partitions = HeldPartitions()
+    writes = writer(partitions)
+    many = [markers(number) for number in range(3 * MARKERS_A_TURN)]
+    lost, gained = LostHost(many[:]), LostHost(many[::-1])
+    writes.decided(lost)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    lost.is_lost = True
+    writes.decided(gained)  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        while gained.completed < len(many):
+            await asyncio.sleep(0)
+            for commit in partitions.commits:
+                if not commit.done():
+                    commit.set_result(None)
+    assert lost.completed == 0
+    await writes.close()
+
+
+async def test_a_newer_decision_of_an_id_ends_the_writer_of_the_one_before_and_has_one_of_its_own() -> None:
+    partitions, host = HeldPartitions(), LostHost([markers()])
+    writes = writer(partitions)
+    writes.decided(host)  # type: ignore[arg-type]
+    await until(lambda: len(partitions.commits) == 1)
+    newer = markers()._replace(producer=PRODUCER._replace(epoch=PRODUCER.epoch + 1))
+    for _ in range(2):  # committed records are reported more than once
+        host._prepared = [newer]
+        writes.decided(host)  # type: ignore[arg-type]
+        await turns()
+        assert len(partitions.commits) == 2
+    for commit in partitions.commits:
+        commit.set_result(None)
+    await until(lambda: bool(host.completed))
+    await turns()
+    assert host.completed == 1
+    await writes.close()
+
+
 # --- when a transaction is completed ----------------------------------------------------------------------------------
-async def turns() -> None:
-    """What is due now is done."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_a_transaction_is_completed_once_all_its_markers_are_committed() -> None:
     """A reader of committed records that begins after the completion would else miss a partition's records."""
     partitions, host = HeldPartitions(), LostHost([markers(partitions=3)])
