@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_gateway.connection import PRODUCE
 from kafka_gateway.settings import ConnectionLimits
 from tests.kafka_gateway.kio_frames import record_batch, response
 from tests.kafka_gateway.server_support import (
@@ -21,6 +22,7 @@ from tests.kafka_gateway.server_support import (
     serving,
     until,
 )
+from tests.kafka_gateway.test_waiting_groups import join, with_groups
 
 
 async def test_a_client_that_does_not_read_stops_being_served(tmp_path: Path) -> None:
@@ -176,6 +178,38 @@ async def test_requests_received_before_the_client_left_are_handled(tmp_path: Pa
             client.send(fetch(1, wait_ms=60_000), *(produce(place, acks=0) for place in range(2, 12)))
         await until(lambda: server.connections == 0)
         assert core.partitions[PARTITION].next_offset == 10
+
+
+async def test_a_client_that_leaves_ends_the_waits_of_its_requests(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, server):
+        core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()
+        async with connected(server) as client:
+            client.send(produce(1, acks=-1))
+            await until(lambda: server.pending_replies(PRODUCE) == 1)
+            (session,) = server._sessions.values()
+            ((_, wait),) = session.futures.values()
+        await until(lambda: server.connections == 0)
+        assert wait.done()
+
+
+async def test_a_closed_connection_leaves_its_place_in_the_loop_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 1)
+    async with serving(tmp_path) as (_, server):
+        for _ in range(2):
+            async with connected(server), connected(server):
+                await until(lambda: server.connections == 2)
+                assert sorted(session.by_loop for session in server._sessions.values()) == [False, True]
+            await until(lambda: server.connections == 0)
+
+
+@pytest.mark.parametrize("size", [2_000, 200_000], ids=["read at once", "read in slices"])
+async def test_the_memory_of_a_request_that_waited_is_given_back_with_its_answer(tmp_path: Path, size: int) -> None:
+    async with with_groups(tmp_path) as (_, server), connected(server) as client:
+        client.send(join("g", metadata=bytes(size)))
+        assert await client.receive() is not None
+        await until(lambda: server.held_bytes == 0)
 
 
 async def test_files_are_released_when_the_client_leaves_during_their_sending(tmp_path: Path) -> None:
