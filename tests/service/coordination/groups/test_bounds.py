@@ -228,6 +228,16 @@ def test_sessions_that_end_together_end_in_shares() -> None:
     assert not members
 
 
+async def test_a_request_that_was_cancelled_keeps_no_other_from_its_answer() -> None:
+    loop = asyncio.get_running_loop()
+    for count in (2, 3 * ANSWERS_A_TURN):
+        waiters: list[asyncio.Future[int]] = [loop.create_future() for _ in range(count)]
+        waiters[0].cancel()
+        AnswerQueue(loop).answers([(each, number) for number, each in enumerate(waiters)])
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*waiters[1:]) == list(range(1, count))
+
+
 async def test_thousands_of_answers_are_given_in_shares_and_a_few_pass_them() -> None:
     loop = asyncio.get_running_loop()
     release = AnswerQueue(loop)
