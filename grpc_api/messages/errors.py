@@ -195,12 +195,10 @@ def trailing_metadata(error: LogError) -> tuple[tuple[str, bytes], ...]:
 
 def detail_in(metadata: Sequence[tuple[str, Any]] | None) -> pb.ErrorDetail | None:
     """The detail in a failed call's trailing metadata; None if there is none, as when the channel failed."""
-    for key, value in metadata or ():
-        if key == DETAILS_KEY:
-            for packed in pb.Status.FromString(value).details:
-                if packed.type_url == _TYPE_URL:
-                    return pb.ErrorDetail.FromString(packed.value)
-    return None
+    statuses = (pb.Status.FromString(value) for key, value in metadata or () if key == DETAILS_KEY)
+    packed = (each.value for status in statuses for each in status.details if each.type_url == _TYPE_URL)
+    found = next(packed, None)
+    return None if found is None else pb.ErrorDetail.FromString(found)
 
 
 #: The error for a call that ended without a detail: the channel or gRPC itself ended it.

@@ -25,7 +25,7 @@ from grpc_api.sdk.reader import Reader
 from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import ConsumerOptions, Message
 from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import TimestampOffset, TopicPartition
 
 #: Records that are taken from a topic's reader at a time.
 RECORDS_A_TURN = 500
@@ -202,10 +202,7 @@ class GroupConsumer:
                 answers = await self._core.log.list_offsets(
                     [OffsetQuery(each, wanted, isolation=isolation) for each in rest]
                 )
-                for each, answer in zip(rest, answers, strict=True):
-                    if isinstance(answer, LogError):
-                        raise answer
-                    found[each] = 0 if answer is None else answer.offset
+                _add_starts(found, rest, answers)
             except LogError as error:
                 await patience.pause(error)
         return found
@@ -295,6 +292,16 @@ class GroupConsumer:
             with suppress(LogError):
                 await self._membership.commit(position, retry=False)
         await self._membership.leave()
+
+
+def _add_starts(
+    found: Positions, partitions: Sequence[TopicPartition], answers: Sequence[TimestampOffset | LogError | None]
+) -> None:
+    """Adds the answers' offsets, up to the first error, which it raises."""
+    for partition, answer in zip(partitions, answers, strict=True):
+        if isinstance(answer, LogError):
+            raise answer
+        found[partition] = 0 if answer is None else answer.offset
 
 
 class _AssignedReaders:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from service.coordination.outcome import Outcome
 from service.coordination.ports import CoordinatorLog, Shard
-from service.coordination.replay import Marker, replay
+from service.coordination.replay import Marker, Replayed, replay
 from storage_tiers.turns import Turn
 
 #: Records between two looks at the clock, each of a few microseconds.
@@ -41,19 +41,23 @@ async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> Lo
                 shard.end_transaction(step.producer_id, commit=step.commit)
                 await turn.rest_if_over()
                 continue
-            producer_id = step.producer_id
-            rows = zip(step.offsets, step.keys, step.values, step.times, strict=True)
-            for number, (offset, key, value, written_ms) in enumerate(rows, 1):
-                is_committed = offset < watermark
-                committed += is_committed
-                shard.load(
-                    key, value, now_ms, is_committed=is_committed, producer_id=producer_id, written_ms=written_ms
-                )
-                if not number % LOOK_EVERY and turn.is_over:
-                    await turn.rest()
+            committed += await _load_records(shard, step, turn, watermark, now_ms)
             end = step.offsets[-1] + 1
             records += len(step.keys)
             await turn.rest_if_over()
     shard.committed(committed)
     through = shard.written
     return LoadedLog(records, committed, through, end, await turn.through(shard.loaded(now_ms)))
+
+
+async def _load_records(shard: Shard, records: Replayed, turn: Turn, watermark: int, now_ms: int) -> int:
+    """Returns how many of the records are committed."""
+    committed, producer_id = 0, records.producer_id
+    rows = zip(records.offsets, records.keys, records.values, records.times, strict=True)
+    for number, (offset, key, value, written_ms) in enumerate(rows, 1):
+        is_committed = offset < watermark
+        committed += is_committed
+        shard.load(key, value, now_ms, is_committed=is_committed, producer_id=producer_id, written_ms=written_ms)
+        if not number % LOOK_EVERY and turn.is_over:
+            await turn.rest()
+    return committed

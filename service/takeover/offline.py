@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from service.directory.beginning import belongs, no_such_cluster
@@ -28,7 +29,8 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
         raise InvalidConfig("a restore needs the store: give its --store")
     check_store_is_there(settings)
     parts = {"node_id": settings.node_id, "readiness": Readiness(), "clock": clock, "rng": rng}
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(client.close)
         found = await client.ask(FindClusters())
         if cluster_id not in [cluster.cluster_id for cluster in found]:
             raise StoreRefused(no_such_cluster(settings.store, cluster_id, found))
@@ -37,25 +39,19 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
         if dry_run:
             return await _preview(settings, TakeOver(client, None, cluster_id, **parts))  # type: ignore[arg-type]
         data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
-        try:
-            full = belongs(data.path)
-            metadata = MetadataLog.open(data.path, files)
-            try:
-                if full and (metadata.image.take_over is None or metadata.image.cluster_id != cluster_id):
-                    raise InvalidConfig(
-                        f"{data.path} belongs to cluster {metadata.image.cluster_id} already: give an empty --data-dir"
-                    )
-                taking = TakeOver(client, metadata, cluster_id, **parts)  # type: ignore[arg-type]
-                os.makedirs(cache_directory_of(settings), exist_ok=True)
-                await taking.begin()
-                identity = data.establish(cluster_id, settings.node_id)
-                return (await taking.run(identity.directory_id))[1]
-            finally:
-                await metadata.close()
-        finally:
-            data.close()
-    finally:
-        await client.close()
+        stack.callback(data.close)
+        full = belongs(data.path)
+        metadata = MetadataLog.open(data.path, files)
+        stack.push_async_callback(metadata.close)
+        if full and (metadata.image.take_over is None or metadata.image.cluster_id != cluster_id):
+            raise InvalidConfig(
+                f"{data.path} belongs to cluster {metadata.image.cluster_id} already: give an empty --data-dir"
+            )
+        taking = TakeOver(client, metadata, cluster_id, **parts)  # type: ignore[arg-type]
+        os.makedirs(cache_directory_of(settings), exist_ok=True)
+        await taking.begin()
+        identity = data.establish(cluster_id, settings.node_id)
+        return (await taking.run(identity.directory_id))[1]
 
 
 async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoint]:

@@ -93,12 +93,13 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
         if current is not None:
             live.append(current)
         for topic_id in _ids(snapshot, topic):
-            if current is None or topic_id != current.topic_id:
-                known = doomed.get(topic_id)
-                count = max(_count(snapshot, topic, topic_id), known.partitions if known is not None else 0)
-                doomed[topic_id] = DoomedTopic(name, topic_id, count)
-                if topic_id in topic.manifests and not _called_deleted(snapshot, topic, topic_id):
-                    unexplained.add(topic_id)
+            if current is not None and topic_id == current.topic_id:
+                continue
+            known = doomed.get(topic_id)
+            count = max(_count(snapshot, topic, topic_id), known.partitions if known is not None else 0)
+            doomed[topic_id] = DoomedTopic(name, topic_id, count)
+            if topic_id in topic.manifests and not _called_deleted(snapshot, topic, topic_id):
+                unexplained.add(topic_id)
     alive = {topic.topic_id for topic in live}
     rest = (gone for topic_id, gone in doomed.items() if topic_id not in alive)
     left = tuple(sorted(rest, key=lambda gone: (gone.name, gone.topic_id)))

@@ -123,9 +123,10 @@ class Rewriter:
                 mapped = self._map_keys(chunk, seen)
                 if mapped > 0:
                     reached = max(reached, chunk.batches[mapped - 1][_NEXT_OFFSET])
-                if mapped < len(chunk.batches):
-                    if reached == cleaning.dirty_start:
-                        raise self._map_too_small(chunk.batches[mapped][_BASE_OFFSET])
+                is_full = mapped < len(chunk.batches)
+                if is_full and reached == cleaning.dirty_start:
+                    raise self._map_too_small(chunk.batches[mapped][_BASE_OFFSET])
+                if is_full:
                     return reached
             reached = segment.end
         return reached

@@ -380,11 +380,12 @@ class Segment:
         if min_offset <= self.base:
             return self.newest()
         span, newest = self.find(min_offset), NO_TIME
-        if span is not None:
-            for chunk in read_batches(self.file().fd, span.position, self.size):
-                for _, _, _, following, _, timestamp in chunk.batches:
-                    if timestamp > newest.timestamp:
-                        newest = TimeEntry(timestamp, following - 1)
+        if span is None:
+            return newest
+        for chunk in read_batches(self.file().fd, span.position, self.size):
+            for _, _, _, following, _, timestamp in chunk.batches:
+                if timestamp > newest.timestamp:
+                    newest = TimeEntry(timestamp, following - 1)
         return newest
 
     def first_batch_timestamp(self) -> int:

@@ -19,6 +19,7 @@ keeps the new one after it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -183,12 +184,11 @@ def _rename(
         log = _path(directory, base, layout.LOG)
         with contextlib.suppress(FileNotFoundError):
             files.rename(log, log + layout.DELETED)
-    for base in bases:
-        for suffix in (*layout.COMPANIONS, layout.SNAPSHOT):
-            keeps = base == first and (suffix == layout.SNAPSHOT or suffix in suffixes)
-            if not keeps:
-                with contextlib.suppress(FileNotFoundError):
-                    files.unlink(_path(directory, base, suffix))
+    kept = {(first, suffix) for suffix in (*suffixes, layout.SNAPSHOT)}
+    for base, suffix in itertools.product(bases, (*layout.COMPANIONS, layout.SNAPSHOT)):
+        if (base, suffix) not in kept:
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(_path(directory, base, suffix))
     for suffix in suffixes:
         new = _path(directory, first, suffix)
         if suffix == layout.LOG and not has_new:

@@ -11,6 +11,7 @@ changed since the copy keep their old values.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from service.metadata.image import MetadataImage
 from storage_tiers.cold.manifest.model import State
@@ -42,17 +43,23 @@ def missed(image: MetadataImage, shown: TopicState) -> str | None:
 
 async def check_not_older(client: TierClient, image: MetadataImage) -> None:
     """Raises FencedWriter if the bucket shows something that the metadata lacks. Changes nothing."""
+    async for shown in _shown_topics(client, image.cluster_id):
+        why = missed(image, shown)
+        if why is not None:
+            raise FencedWriter(
+                f"this data directory was copied, restored or moved, and is older than its cluster {image.cluster_id}: "
+                f"since then {why}. A node that continued from it would assign names and offsets twice; "
+                "nothing was changed. Start the newer directory again. If its disk is lost, keep this one and start on "
+                f"another, empty --data-dir with --take-over {image.cluster_id}"
+            )
+
+
+async def _shown_topics(client: TierClient, cluster_id: str) -> AsyncIterator[TopicState]:
+    """Every `topic.json` of the cluster that can be read."""
     after = ""
-    while names := await client.ask(ListTopics(image.cluster_id, after)):
+    while names := await client.ask(ListTopics(cluster_id, after)):
         for first in range(0, len(names), AT_ONCE):
-            asked = (client.ask(ShownTopic(image.cluster_id, name)) for name in names[first : first + AT_ONCE])
-            for shown in await asyncio.gather(*asked):
-                why = None if shown is None else missed(image, shown)
-                if why is not None:
-                    raise FencedWriter(
-                        f"this data directory was copied, restored or moved, and is older than its cluster {image.cluster_id}: "
-                        f"since then {why}. A node that continued from it would assign names and offsets twice; "
-                        "nothing was changed. Start the newer directory again. If its disk is lost, keep this one and start on "
-                        f"another, empty --data-dir with --take-over {image.cluster_id}"
-                    )
+            asked = (client.ask(ShownTopic(cluster_id, name)) for name in names[first : first + AT_ONCE])
+            for shown in filter(None, await asyncio.gather(*asked)):
+                yield shown
         after = names[-1]

@@ -77,9 +77,7 @@ class Retention:
         plans: dict[Partition, RetentionPlan] = {}
         store_is_away = False
         async for some in slices(self._planning.of(list(self._partitions)), LOOKS_A_TURN):
-            for partition in some:
-                if partition.life.refusal(Use.ADMIN) is not None or partition in self._tiering.lineage:
-                    continue
+            for partition in filter(self._may_plan, some):
                 try:
                     if self.keeps_all(partition):
                         self._goes_on(partition)
@@ -89,6 +87,9 @@ class Retention:
                     self._postponed(partition, error)
                     store_is_away = store_is_away or isinstance(error, TierUnavailable)
         return plans
+
+    def _may_plan(self, partition: Partition) -> bool:
+        return partition.life.refusal(Use.ADMIN) is None and partition not in self._tiering.lineage
 
     def keeps_all(self, partition: Partition) -> bool:
         """Whether nothing has expired, judged by the oldest segment alone."""

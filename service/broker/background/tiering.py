@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from grpc_api.contract.log import SealedPartition
 from service.broker.background.aborted_lists import sendable
@@ -431,17 +431,20 @@ class Tiering:
             partition.seal_below = max(partition.seal_below, end)
             self.kick(partition)
         if wait:
-            try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    while not all(_is_tiered(p, end) for p, end in ends.items()):
-                        await self._moved.wait()
-            except TimeoutError:
-                late = {p: end for p, end in ends.items() if not _is_tiered(p, end)}
-                raise not_offloaded(late, timeout_ms, self.lineage.reason) from None
+            await self._wait_until_tiered(ends, timeout_ms)
         return [
             SealedPartition(p.partition.partition, end, p.log.tiered_end)
             for p, end in sorted(ends.items(), key=lambda item: item[0].partition.partition)
         ]
+
+    async def _wait_until_tiered(self, ends: Mapping[Partition, int], timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not all(_is_tiered(p, end) for p, end in ends.items()):
+                    await self._moved.wait()
+        except TimeoutError:
+            late = {p: end for p, end in ends.items() if not _is_tiered(p, end)}
+            raise not_offloaded(late, timeout_ms, self.lineage.reason) from None
 
     async def log_start_raised(self, partition: Partition) -> None:
         """Returns once the manifest hides all records below the partition's log start, including those being offloaded;

@@ -158,20 +158,25 @@ class TopicFiles:
                 return
             configs = dict(image.topic_config(topic.name))
             wanted = (len(topic.partitions), tuple(sorted(configs.items())))
-            if self._published.get(topic.topic_id) != wanted:
-                state = self._state(topic.name, topic.topic_id, len(topic.partitions), configs)
-                known = self._revisions.get(topic.topic_id, 0)
-                try:
-                    shown = await self._client.ask(PublishTopic(replace(state, revision=known)))
-                except (StoreBehind, TierCorrupt) as error:
-                    behind = StoreBehind(
-                        f"{error}. If that version is gone for good, see what `tidelog cold repair {topic.name}` would write"
-                    )
-                    for listener in self._listeners:
-                        listener(topic.name, behind)
-                    raise behind from error
-                self._shown(topic.topic_id, shown.revision)
-                self._published[topic.topic_id] = wanted
+            if self._published.get(topic.topic_id) == wanted:
+                return
+            state = self._state(topic.name, topic.topic_id, len(topic.partitions), configs)
+            known = self._revisions.get(topic.topic_id, 0)
+            try:
+                shown = await self._client.ask(PublishTopic(replace(state, revision=known)))
+            except (StoreBehind, TierCorrupt) as error:
+                raise self._behind(topic.name, error) from error
+            self._shown(topic.topic_id, shown.revision)
+            self._published[topic.topic_id] = wanted
+
+    def _behind(self, name: str, error: LogError) -> StoreBehind:
+        """The error of a store that shows an older `topic.json`, of which it notifies the listeners."""
+        behind = StoreBehind(
+            f"{error}. If that version is gone for good, see what `tidelog cold repair {name}` would write"
+        )
+        for listener in self._listeners:
+            listener(name, behind)
+        return behind
 
     def _shown(self, topic_id: TopicId, revision: int) -> None:
         if self._revisions.get(topic_id) != revision:

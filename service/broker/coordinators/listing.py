@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from service.coordination.ports import Shard
-from service.coordination.runtime import CoordinatorRuntime
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers.errors import LogError, NotCoordinator
 from storage_tiers.turns import Turn
 
@@ -27,15 +27,24 @@ async def listed(
     rows: list[Row] = []
     try:
         for host in tuple(runtime.hosts.values()):
-            try:
-                for share in host.look(shares):
-                    rows += share
-                    if turn.is_over:
-                        await turn.rest()
-            except NotCoordinator:
-                continue
-            except LogError as refused:
-                error = error or refused
+            refused = await _add_rows(host, shares, turn, rows)
+            error = error or refused
     finally:
         turn.leave()
     return error, rows
+
+
+async def _add_rows(
+    host: ShardHost[State], shares: Callable[[State], Iterator[Sequence[Row]]], turn: Turn, rows: list[Row]
+) -> LogError | None:
+    """Adds the rows of one shard. Returns the error that ended them early, None if the shard is lost."""
+    try:
+        for share in host.look(shares):
+            rows += share
+            if turn.is_over:
+                await turn.rest()
+    except NotCoordinator:
+        return None
+    except LogError as refused:
+        return refused
+    return None

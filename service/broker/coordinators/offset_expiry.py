@@ -26,7 +26,7 @@ from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
 from storage_tiers.errors import LogError
 from storage_tiers.policy.segments import Now
-from storage_tiers.turns import Lane
+from storage_tiers.turns import Lane, Turn
 from storage_tiers.types import TopicPartition
 
 
@@ -118,21 +118,27 @@ class OffsetExpiry:
     ) -> Collection[ShardHost[GroupShard]]:
         """Visits every group of the loaded shards, in slices of the event loop's time. Returns the hosts where every visit was
         successful, and where all that was decided is committed."""
-        turn, visited = self._lane.turn(), {}
+        turn = self._lane.turn()
         try:
-            for host in hosts:
-                with contextlib.suppress(LogError):  # it is not loaded, was lost meanwhile, or has no room for records
-                    shard, is_whole = host.look(lambda shard: shard), True
-                    for group_id in shard.group_ids():
-                        is_whole &= visit(host, group_id)
-                        if turn.is_over:
-                            await turn.rest()
-                    if is_whole:
-                        visited[host] = shard
+            visited = {host: shard for host in hosts if (shard := await self._visit(host, visit, turn)) is not None}
         finally:
             turn.leave()
         settled = await asyncio.gather(*(host.is_settled(shard) for host, shard in visited.items()))
         return [host for host, is_settled in zip(visited, settled, strict=True) if is_settled]
+
+    async def _visit(
+        self, host: ShardHost[GroupShard], visit: Callable[[ShardHost[GroupShard], str], bool], turn: Turn
+    ) -> GroupShard | None:
+        """Visits every group of one shard. Returns the shard if every visit was successful."""
+        try:
+            shard, is_whole = host.look(lambda shard: shard), True
+            for group_id in shard.group_ids():
+                is_whole &= visit(host, group_id)
+                if turn.is_over:
+                    await turn.rest()
+        except LogError:  # it is not loaded, was lost meanwhile, or has no room for records
+            return None
+        return shard if is_whole else None
 
     # --- deleted topics -----------------------------------------------------------------------------------------------
     def _begin_forgetting(self) -> None:
@@ -158,10 +164,14 @@ class OffsetExpiry:
                     del deletion.due[host]
             if not deletion.due:
                 self._deletions.remove(deletion)
-                async for part in slices(deletion.partitions, GLANCES_A_TURN):
-                    for partition in part:
-                        if self._deleted.get(partition) is deletion:
-                            del self._deleted[partition]
+                await self._drop(deletion)
+
+    async def _drop(self, deletion: _Deletion) -> None:
+        """Forgets a deletion of which no offset is left."""
+        async for part in slices(deletion.partitions, GLANCES_A_TURN):
+            for partition in part:
+                if self._deleted.get(partition) is deletion:
+                    del self._deleted[partition]
 
     def _forget(self, host: ShardHost[GroupShard], group_id: str) -> bool:
         """False if an open transaction keeps the rest from being removed."""

@@ -24,7 +24,7 @@ from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers import events
 from storage_tiers.errors import CoordinatorRecordTooLarge, LogError, StorageError
-from storage_tiers.turns import Lane
+from storage_tiers.turns import Lane, Turn
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -95,19 +95,23 @@ class RecoveredOffsets:
         try:
             for number, host in hosts.items():
                 left, shard = _left(ends, number), _shard(host)
-                if shard is None or not left:
-                    continue
-                is_whole = True
-                for group_id in shard.group_ids():
-                    is_whole &= self._lower(host, shard, group_id, left)
-                    if turn.is_over:
-                        await turn.rest()
-                if is_whole:
+                if shard is not None and left and await self._lower_groups(host, shard, left, turn):
                     visited[number] = shard
         finally:
             turn.leave()
         settled = await asyncio.gather(*(hosts[number].is_settled(shard) for number, shard in visited.items()))
         return frozenset(number for number, is_settled in zip(visited, settled, strict=True) if is_settled)
+
+    async def _lower_groups(
+        self, host: ShardHost[GroupShard], shard: GroupShard, ends: Mapping[TopicPartition, int], turn: Turn
+    ) -> bool:
+        """Whether the offsets of every group were lowered."""
+        is_whole = True
+        for group_id in shard.group_ids():
+            is_whole &= self._lower(host, shard, group_id, ends)
+            if turn.is_over:
+                await turn.rest()
+        return is_whole
 
     def _lower(
         self, host: ShardHost[GroupShard], shard: GroupShard, group_id: str, ends: Mapping[TopicPartition, int]

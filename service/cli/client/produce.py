@@ -168,11 +168,7 @@ def produce(
                     producer.poll(0)
                 if deliveries.failure is not None:
                     break
-                try:
-                    record = read(line)
-                except ValueError as error:
-                    raise CommandError(f"line {number}: {error}; all lines before it were written") from None
-                _send(producer, record, deliveries)
+                _send(producer, _parsed(read, line, number), deliveries)
     finally:
         _finish(producer, deliveries)
     if deliveries.failure is not None:
@@ -287,6 +283,13 @@ def _reader(
         )
 
     return read_json if as_json else read_text
+
+
+def _parsed(read: Callable[[bytes], JsonRecord], line: bytes, number: int) -> JsonRecord:
+    try:
+        return read(line)
+    except ValueError as error:
+        raise CommandError(f"line {number}: {error}; all lines before it were written") from None
 
 
 def _split(line: bytes, separator: str) -> tuple[bytes, bytes]:

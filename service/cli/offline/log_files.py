@@ -173,15 +173,10 @@ def dump_offset_index(path: Path) -> Iterator[Line]:
     batches = _batch_positions(path)
     if batches is None:
         yield note("no .log beside it: its entries are not verified")
-    current: BatchPosition | None = None
     for relative, position in _entries(path, _OFFSET_ENTRY, OFFSET_ENTRY_BYTES):
         fault = ""
         if batches is not None:
-            while current is None or current.position < position:
-                current = next(batches, None)
-                if current is None:
-                    break
-            fault = _offset_fault(current, base + relative, position)
+            fault = _offset_fault(batches.from_position(position), base + relative, position)
         yield Line("offset_entry", {"offset": base + relative, "position": position}, fault)
     yield from _left_over(path, OFFSET_ENTRY_BYTES)
 
@@ -200,17 +195,11 @@ def dump_time_index(path: Path) -> Iterator[Line]:
     batches = _batch_positions(path)
     if batches is None:
         yield note("no .log beside it: its entries are not verified")
-    current: BatchPosition | None = None
-    highest = -1
     for timestamp, relative in _entries(path, _TIME_ENTRY, TIME_ENTRY_BYTES):
         fault = ""
         if batches is not None:
-            while current is None or current.next <= base + relative:
-                highest = max(highest, current.max_timestamp) if current else highest
-                current = next(batches, None)
-                if current is None:
-                    break
-            fault = _time_fault(current, base + relative, timestamp, highest)
+            batch = batches.with_offset(base + relative)
+            fault = _time_fault(batch, base + relative, timestamp, batches.highest)
         yield Line("time_entry", {"timestamp": timestamp, "offset": base + relative}, fault)
     yield from _left_over(path, TIME_ENTRY_BYTES)
 
@@ -242,10 +231,36 @@ def _left_over(path: Path, width: int) -> Iterator[Line]:
         yield damage(f"{rest} bytes follow the last whole entry")
 
 
-def _batch_positions(index: Path) -> Iterator[BatchPosition] | None:
+class _BatchCursor:
+    """Passes the batches of a log once, in their order. `highest` is the largest timestamp of those passed, -1 before."""
+
+    def __init__(self, batches: Iterator[BatchPosition]) -> None:
+        self._batches = batches
+        self._current: BatchPosition | None = None
+        self.highest = -1
+
+    def from_position(self, position: int) -> BatchPosition | None:
+        """The first batch at or after the position; None past the last one."""
+        return self._pass_until(lambda batch: batch.position >= position)
+
+    def with_offset(self, offset: int) -> BatchPosition | None:
+        """The first batch that ends above the offset; None past the last one."""
+        return self._pass_until(lambda batch: batch.next > offset)
+
+    def _pass_until(self, is_found: Callable[[BatchPosition], bool]) -> BatchPosition | None:
+        while self._current is None or not is_found(self._current):
+            if self._current is not None:
+                self.highest = max(self.highest, self._current.max_timestamp)
+            self._current = next(self._batches, None)
+            if self._current is None:
+                return None
+        return self._current
+
+
+def _batch_positions(index: Path) -> _BatchCursor | None:
     """The batches of the log that belongs to an index; None without that log."""
     log = index.with_suffix(layout.LOG)
-    return _walk(log) if log.exists() else None
+    return _BatchCursor(_walk(log)) if log.exists() else None
 
 
 def _walk(log: Path) -> Iterator[BatchPosition]:

@@ -83,14 +83,14 @@ def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, tim
         if interval is None:
             continue
         at = max(interval[0], front.floor_position(max(manifest.log_start, segment.base))[1])
-        for data, batches in _runs(bucket, segment, front, at, CHECK_BYTES):
-            for position, size, _, next_offset, _, newest in batches:
-                if newest < timestamp or next_offset <= manifest.log_start:
-                    continue
-                records = _decoded(segment, data[position : position + size])
-                found = _first_at(records, timestamp, manifest.log_start)
-                if found is not None:
-                    return found
+        batches = ((data, *batch) for data, some in _runs(bucket, segment, front, at, CHECK_BYTES) for batch in some)
+        for data, position, size, _, next_offset, _, newest in batches:
+            if newest < timestamp or next_offset <= manifest.log_start:
+                continue
+            records = _decoded(segment, data[position : position + size])
+            found = _first_at(records, timestamp, manifest.log_start)
+            if found is not None:
+                return found
     return None
 
 

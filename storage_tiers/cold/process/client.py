@@ -240,16 +240,15 @@ class TierClient:
         try:
             while (frame := await read_frame(life.reader)) is not None:
                 life.silent_beats = 0
-                match frame:
-                    case Reply():
-                        life.answered(frame)
-                    case Idle(counters):
-                        self.stats.counters = counters
-                        if not life.waiting:
-                            self._part(life, "")
-                            return
-                    case _:
-                        raise ProtocolError(f"a tier process sends no {type(frame).__name__}")
+                if isinstance(frame, Reply):
+                    life.answered(frame)
+                    continue
+                if not isinstance(frame, Idle):
+                    raise ProtocolError(f"a tier process sends no {type(frame).__name__}")
+                self.stats.counters = frame.counters
+                if not life.waiting:
+                    self._part(life, "")
+                    return
         except ProtocolError as error:
             reason = f"the tier process broke the protocol ({error}); it is started again, ask again"
         if self._life is life:

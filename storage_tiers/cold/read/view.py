@@ -170,22 +170,8 @@ class ColdView:
                 return attempt()
             except Missing as missing:
                 await missing.bring()
-        holding: list[SharedFile] = []
         async with self._hydrator.holding:
-            try:
-                for _ in range(MAX_STEPS):
-                    try:
-                        return attempt()
-                    except Missing as missing:
-                        await missing.bring()
-                        holding.extend(file.acquire() for file in missing.held())
-            finally:
-                for file in holding:
-                    file.release()
-        raise TierUnavailable(
-            "the cache of cold chunks is too small for the current reads; retry, or raise tidelog.tier.chunk.cache.bytes "
-            "and restart the node"
-        )
+            return await _complete_holding(attempt)
 
     # --- segments ------------------------------------------------------------------------------------------------------
     def segment_at(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
@@ -262,6 +248,25 @@ class ColdView:
         if done < len(target):
             # It is not in the page cache: a thread reads it, so that the loop never waits for a disk.
             raise Missing(lambda: _warm(file, position, len(target)))
+
+
+async def _complete_holding(attempt: Callable[[], T]) -> T:
+    """`ColdView.complete` for the one reader that holds the chunks that it has downloaded until nothing is missing."""
+    held: list[SharedFile] = []
+    try:
+        for _ in range(MAX_STEPS):
+            try:
+                return attempt()
+            except Missing as missing:
+                await missing.bring()
+                held.extend(file.acquire() for file in missing.held())
+    finally:
+        for file in held:
+            file.release()
+    raise TierUnavailable(
+        "the cache of cold chunks is too small for the current reads; retry, or raise tidelog.tier.chunk.cache.bytes "
+        "and restart the node"
+    )
 
 
 def _offset_after(front: Sidecar, position: int) -> int:

@@ -140,10 +140,11 @@ class BlockingDirectoryStore:
             self._check_root()
             for key in keys:
                 path = object_path(self._root, key)
-                if os.path.exists(path):
-                    with self._locked(key):
-                        self._unlink_if_there(path)
-                    folders[os.path.dirname(path)] = None
+                if not os.path.exists(path):
+                    continue
+                with self._locked(key):
+                    self._unlink_if_there(path)
+                folders[os.path.dirname(path)] = None
             for folder in folders:
                 self._fsync_if_there(folder)
                 self._remove_empty(folder)
@@ -389,20 +390,22 @@ class DirectoryStore:
 
 def _entries(path: str, folder: str) -> Sequence[tuple[str, str | None, os.DirEntry[str]]]:
     """Entries of one directory in the order of the keys they stand for; a folder's key ends in a slash."""
-    found: list[tuple[str, str | None, os.DirEntry[str]]] = []
     try:
         with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    component = parse_folder(entry.name)
-                    if component is not None:
-                        found.append((f"{folder}{component}/", None, entry))
-                elif (parsed := parse_file(entry.name)) is not None:
-                    found.append((folder + parsed.component, parsed.token, entry))
+            found = [each for entry in entries if (each := _entry(entry, folder)) is not None]
     except (FileNotFoundError, NotADirectoryError):  # removed since it was seen
         return ()
     found.sort(key=lambda item: (item[0], item[1] or ""))
     return found
+
+
+def _entry(entry: os.DirEntry[str], folder: str) -> tuple[str, str | None, os.DirEntry[str]] | None:
+    """None for a name that no store gives."""
+    if entry.is_dir(follow_symlinks=False):
+        component = parse_folder(entry.name)
+        return None if component is None else (f"{folder}{component}/", None, entry)
+    parsed = parse_file(entry.name)
+    return None if parsed is None else (folder + parsed.component, parsed.token, entry)
 
 
 def _lock(fd: int, key: str) -> None:

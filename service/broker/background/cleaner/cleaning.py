@@ -13,9 +13,10 @@ that a log is cleaned while others are dirtier.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ from storage_tiers.compaction.clean_point import (
     write_clean_point,
 )
 from storage_tiers.compaction.cleaning_inputs import cleaning_of, last_records
-from storage_tiers.compaction.protocol import CleaningRequest, KeysRead
+from storage_tiers.compaction.protocol import CleanerAnswer, CleaningRequest, KeysRead
 from storage_tiers.compaction.rewriter import CleaningJob, remove_cleaned
 from storage_tiers.errors import LogError, StorageError
 from storage_tiers.files import Files
@@ -161,16 +162,11 @@ class Cleaning:
         known: set[HotLog] = set()
         self.figures.look(self._clock.steady_ms())
         async for some in slices(self._partitions, LOOKS_A_TURN):
-            for partition in some:
-                if not self._may_clean(partition):
-                    continue
+            for partition in filter(self._may_clean, some):
                 known.add(partition.log.hot)
-                for due in (self._local(partition), await self._remote(partition)):
-                    if due is None:
-                        continue
-                    self.figures.found(due.plan)
-                    if due.plan.is_due and (found is None or _rank(due.plan) > _rank(found.plan)):
-                        found = due
+                for dirty in filter(None, (self._local(partition), await self._remote(partition))):
+                    self.figures.found(dirty.plan)
+                    found = _dirtier(found, dirty)
         for hot in self._points.keys() - known:
             self._points.pop(hot)
         self._retries = {key: ms for key, ms in self._retries.items() if key[0] in known}
@@ -189,33 +185,33 @@ class Cleaning:
         )
 
     def _local(self, partition: Partition) -> _Dirty | None:
-        if self._rests(partition, is_remote=False):
+        if self._waits_for_retry(partition, is_remote=False):
             return None
         try:
             plan = self._plan(partition)
         except (LogError, OSError) as error:
-            self._failed(partition, is_remote=False, error=error)
+            self._retry_later(partition, is_remote=False, error=error)
             return None
-        return self._looked(partition, plan, is_remote=False)
+        return self._planned(partition, plan, is_remote=False)
 
     async def _remote(self, partition: Partition) -> _Dirty | None:
-        if self._cold is None or self._rests(partition, is_remote=True):
+        if self._cold is None or self._waits_for_retry(partition, is_remote=True):
             return None
         limits = self._policy.topic(partition.partition.topic).limits
         try:
             plan = await self._cold.plan(partition, self._policy.now().expiry_ms, limits)
         except (LogError, OSError) as error:
-            self._failed(partition, is_remote=True, error=error)
+            self._retry_later(partition, is_remote=True, error=error)
             return None
-        return self._looked(partition, plan, is_remote=True)
+        return self._planned(partition, plan, is_remote=True)
 
-    def _looked(self, partition: Partition, plan: CleaningPlan | None, *, is_remote: bool) -> _Dirty | None:
+    def _planned(self, partition: Partition, plan: CleaningPlan | None, *, is_remote: bool) -> _Dirty | None:
         """Clears the failure once the log is readable and needs no cleaning."""
         if plan is None or not plan.is_due:
             self._retries.pop((partition.log.hot, is_remote), None)
         return None if plan is None else _Dirty(partition, plan, is_remote=is_remote)
 
-    def _rests(self, partition: Partition, *, is_remote: bool) -> bool:
+    def _waits_for_retry(self, partition: Partition, *, is_remote: bool) -> bool:
         return self._clock.steady_ms() < self._retries.get((partition.log.hot, is_remote), 0)
 
     def _plan(self, partition: Partition) -> CleaningPlan | None:
@@ -250,7 +246,7 @@ class Cleaning:
             await self._give_up(due.partition.log.hot)
         except (LogError, OSError) as error:
             await self._give_up(due.partition.log.hot)
-            self._failed(due.partition, is_remote=due.is_remote, error=error)
+            self._retry_later(due.partition, is_remote=due.is_remote, error=error)
 
     async def _give_up(self, hot: HotLog) -> None:
         """Ends the process and a swap that the disk has refused, and removes the files written: they take room on a full disk,
@@ -262,7 +258,7 @@ class Cleaning:
         if not hot.is_swapping:
             await asyncio.to_thread(remove_cleaned, self._files, hot.directory)
 
-    def _failed(self, partition: Partition, *, is_remote: bool, error: Exception) -> None:
+    def _retry_later(self, partition: Partition, *, is_remote: bool, error: Exception) -> None:
         if partition.deleted:
             return
         self._retries[partition.log.hot, is_remote] = self._clock.steady_ms() + RETRY_MS
@@ -276,24 +272,18 @@ class Cleaning:
             raise _Abandoned
         cleaning = await asyncio.to_thread(begin)
         request = await self._request(partition, cleaning, plan, settings, drops_below)
-        reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
+        began_ms = self._clock.steady_ms()
         try:
             async with aclosing(self._process.run(request)) as answers:
-                async for answer in answers:
-                    self._check_goes_on(partition, hot, settings)
-                    if isinstance(answer, KeysRead):
-                        reached = answer.offset
-                    elif isinstance(answer, RewrittenSegment):
-                        await self._swap(partition, hot, answer, drops_below)
-                    elif isinstance(answer, Cleaned):
-                        counted = answer
+                swap = functools.partial(self._swap, partition, hot, drops_below)
+                reached, counted = await self._replace_segments(answers, swap, partition, plan, settings)
         except StorageError:
             if hot.local_start_offset > cleaning.segments[0].base:
                 raise _Abandoned from None  # evicted before it was read
             raise
         await self._save_clean_point(partition, hot, reached)
         self.figures.cleaned(_tier(False), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
-        self._cleaned(partition, reached, counted, is_remote=False)
+        _log_cleaned(partition, reached, counted, is_remote=False)
 
     async def _clean_remote(self, partition: Partition, plan: CleaningPlan, settings: CleanerSettings) -> None:
         assert self._cold is not None
@@ -301,24 +291,42 @@ class Cleaning:
         drops_below = self._shown_below(hot)
         rewrite = await self._cold.begin(partition, plan)
         request = await self._request(partition, rewrite.job, plan, settings, drops_below)
-        reached, counted, began_ms = plan.dirty_start, Cleaned(), self._clock.steady_ms()
+        began_ms = self._clock.steady_ms()
+
+        async def replace(new: RewrittenSegment) -> None:
+            if self._shown_below(hot) < drops_below:
+                raise _Abandoned  # the local log was cut, and may show values that these tombstones hid
+            await rewrite.replace(new)
+
         try:
             async with aclosing(self._process.run(request, rewrite.fetch_segment)) as answers:
-                async for answer in answers:
-                    self._check_goes_on(partition, hot, settings)
-                    if isinstance(answer, KeysRead):
-                        reached = answer.offset
-                    elif isinstance(answer, RewrittenSegment):
-                        if self._shown_below(hot) < drops_below:
-                            raise _Abandoned  # the local log was cut, and may show values that these tombstones hid
-                        await rewrite.replace(answer)
-                    elif isinstance(answer, Cleaned):
-                        counted = answer
+                reached, counted = await self._replace_segments(answers, replace, partition, plan, settings)
             await rewrite.save_clean_point(reached)
         finally:
             await asyncio.to_thread(rewrite.clear)
         self.figures.cleaned(_tier(True), counted, self._clock.steady_ms() - began_ms, settings.map_bytes)
-        self._cleaned(partition, reached, counted, is_remote=True)
+        _log_cleaned(partition, reached, counted, is_remote=True)
+
+    async def _replace_segments(
+        self,
+        answers: AsyncIterator[CleanerAnswer],
+        replace: Callable[[RewrittenSegment], Awaitable[None]],
+        partition: Partition,
+        plan: CleaningPlan,
+        settings: CleanerSettings,
+    ) -> tuple[int, Cleaned]:
+        """Puts each rewritten segment in its place. Returns the offset up to which the log is clean then, and what was
+        counted."""
+        hot, reached, counted = partition.log.hot, plan.dirty_start, Cleaned()
+        async for answer in answers:
+            self._check_goes_on(partition, hot, settings)
+            if isinstance(answer, KeysRead):
+                reached = answer.offset
+            elif isinstance(answer, RewrittenSegment):
+                await replace(answer)
+            elif isinstance(answer, Cleaned):
+                counted = answer
+        return reached, counted
 
     def _check_goes_on(self, partition: Partition, hot: HotLog, settings: CleanerSettings) -> None:
         """_Abandoned if the log may no longer be cleaned, or not with these settings: the process keeps those of its request,
@@ -351,19 +359,6 @@ class Cleaning:
             key=self._rng.token(16),
         )
 
-    def _cleaned(self, partition: Partition, reached: int, counted: Cleaned, *, is_remote: bool) -> None:
-        events.info(
-            log,
-            "log.cleaned",
-            partition=partition.partition,
-            tier=_tier(is_remote),
-            offset=reached,
-            records=counted.records_kept,
-            of_records=counted.records_read,
-            bytes=counted.bytes_written,
-            of_bytes=counted.bytes_read,
-        )
-
     def _hidden_below(self, partition: Partition) -> int:
         """The offset below which local tombstones and markers hide nothing in the bucket."""
         if not self._bucket_may_hold(partition):
@@ -384,7 +379,7 @@ class Cleaning:
         has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
         return not has_asked or (tier is not None and tier.segments > 0)
 
-    async def _swap(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
+    async def _swap(self, partition: Partition, hot: HotLog, drops_below: int, new: RewrittenSegment) -> None:
         # The directory may be another topic's by now: nothing is decided in it. A deletion from here on ends the swap.
         swap = None if _is_gone(partition, hot) else hot.begin_swap(new)
         if swap is None:
@@ -398,14 +393,14 @@ class Cleaning:
                 raise _Abandoned
             if self._hidden_below(partition) < drops_below:
                 raise _Abandoned  # the bucket may have values by now that these tombstones hid
-            if not self._finished(partition, swap, new):
+            if not self._finish_swap(partition, swap, new):
                 raise _Abandoned
             await asyncio.to_thread(swap.commit)
         except _Abandoned:
             await asyncio.to_thread(swap.end)
             raise
 
-    def _finished(self, partition: Partition, swap: SegmentSwap, new: RewrittenSegment) -> bool:
+    def _finish_swap(self, partition: Partition, swap: SegmentSwap, new: RewrittenSegment) -> bool:
         try:
             return partition.log.hot.finish_swap(swap, new)
         except StorageError as error:
@@ -429,6 +424,26 @@ def _tier(is_remote: bool) -> str:
 
 def _is_gone(partition: Partition, hot: HotLog) -> bool:
     return partition.deleted or partition.log.hot is not hot
+
+
+def _dirtier(found: _Dirty | None, other: _Dirty) -> _Dirty | None:
+    """The one of both that is cleaned first."""
+    is_first = other.plan.is_due and (found is None or _rank(other.plan) > _rank(found.plan))
+    return other if is_first else found
+
+
+def _log_cleaned(partition: Partition, reached: int, counted: Cleaned, *, is_remote: bool) -> None:
+    events.info(
+        log,
+        "log.cleaned",
+        partition=partition.partition,
+        tier=_tier(is_remote),
+        offset=reached,
+        records=counted.records_kept,
+        of_records=counted.records_read,
+        bytes=counted.bytes_written,
+        of_bytes=counted.bytes_read,
+    )
 
 
 def _rank(plan: CleaningPlan) -> tuple[bool, float]:
