@@ -28,7 +28,7 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import FindClusters
+from storage_tiers.cold.process.cluster_operations import FindClusters
 from storage_tiers.errors import Advice, LogError, MetadataCorrupt, StoreRefused
 from storage_tiers.hot.data_dir import META_PROPERTIES, DataDirectory
 

@@ -14,7 +14,7 @@ from service.settings.derived import cache_directory_of, check_store_is_there, t
 from service.settings.node_settings import NodeSettings
 from service.takeover.run import RecoveryPoint, TakeOver
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.cold.process.operations import FindClusters
+from storage_tiers.cold.process.cluster_operations import FindClusters
 from storage_tiers.errors import InvalidConfig, StoreRefused
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.data_dir import DataDirectory

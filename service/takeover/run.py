@@ -37,8 +37,7 @@ from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState
 from storage_tiers.cold.manifest.model import Ids, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import (
-    FetchObject,
+from storage_tiers.cold.process.cluster_operations import (
     FindSnapshot,
     ListManifests,
     ListTopicIds,
@@ -49,9 +48,8 @@ from storage_tiers.cold.process.operations import (
     PublishTopic,
     ReadCluster,
     ReadTopic,
-    TakenPartition,
-    TakePartition,
 )
+from storage_tiers.cold.process.operations import FetchObject, TakenPartition, TakePartition
 from storage_tiers.errors import Advice, FencedWriter, LogError, MetadataCorrupt, StoreRefused
 from storage_tiers.types import TopicId
 from storage_tiers.uuids import uuid_text

@@ -22,7 +22,7 @@ from service.metadata.image import MetadataImage, to_records
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Clock
-from storage_tiers.cold.process.operations import PutSnapshot
+from storage_tiers.cold.process.cluster_operations import PutSnapshot
 from storage_tiers.errors import Advice, LogError
 from storage_tiers.records.checksum import crc32c
 

@@ -17,7 +17,7 @@ from service.metadata.image import MetadataImage
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import ListTopics, ShownTopic
+from storage_tiers.cold.process.cluster_operations import ListTopics, ShownTopic
 from storage_tiers.errors import FencedWriter
 
 #: Topics queried at the same time.

@@ -28,15 +28,15 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder, is_taken_over
 from storage_tiers.cold.manifest.model import ManifestWriter
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import (
+from storage_tiers.cold.process.cluster_operations import (
     HighestIncarnation,
-    ListKeys,
     OpenCluster,
     Probe,
     ReadStoreTime,
     RecreateCluster,
     ShownCluster,
 )
+from storage_tiers.cold.process.operations import ListKeys
 from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind, TierUnavailable
 from storage_tiers.uuids import uuid_text

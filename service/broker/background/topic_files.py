@@ -30,16 +30,8 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import Ids, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, republished
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import (
-    AbortUploads,
-    DeletePartition,
-    ListKeys,
-    MarkTopicDeleted,
-    PublishTopic,
-    RepublishTopic,
-    ShownTopic,
-    SweepDeleted,
-)
+from storage_tiers.cold.process.cluster_operations import MarkTopicDeleted, PublishTopic, RepublishTopic, ShownTopic
+from storage_tiers.cold.process.operations import AbortUploads, DeletePartition, ListKeys, SweepDeleted
 from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.errors import (

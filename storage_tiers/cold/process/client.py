@@ -21,8 +21,9 @@ from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.launcher import ExecLauncher, TierHandle, TierLauncher
-from storage_tiers.cold.process.operations import Deadline, Question, Stats, TierCounters
+from storage_tiers.cold.process.operations import Stats, TierCounters
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
+from storage_tiers.cold.process.question import Deadline, Question
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import row_of
 from storage_tiers.cold.process.value_json import ProtocolError, from_json

@@ -1,6 +1,5 @@
-"""The broker's questions to the tier process, and their answers. Values only: both sides import them.
-
-An operation is a question here and its row in `table.py`. The name of a question's class is its name on the wire.
+"""The broker's questions to the tier process about records, one partition's manifest and leftover objects, with their answers.
+Values only: both sides import them. `cluster_operations.py` has those about the cluster and its topics.
 
 Errors are LogErrors: `TierUnavailable` for temporary failures (the store did not answer in time, the process ended),
 `TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their checksum, `StorageError` if the cache's disk refuses,
@@ -9,16 +8,11 @@ Errors are LogErrors: `TierUnavailable` for temporary failures (the store did no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Generic, TypeVar
 
-from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
-from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, PageRef, RemoteSegment
-from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process.question import Question
 from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
@@ -28,56 +22,10 @@ from storage_tiers.types import OffsetRange
 
 #: Keys in one answer to an S3 listing request.
 LISTED_KEYS = 1000
-#: The most names in one answer.
-MAX_NAMES = 1000
 #: The most segments of a page in one answer.
 MAX_PAGE_SEGMENTS = 64
 #: Seconds that a repair may take for each segment: two requests, many segments at once; some segments are read whole.
 REPAIR_S_PER_SEGMENT = 0.5
-#: Seconds that reading all manifests of a cluster may take.
-REPAIR_S_PER_CLUSTER = 3600.0
-
-Answer = TypeVar("Answer", covariant=True)
-Asked = TypeVar("Asked", bound="Question[Any]")
-Context = TypeVar("Context")
-
-
-class Deadline(Enum):
-    """The deadline of a question in the tier process. The broker waits longer than that for the answer."""
-
-    NONE = "the store is not asked; the answer does not say whether it works"
-    READ = "read_deadline_s for all attempts: it is asked again while the store does not answer"
-    COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is open"
-    OFFLOAD = "as COMMIT, from when an offload slot is free"
-    STEPS = "each of its reads and commits has its own"
-
-
-class Question(Generic[Answer]):
-    """One operation. Its type argument is the type of its answer."""
-
-    __slots__ = ()
-
-    def extra_s(self, settings: TierSettings) -> float:
-        """Seconds that this question may take beyond the deadline of its kind."""
-        return 0.0
-
-    @classmethod
-    def by(
-        cls: type[Asked], deadline: Deadline, run: Callable[[Context, Asked], Awaitable[Answer]], what: str = ""
-    ) -> Operation[Context]:
-        """This question's row. `run` returns the answer; `what` names the work in errors, a format with the question as `q`."""
-        return Operation(cls, cls.__orig_bases__[0].__args__[0], deadline, run, what)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation(Generic[Context]):
-    """A row of the table: a question, the type of its answer, the kind of its deadline, and the function that answers it."""
-
-    question: type[Question[Any]]
-    answer: Any
-    deadline: Deadline
-    run: Callable[[Context, Any], Awaitable[Any]]
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,189 +87,6 @@ class RaisePriority(Question[None]):
     key: str
     position: int
     length: int
-
-
-# --- the cluster and its topics ---------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Probe(Question[None]):
-    """Tests with a key under `key_prefix` whether the store honours conditional writes. StoreRefused if not."""
-
-    key_prefix: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStoreTime(Question[int]):
-    """The store's clock (ms since 1970, exact to a second): writes and deletes an object under `key_prefix`."""
-
-    key_prefix: str
-
-
-@dataclass(frozen=True, slots=True)
-class FindClusters(Question[tuple[ClusterFound, ...]]):
-    """`clusters.find_clusters`: the clusters under the store's prefix."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCluster(Question[ClusterState | None]):
-    cluster_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCluster(Question[int]):
-    """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`; answers the new
-    one. FencedWriter if the bucket has another."""
-
-    cluster_id: str
-    holder: Holder
-    expected_incarnation: int
-    raised_by: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ShownCluster(Question[ClusterState | None]):
-    """As ReadCluster; also None for an unreadable file."""
-
-    cluster_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoundIncarnation:
-    """`key` is the object that holds it, empty if there is none."""
-
-    number: int
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class HighestIncarnation(Question[FoundIncarnation]):
-    """The highest incarnation in the cluster's manifests, topic files and metadata snapshots. Lists the cluster and reads each
-    manifest; may take REPAIR_S_PER_CLUSTER."""
-
-    cluster_id: str
-
-    def extra_s(self, settings: TierSettings) -> float:
-        return REPAIR_S_PER_CLUSTER
-
-
-@dataclass(frozen=True, slots=True)
-class RecreateCluster(Question[None]):
-    """`cluster_file.recreate_cluster`. For repairs only."""
-
-    new: ClusterState
-    shown: ClusterState | None
-
-
-@dataclass(frozen=True, slots=True)
-class PutSnapshot(Question[None]):
-    """`snapshot_files.put_snapshot` of the whole file at `path`, which stays the broker's."""
-
-    cluster_id: str
-    incarnation: int
-    index: int
-    path: str
-    length: int
-    crc32c: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundSnapshot:
-    """`key` is None if there is no snapshot; `size` in bytes."""
-
-    key: str | None
-    size: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FindSnapshot(Question[FoundSnapshot]):
-    """The newest metadata snapshot; FetchObject reads it."""
-
-    cluster_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListTopics(Question[tuple[str, ...]]):
-    """Topic names after `after`, in order, at most MAX_NAMES: repeat until the answer is empty."""
-
-    cluster_id: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListTopicIds(Question[tuple[str, ...]]):
-    """All topic ids of that name with any object in the bucket."""
-
-    cluster_id: str
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListManifests(Question[tuple[int, ...]]):
-    """The partitions of a topic id that have a manifest."""
-
-    cluster_id: str
-    topic: str
-    topic_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class TakenPartition:
-    """A manifest after its new owner has claimed it. `committed_at` (ms) is the time of the commit that set `end`, before the
-    claim. `producer_id` is the highest in the producer state at `end`, -1 if there is none or it was not asked for."""
-
-    deleted: bool
-    leader_epoch: int
-    log_start: int
-    end: int
-    committed_at: int
-    producer_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class TakePartition(Question[TakenPartition]):
-    """Commits the writer's incarnation on the manifest, with its leader epoch or `least_epoch`, whichever is higher; creates a
-    missing manifest, leaves a deleted one unchanged. Writers of a lower incarnation can then no longer extend it. `dry`
-    commits nothing, and raises StoreRefused if segments prove that the manifest is older than the last commit."""
-
-    ids: Ids
-    writer: ManifestWriter
-    least_epoch: int
-    with_producers: bool
-    dry: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTopic(Question[TopicState | None]):
-    cluster_id: str
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class PublishTopic(Question[TopicState]):
-    """`topic_file.publish_topic`: makes a live topic's file current."""
-
-    topic: TopicState
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTopic(Question[TopicState | None]):
-    """As ReadTopic; also None for an unreadable file."""
-
-    cluster_id: str
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class RepublishTopic(Question[TopicState]):
-    """`topic_file.republish_topic`: over a file older than one seen. For repairs only."""
-
-    topic: TopicState
-
-
-@dataclass(frozen=True, slots=True)
-class MarkTopicDeleted(Question[TopicState]):
-    """`topic_file.delete_topic`: no effect if the file names another id. The answer is the file's state."""
-
-    topic: TopicState
 
 
 # --- one partition's manifest -----------------------------------------------------------------------------------------
@@ -400,6 +165,32 @@ class DeletePartition(Question[Manifest]):
 
     ids: Ids
     writer: ManifestWriter
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPartition:
+    """A manifest after its new owner has claimed it. `committed_at` (ms) is the time of the commit that set `end`, before the
+    claim. `producer_id` is the highest in the producer state at `end`, -1 if there is none or it was not asked for."""
+
+    deleted: bool
+    leader_epoch: int
+    log_start: int
+    end: int
+    committed_at: int
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakePartition(Question[TakenPartition]):
+    """Commits the writer's incarnation on the manifest, with its leader epoch or `least_epoch`, whichever is higher; creates a
+    missing manifest, leaves a deleted one unchanged. Writers of a lower incarnation can then no longer extend it. `dry`
+    commits nothing, and raises StoreRefused if segments prove that the manifest is older than the last commit."""
+
+    ids: Ids
+    writer: ManifestWriter
+    least_epoch: int
+    with_producers: bool
+    dry: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_tiers import errors
-from storage_tiers.cold.process.operations import Question, TierCounters
+from storage_tiers.cold.process.operations import TierCounters
+from storage_tiers.cold.process.question import Question
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE
 from storage_tiers.cold.process.value_json import ProtocolError, from_json, to_json

@@ -7,7 +7,7 @@ import asyncio
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.topic_file import decode_topic
-from storage_tiers.cold.process import operations as ask
+from storage_tiers.cold.process import cluster_operations as ask_cluster
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 
@@ -15,8 +15,10 @@ from storage_tiers.errors import TierCorrupt, TierObjectMissing
 AT_ONCE = 16
 
 
-async def highest_incarnation(store: ObjectStore, question: ask.HighestIncarnation) -> ask.FoundIncarnation:
-    highest = ask.FoundIncarnation(0, "")
+async def highest_incarnation(
+    store: ObjectStore, question: ask_cluster.HighestIncarnation
+) -> ask_cluster.FoundIncarnation:
+    highest = ask_cluster.FoundIncarnation(0, "")
     bunch: list[str] = []
     async for info in store.list(keys.cluster_prefix(question.cluster_id)):
         try:
@@ -24,7 +26,7 @@ async def highest_incarnation(store: ObjectStore, question: ask.HighestIncarnati
         except ValueError:
             continue
         if isinstance(parsed, keys.SnapshotKey) and parsed.incarnation > highest.number:
-            highest = ask.FoundIncarnation(parsed.incarnation, info.key)
+            highest = ask_cluster.FoundIncarnation(parsed.incarnation, info.key)
         elif isinstance(parsed, keys.ManifestKey | keys.TopicFile):
             bunch.append(info.key)
             if len(bunch) == AT_ONCE:
@@ -33,9 +35,11 @@ async def highest_incarnation(store: ObjectStore, question: ask.HighestIncarnati
     return await _highest(store, bunch, highest)
 
 
-async def _highest(store: ObjectStore, bunch: list[str], highest: ask.FoundIncarnation) -> ask.FoundIncarnation:
+async def _highest(
+    store: ObjectStore, bunch: list[str], highest: ask_cluster.FoundIncarnation
+) -> ask_cluster.FoundIncarnation:
     numbers = await asyncio.gather(*(_incarnation(store, key) for key in bunch))
-    found = (ask.FoundIncarnation(number, key) for number, key in zip(numbers, bunch, strict=True))
+    found = (ask_cluster.FoundIncarnation(number, key) for number, key in zip(numbers, bunch, strict=True))
     return max((highest, *found), key=lambda each: each.number)
 
 

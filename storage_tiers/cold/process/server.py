@@ -19,8 +19,9 @@ from typing import Any
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.context import TierContext
-from storage_tiers.cold.process.operations import Question, Stats, TierCounters
+from storage_tiers.cold.process.operations import Stats, TierCounters
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, Unknown, encode, read_frame
+from storage_tiers.cold.process.question import Question
 from storage_tiers.cold.process.table import perform
 from storage_tiers.cold.process.value_json import ProtocolError, to_json
 from storage_tiers.cold.stores.counting import CountingStore

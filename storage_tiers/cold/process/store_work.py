@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage_tiers.cold.manifest import keys, snapshot_files
+from storage_tiers.cold.process import cluster_operations as ask_cluster
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.segments.sweeper import Listed
@@ -12,11 +13,11 @@ from storage_tiers.policy.orphans import abandoned
 from storage_tiers.types import TopicId
 
 
-async def probe(context: TierContext, question: ask.Probe) -> None:
+async def probe(context: TierContext, question: ask_cluster.Probe) -> None:
     await probe_conditional_writes(await context.store(), question.key_prefix, context.rng)
 
 
-async def read_store_time(context: TierContext, question: ask.ReadStoreTime) -> int:
+async def read_store_time(context: TierContext, question: ask_cluster.ReadStoreTime) -> int:
     return await _store_time(context, question.key_prefix)
 
 
@@ -45,26 +46,26 @@ async def abort_uploads(context: TierContext, question: ask.AbortUploads) -> int
     return len(old)
 
 
-async def put_snapshot(store: ObjectStore, question: ask.PutSnapshot) -> None:
+async def put_snapshot(store: ObjectStore, question: ask_cluster.PutSnapshot) -> None:
     body = FileBody(question.path, 0, question.length, question.crc32c)
     await snapshot_files.put_snapshot(store, question.cluster_id, question.incarnation, question.index, body)
 
 
-async def find_snapshot(store: ObjectStore, question: ask.FindSnapshot) -> ask.FoundSnapshot:
+async def find_snapshot(store: ObjectStore, question: ask_cluster.FindSnapshot) -> ask_cluster.FoundSnapshot:
     found = await snapshot_files.newest_snapshot(store, question.cluster_id)
-    return ask.FoundSnapshot(None) if found is None else ask.FoundSnapshot(found.key, found.size)
+    return ask_cluster.FoundSnapshot(None) if found is None else ask_cluster.FoundSnapshot(found.key, found.size)
 
 
-async def list_topics(store: ObjectStore, question: ask.ListTopics) -> tuple[str, ...]:
+async def list_topics(store: ObjectStore, question: ask_cluster.ListTopics) -> tuple[str, ...]:
     names = await store.list_folders(keys.topics_prefix(question.cluster_id))
-    return tuple(sorted(name for name in names if name > question.after)[: ask.MAX_NAMES])
+    return tuple(sorted(name for name in names if name > question.after)[: ask_cluster.MAX_NAMES])
 
 
-async def list_topic_ids(store: ObjectStore, question: ask.ListTopicIds) -> tuple[str, ...]:
+async def list_topic_ids(store: ObjectStore, question: ask_cluster.ListTopicIds) -> tuple[str, ...]:
     return tuple(await store.list_folders(keys.topic_prefix(question.cluster_id, question.topic)))
 
 
-async def list_manifests(store: ObjectStore, question: ask.ListManifests) -> tuple[int, ...]:
+async def list_manifests(store: ObjectStore, question: ask_cluster.ListManifests) -> tuple[int, ...]:
     prefix = keys.manifests_prefix(question.cluster_id, question.topic, TopicId.parse(question.topic_id))
     found = []
     async for info in store.list(prefix):

@@ -2,7 +2,7 @@
 answers it from a partition's tier, the store, or the process's own state.
 
 Both ends use it: the server runs the row's function, the client decodes the answer by its type. An operation is a question in
-`operations.py` and its row here; `Question.by` ties the function's types to the question's.
+`operations.py` or `cluster_operations.py` and its row here; `Question.by` ties the function's types to the question's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeVar
 from storage_tiers.cold.manifest import cluster_file, topic_file
 from storage_tiers.cold.manifest.clusters import find_clusters
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter
+from storage_tiers.cold.process import cluster_operations as ask_cluster
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process import page_work, repair_work, store_work, takeover_work
 from storage_tiers.cold.process.context import TierContext
-from storage_tiers.cold.process.operations import Deadline, Operation, Question
+from storage_tiers.cold.process.question import Deadline, Operation, Question
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.port import PART_BYTES, ObjectStore
 
@@ -85,39 +86,45 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     ask.PageSegments.by(STEPS, page_work.page_segments),
     ask.PlanPages.by(STEPS, page_work.plan_pages),
     # --- the cluster and its topics
-    ask.Probe.by(COMMIT, store_work.probe, "the probe"),
-    ask.ReadStoreTime.by(COMMIT, store_work.read_store_time, "reading the store's clock"),
+    ask_cluster.Probe.by(COMMIT, store_work.probe, "the probe"),
+    ask_cluster.ReadStoreTime.by(COMMIT, store_work.read_store_time, "reading the store's clock"),
     # COMMIT, not READ: without retries here, since the caller repeats the question and reports that it waits.
-    ask.FindClusters.by(COMMIT, _store(lambda store, q: find_clusters(store)), "looking for clusters"),
-    ask.ReadCluster.by(READ, _store(lambda store, q: cluster_file.read_cluster(store, q.cluster_id)), "cluster.json"),
-    ask.ShownCluster.by(READ, _store(lambda store, q: cluster_file.read_shown(store, q.cluster_id)), "cluster.json"),
-    ask.OpenCluster.by(
+    ask_cluster.FindClusters.by(COMMIT, _store(lambda store, q: find_clusters(store)), "looking for clusters"),
+    ask_cluster.ReadCluster.by(
+        READ, _store(lambda store, q: cluster_file.read_cluster(store, q.cluster_id)), "cluster.json"
+    ),
+    ask_cluster.ShownCluster.by(
+        READ, _store(lambda store, q: cluster_file.read_shown(store, q.cluster_id)), "cluster.json"
+    ),
+    ask_cluster.OpenCluster.by(
         COMMIT,
         _store(lambda s, q: cluster_file.open_cluster(s, q.cluster_id, q.holder, q.expected_incarnation, q.raised_by)),
         "raising the incarnation",
     ),
-    ask.RecreateCluster.by(
+    ask_cluster.RecreateCluster.by(
         COMMIT,
         _store(lambda store, q: cluster_file.recreate_cluster(store, q.new, q.shown)),
         "writing cluster.json again",
     ),
-    ask.HighestIncarnation.by(COMMIT, _store(repair_work.highest_incarnation), "looking through all manifests"),
-    ask.PutSnapshot.by(COMMIT, _store(store_work.put_snapshot), "writing the metadata's snapshot"),
-    ask.FindSnapshot.by(READ, _store(store_work.find_snapshot), "snapshots of the metadata"),
-    ask.ListTopics.by(READ, _store(store_work.list_topics), "names of topics"),
-    ask.ListTopicIds.by(READ, _store(store_work.list_topic_ids), "ids of topic {q.topic}"),
-    ask.ListManifests.by(READ, _store(store_work.list_manifests), "manifests of topic {q.topic}"),
-    ask.ReadTopic.by(READ, _store(lambda store, q: topic_file.read_topic(store, q.cluster_id, q.topic)), "topic.json"),
-    ask.ShownTopic.by(
+    ask_cluster.HighestIncarnation.by(COMMIT, _store(repair_work.highest_incarnation), "looking through all manifests"),
+    ask_cluster.PutSnapshot.by(COMMIT, _store(store_work.put_snapshot), "writing the metadata's snapshot"),
+    ask_cluster.FindSnapshot.by(READ, _store(store_work.find_snapshot), "snapshots of the metadata"),
+    ask_cluster.ListTopics.by(READ, _store(store_work.list_topics), "names of topics"),
+    ask_cluster.ListTopicIds.by(READ, _store(store_work.list_topic_ids), "ids of topic {q.topic}"),
+    ask_cluster.ListManifests.by(READ, _store(store_work.list_manifests), "manifests of topic {q.topic}"),
+    ask_cluster.ReadTopic.by(
+        READ, _store(lambda store, q: topic_file.read_topic(store, q.cluster_id, q.topic)), "topic.json"
+    ),
+    ask_cluster.ShownTopic.by(
         READ, _store(lambda store, q: topic_file.shown_topic(store, q.cluster_id, q.topic)), "topic.json"
     ),
-    ask.PublishTopic.by(
+    ask_cluster.PublishTopic.by(
         COMMIT, _store(lambda store, q: topic_file.publish_topic(store, q.topic)), "publishing topic {q.topic.topic}"
     ),
-    ask.RepublishTopic.by(
+    ask_cluster.RepublishTopic.by(
         COMMIT, _store(lambda store, q: topic_file.republish_topic(store, q.topic)), "publishing topic {q.topic.topic}"
     ),
-    ask.MarkTopicDeleted.by(
+    ask_cluster.MarkTopicDeleted.by(
         COMMIT,
         _store(lambda store, q: topic_file.delete_topic(store, q.topic)),
         "marking topic {q.topic.topic} deleted",

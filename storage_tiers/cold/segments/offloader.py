@@ -17,8 +17,8 @@ from typing import Protocol
 
 from storage_tiers.clock import Rng
 from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
-from storage_tiers.cold.segments import sidecar
-from storage_tiers.cold.segments.sidecar import SidecarBytes
+from storage_tiers.cold.segments import sidecar_builder
+from storage_tiers.cold.segments.sidecar_builder import SidecarBytes
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
 from storage_tiers.errors import InvalidRequest, StorageError, TierObjectMissing, TierUnavailable
 from storage_tiers.records.checksum import crc32c
@@ -98,7 +98,7 @@ def _built(job: ExtendJob) -> SidecarBytes:
         aborted = list(_read_aborted(job.aborted_path)) if job.aborted_path else job.aborted
     except OSError as error:
         raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
-    return sidecar.build(
+    return sidecar_builder.build(
         job.path,
         job.position,
         job.length,

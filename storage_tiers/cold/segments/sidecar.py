@@ -16,31 +16,24 @@ All numbers are big-endian. The header's CRC covers everything before it and the
 Readers need the first three sections, which lie together at the front; the others rebuild a log. The manifest repeats the
 section table beside the segment, so that one ranged GET fetches any sections without reading the header first.
 
-Invariants: a sidecar is built from the batches' own headers, in pieces of 1 MiB, never from a local index file. The CRC-32C
-of every batch is verified first, so that damaged bytes never get matching checksums. A section is served only if its CRC
-matches; sections of unknown names are ignored. Positions in the index are relative to the segment's first byte.
-
-Not promised: that the records inside are sound (the broker validates them when it appends them), or that the list of aborted
-transactions is complete: the caller supplies it, since a transaction may end beyond the segment.
+This module reads sidecars, `sidecar_builder.py` builds them. Invariants: a section is served only if its CRC matches; sections
+of unknown names are ignored. Positions in the index are relative to the segment's first byte.
 """
 
 from __future__ import annotations
 
 import bisect
-import os
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER
+from storage_tiers.cold.manifest.documents import FORMAT
 from storage_tiers.cold.manifest.model import Section
-from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
-from storage_tiers.records import batch as record_batch
-from storage_tiers.records.batch_walk import BAD_CRC, recover_scan
+from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
-from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, EpochEntry
+from storage_tiers.types import AbortedTransaction, EpochEntry
 
 INTERVAL_BYTES = 64 << 10
 CHECK_BYTES = 1 << 20
@@ -48,16 +41,13 @@ MAGIC = b"TIDELIDX"
 INDEX, CHECKS, ABORTED, EPOCHS, PRODUCER = "index", "checks", "aborted", "epochs", "producer"
 _FRONT = (INDEX, CHECKS, ABORTED)
 
-_HEAD = struct.Struct(">8sHHIqqQI")
-_CRC = struct.Struct(">I")
-_TABLE_ROW = struct.Struct(">8sQQI")
-_INDEX_ROW = struct.Struct(">IIq")
-_ABORTED_ROW = struct.Struct(">hqqqq")
-_EPOCH_ROW = struct.Struct(">iq")
-_INT64, _INT32 = struct.Struct(">q"), struct.Struct(">i")
-_PIECE_BYTES = 1 << 20
-#: The least next offset and leader epoch that `recover_scan` accepts: any, since the walk itself reports a wrong order.
-_ANY_ORDER = (-(1 << 63), -(1 << 31))
+#: Structs of the format above.
+HEAD = struct.Struct(">8sHHIqqQI")
+CRC = struct.Struct(">I")
+TABLE_ROW = struct.Struct(">8sQQI")
+INDEX_ROW = struct.Struct(">IIq")
+ABORTED_ROW = struct.Struct(">hqqqq")
+EPOCH_ROW = struct.Struct(">iq")
 _MAX_SECTIONS = 64
 
 
@@ -69,244 +59,6 @@ class IndexRow(NamedTuple):
     max_timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class SidecarBytes:
-    """A built sidecar, and the sums of one walk over the segment's batch headers.
-
-    `crc32c` covers the segment's bytes. Timestamps are in ms, of batches with records, else -1; `max_timestamp_offset` is the
-    base offset of the first batch that has `max_timestamp`. `next_offset` follows the last batch's last offset."""
-
-    data: bytes
-    sections: tuple[Section, ...]
-    crc32c: int
-    min_timestamp: int
-    max_timestamp: int
-    max_timestamp_offset: int
-    records: int
-    first_offset: int
-    next_offset: int
-    last_leader_epoch: int
-
-
-def build(
-    source: str | int | bytes | bytearray | memoryview,
-    position: int,
-    length: int,
-    *,
-    base: int,
-    end: int,
-    aborted: Iterable[AbortedTransaction],
-    epochs: Sequence[EpochEntry],
-    producer_snapshot: bytes,
-) -> SidecarBytes:
-    """Walks bytes [position, position + length) of a path, a descriptor or a buffer: the batches of offsets [base, end).
-
-    Holds 1 MiB of them at a time. CorruptRecord if they are not whole batches in order inside the segment, or one fails its
-    CRC-32C; StorageError if the file cannot be read.
-    """
-    if not 0 < length < 1 << 32 or not 0 <= base < end <= base + (1 << 32):
-        raise InvalidRequest(
-            f"offsets [{base}, {end}) in {length} bytes are not a segment: it has 1 byte to 4 GiB, and as many offsets"
-        )
-    walk = _SegmentWalk(base, end, source if isinstance(source, str) else "the segment", position)
-    with _Source(source, position, length) as pieces:
-        walk.run(pieces)
-    found = {
-        INDEX: b"".join(_INDEX_ROW.pack(row.base_offset - base, row.position, row.max_timestamp) for row in walk.rows),
-        CHECKS: b"".join(map(_CRC.pack, walk.checks)),
-        ABORTED: b"".join(
-            _ABORTED_ROW.pack(0, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
-            for txn in aborted
-        ),
-        EPOCHS: b"".join(_EPOCH_ROW.pack(entry.epoch, entry.start_offset) for entry in epochs),
-        PRODUCER: producer_snapshot,
-    }
-    data, sections = _assemble(found, base, end, length, walk.crc)
-    return SidecarBytes(
-        data,
-        sections,
-        walk.crc,
-        walk.min_timestamp,
-        walk.max_timestamp,
-        walk.max_timestamp_offset,
-        walk.records,
-        walk.first_offset,
-        walk.next_offset,
-        walk.last_epoch,
-    )
-
-
-def _assemble(
-    found: Mapping[str, bytes], base: int, end: int, length: int, crc: int
-) -> tuple[bytes, tuple[Section, ...]]:
-    at = _HEAD.size + _CRC.size + len(found) * _TABLE_ROW.size
-    sections: list[Section] = []
-    for name, content in found.items():
-        sections.append(Section(name, at, len(content), crc32c(content)))
-        at += len(content)
-    head = _HEAD.pack(MAGIC, FORMAT, LEAST_READER, len(sections), base, end, length, crc)
-    table = b"".join(_TABLE_ROW.pack(name.encode(), *rest) for name, *rest in sections)
-    return b"".join((head, _CRC.pack(crc32c(table, crc32c(head))), table, *found.values())), tuple(sections)
-
-
-class _Source:
-    """Bytes of a file or a buffer by position. Opens a path on entry and closes it on exit; a descriptor stays open."""
-
-    def __init__(self, source: str | int | bytes | bytearray | memoryview, position: int, length: int) -> None:
-        self._source = source
-        self._position = position
-        self.length = length
-        self._fd = source if isinstance(source, int) else -1
-
-    def __enter__(self) -> _Source:
-        if isinstance(self._source, str):
-            try:
-                self._fd = os.open(self._source, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise StorageError(f"cannot read {self._source}: {error.strerror}") from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if isinstance(self._source, str):
-            os.close(self._fd)
-
-    def read(self, at: int, length: int) -> bytes | memoryview:
-        length = min(length, self.length - at)
-        if not isinstance(self._source, (str, int)):
-            data: bytes | memoryview = memoryview(self._source)[self._position + at : self._position + at + length]
-        else:
-            try:
-                data = os.pread(self._fd, length, self._position + at)
-            except OSError as error:
-                raise StorageError(f"cannot read {self._source}: {error.strerror}") from error
-        if len(data) != length:
-            raise StorageError(f"{length} bytes were expected at {self._position + at}, {len(data)} are there")
-        return data
-
-
-class _SegmentWalk:
-    """One pass over a segment's batches that collects index rows and checksums. `name` and `start` locate them in errors."""
-
-    def __init__(self, base: int, end: int, name: str, start: int) -> None:
-        self._end = end
-        self._name = name
-        self._start = start
-        self.rows: list[IndexRow] = []
-        self.checks: list[int] = []
-        self.crc = 0
-        self.min_timestamp = self.max_timestamp = NO_TIMESTAMP
-        self.max_timestamp_offset = base
-        self.records = 0
-        self.first_offset = -1
-        self.next_offset = base
-        self.last_epoch = -1
-        self._piece_crc = 0
-        self._summed = 0
-
-    def run(self, source: _Source) -> None:
-        at = 0
-        while at < source.length:
-            piece = source.read(at, _PIECE_BYTES)
-            batches, stopped, stop = recover_scan(piece, 0, *_ANY_ORDER)
-            for batch in batches:
-                self._batch(at, piece, *batch)
-            if stop == BAD_CRC:
-                raise self._damaged(at + stopped, memoryview(piece)[stopped:], self.next_offset)
-            if stopped:
-                self._sum(memoryview(piece)[:stopped])
-                at += stopped
-            else:
-                at = self._large(source, at, piece)
-        if self._summed % CHECK_BYTES:
-            self.checks.append(self._piece_crc)
-
-    def _large(self, source: _Source, at: int, piece: bytes | memoryview) -> int:
-        """Walks a batch larger than a piece; the index needs only its header. Returns its end."""
-        try:
-            header = record_batch.read_header(piece)
-        except CorruptRecord as error:
-            raise CorruptRecord(f"byte {at} of the segment begins no whole batch: {error}") from error
-        if (
-            (size := header.size) < len(piece)
-            or size > source.length - at
-            or header.magic != record_batch.CURRENT_MAGIC
-        ):
-            raise CorruptRecord(f"byte {at} of the segment begins no whole batch of format v2")
-        before = self.next_offset
-        self._batch(
-            at, piece, 0, size, header.base_offset, header.next_offset, header.leader_epoch, header.max_timestamp
-        )
-        crc, covered = 0, record_batch.ATTRIBUTES
-        for start in range(at, at + size, _PIECE_BYTES):
-            part = memoryview(source.read(start, min(_PIECE_BYTES, at + size - start)))
-            self._sum(part)
-            crc, covered = crc32c(part[covered:], crc), 0
-        if crc != header.crc:
-            raise self._damaged(at, memoryview(piece), before)
-        return at + size
-
-    def _damaged(self, at: int, rest: memoryview, first: int) -> CorruptRecord:
-        """The error advises deleting records only if the next whole batch confirms the damaged header's last offset."""
-        header = record_batch.read_header(rest)
-        sound = recover_scan(rest[header.size :], 0, *_ANY_ORDER)[0] if header.size < len(rest) else []
-        claimed = header.next_offset
-        agreed = bool(sound) and sound[0][2] == claimed
-        without = f", or delete the records below offset {claimed} to continue without them" if agreed else ""
-        return CorruptRecord(
-            f"the batch at byte {self._start + at} of {self._name}, the first from offset {first} on, fails its "
-            f"CRC-32C: the disk has changed it. Nothing from there on is offloaded or evicted; put the file back from a "
-            f"copy{without}"
-        )
-
-    def _batch(
-        self,
-        piece_at: int,
-        piece: bytes | memoryview,
-        position: int,
-        size: int,
-        base_offset: int,
-        next_offset: int,
-        epoch: int,
-        max_timestamp: int,
-    ) -> None:
-        if base_offset < self.next_offset or next_offset > self._end:
-            raise CorruptRecord(
-                f"the batch of offsets [{base_offset}, {next_offset}) at byte {piece_at + position} lies outside "
-                f"[{self.next_offset}, {self._end})"
-            )
-        if epoch < self.last_epoch:
-            raise CorruptRecord(f"the batch at offset {base_offset} has leader epoch {epoch}, after {self.last_epoch}")
-        count = _INT32.unpack_from(piece, position + record_batch.RECORDS_COUNT)[0]
-        first_timestamp = _INT64.unpack_from(piece, position + record_batch.BASE_TIMESTAMP)[0]
-        if count > 0 and (not self.records or first_timestamp < self.min_timestamp):
-            self.min_timestamp = first_timestamp
-        if self.first_offset < 0:
-            self.first_offset = base_offset
-            self.max_timestamp, self.max_timestamp_offset = max_timestamp, base_offset
-        elif max_timestamp > self.max_timestamp:
-            self.max_timestamp, self.max_timestamp_offset = max_timestamp, base_offset
-        self.records += count
-        self.next_offset = next_offset
-        self.last_epoch = epoch
-        at = piece_at + position
-        if not self.rows or at - self.rows[-1].position >= INTERVAL_BYTES:
-            self.rows.append(IndexRow(base_offset, at, self.max_timestamp))
-        elif self.rows[-1].max_timestamp != self.max_timestamp:
-            self.rows[-1] = self.rows[-1]._replace(max_timestamp=self.max_timestamp)
-
-    def _sum(self, data: memoryview) -> None:
-        self.crc = crc32c(data, self.crc)
-        while data:
-            room = CHECK_BYTES - self._summed % CHECK_BYTES
-            self._piece_crc = crc32c(data[:room], self._piece_crc)
-            self._summed += len(data[:room])
-            data = data[room:]
-            if self._summed % CHECK_BYTES == 0:
-                self.checks.append(self._piece_crc)
-                self._piece_crc = 0
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
 class IndexRows(Sequence[IndexRow]):
     """An index in its packed form, 16 bytes a row; a row is decoded when it is read. As tuples rows would take 200 bytes each,
     and the cache would hold the indexes of 5 segments of 1 GiB instead of 60."""
@@ -319,7 +71,7 @@ class IndexRows(Sequence[IndexRow]):
         self._packed = packed
 
     def __len__(self) -> int:
-        return len(self._packed) // _INDEX_ROW.size
+        return len(self._packed) // INDEX_ROW.size
 
     def __getitem__(self, at: Any) -> Any:
         """The row at index `at`; no slices."""
@@ -327,11 +79,11 @@ class IndexRows(Sequence[IndexRow]):
             at += len(self)
         if not 0 <= at < len(self):
             raise IndexError(at)
-        offset, position, timestamp = _INDEX_ROW.unpack_from(self._packed, at * _INDEX_ROW.size)
+        offset, position, timestamp = INDEX_ROW.unpack_from(self._packed, at * INDEX_ROW.size)
         return IndexRow(self._base + offset, position, timestamp)
 
     def __iter__(self) -> Iterator[IndexRow]:
-        for offset, position, timestamp in _INDEX_ROW.iter_unpack(self._packed):
+        for offset, position, timestamp in INDEX_ROW.iter_unpack(self._packed):
             yield IndexRow(self._base + offset, position, timestamp)
 
     def __eq__(self, other: object) -> bool:
@@ -423,9 +175,9 @@ def parse_part(
                 f"section {section.name!r} of {where} has CRC-32C {crc32c(content)}, not {section.crc32c}"
             )
         found[section.name] = content
-    highest = max((at for _, at, _ in _rows(found, INDEX, _INDEX_ROW, where)), default=length)
+    highest = max((at for _, at, _ in _rows(found, INDEX, INDEX_ROW, where)), default=length)
     index = IndexRows(base, found[INDEX]) if INDEX in found else ()
-    checks = array("I", (value for (value,) in _rows(found, CHECKS, _CRC, where))) if CHECKS in found else ()
+    checks = array("I", (value for (value,) in _rows(found, CHECKS, CRC, where))) if CHECKS in found else ()
     if INDEX in found and highest >= length:
         raise TierCorrupt(f"the index of {where} does not fit a segment of {length} bytes")
     if CHECKS in found and len(checks) != -(-length // CHECK_BYTES):
@@ -438,7 +190,7 @@ def parse_part(
         index=index,
         mib_crcs=checks,
         aborted=tuple(_aborted(found, where)),
-        epochs=tuple(EpochEntry(*row) for row in _rows(found, EPOCHS, _EPOCH_ROW, where)),
+        epochs=tuple(EpochEntry(*row) for row in _rows(found, EPOCHS, EPOCH_ROW, where)),
         producer_snapshot=found.get(PRODUCER, b""),
     )
 
@@ -455,7 +207,7 @@ def read_head(data: bytes, where: str = "a sidecar") -> Sidecar:
 
 def table_bytes(count: int) -> int:
     """The position of the first section in a sidecar with `count` sections."""
-    return _HEAD.size + _CRC.size + count * _TABLE_ROW.size
+    return HEAD.size + CRC.size + count * TABLE_ROW.size
 
 
 def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
@@ -464,30 +216,30 @@ def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
 
 
 def _parse_head(data: bytes, where: str) -> tuple[int, int, int, int, tuple[Section, ...]]:
-    if len(data) < _HEAD.size + _CRC.size or data[: len(MAGIC)] != MAGIC:
+    if len(data) < HEAD.size + CRC.size or data[: len(MAGIC)] != MAGIC:
         raise TierCorrupt(f"{where} does not begin as a sidecar")
-    _, version, least, count, base, end, length, crc = _HEAD.unpack_from(data)
+    _, version, least, count, base, end, length, crc = HEAD.unpack_from(data)
     if not 1 <= least <= version:
         raise TierCorrupt(f"{where}: format {version} for readers from {least} on does not exist")
-    table_at = _HEAD.size + _CRC.size
-    table_end = table_at + count * _TABLE_ROW.size
+    table_at = HEAD.size + CRC.size
+    table_end = table_at + count * TABLE_ROW.size
     if least > FORMAT:
         raise StoreRefused(f"{where} needs a reader of format {least}; this version of tidelog reads up to {FORMAT}")
     if count > _MAX_SECTIONS or table_end > len(data):
         raise TierCorrupt(f"{where} is cut short, or its table of {count} sections is damaged")
-    expected = _CRC.unpack_from(data, _HEAD.size)[0]
-    if crc32c(data[table_at:table_end], crc32c(data[: _HEAD.size])) != expected:
+    expected = CRC.unpack_from(data, HEAD.size)[0]
+    if crc32c(data[table_at:table_end], crc32c(data[: HEAD.size])) != expected:
         raise TierCorrupt(f"the header of {where} fails its CRC-32C")
     return base, end, length, crc, tuple(_table(data, table_at, table_end))
 
 
 def _table(data: bytes, start: int, end: int) -> Iterator[Section]:
-    for name, position, length, crc in _TABLE_ROW.iter_unpack(data[start:end]):
+    for name, position, length, crc in TABLE_ROW.iter_unpack(data[start:end]):
         yield Section(name.rstrip(b"\0").decode("ascii", "replace"), position, length, crc)
 
 
 def _aborted(found: Mapping[str, bytes], where: str) -> Iterator[AbortedTransaction]:
-    for version, *row in _rows(found, ABORTED, _ABORTED_ROW, where):
+    for version, *row in _rows(found, ABORTED, ABORTED_ROW, where):
         if version != 0:
             raise TierCorrupt(f"section {ABORTED!r} of {where} has a row of version {version}, which does not exist")
         yield AbortedTransaction(*row)

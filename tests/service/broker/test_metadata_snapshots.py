@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.broker.background.metadata_snapshots import FILE_NAME
-from storage_tiers.cold.process.operations import PutSnapshot
+from storage_tiers.cold.process.cluster_operations import PutSnapshot
 from storage_tiers.errors import FencedWriter, StoreBehind, TierUnavailable
 from tests.service.broker.support import Running, running, until
 

@@ -11,7 +11,8 @@ import pytest
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
 from service.serve.rounds import rounds
-from storage_tiers.cold.process.operations import Question, Repair
+from storage_tiers.cold.process.operations import Repair
+from storage_tiers.cold.process.question import Question
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import OffsetRange
 from tests.service.broker.support import batch, filled, running, until

@@ -11,7 +11,8 @@ import pytest
 from service.broker.partition.partition import Partition
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Ids
-from storage_tiers.cold.process.operations import ListKeys, Question
+from storage_tiers.cold.process.operations import ListKeys
+from storage_tiers.cold.process.question import Question
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import TopicPartition

@@ -22,7 +22,7 @@ from storage_tiers.cold.manifest.model import (
 )
 from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.partition_tier import PartitionTier
-from storage_tiers.cold.segments.sidecar import SidecarBytes
+from storage_tiers.cold.segments.sidecar_builder import SidecarBytes
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.hot.producer_state import ProducerStateManager

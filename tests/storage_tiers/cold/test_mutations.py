@@ -14,7 +14,7 @@ from storage_tiers.cold.manifest.documents import document as sealed
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
-from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments import sidecar, sidecar_builder
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, batches
@@ -65,7 +65,7 @@ def test_no_damage_leads_to_another_error() -> None:
         (gzip.decompress(written[ref.key].data), read_page),
         (encode_cluster(ClusterState("c", 1, holder)), lambda damaged: decode_cluster(damaged, "c")),
         (encode_topic(topic), lambda damaged: decode_topic(damaged, IDS.cluster_id, "t")),
-        (sidecar.build(data, 0, len(data), **known).data, sidecar.parse),  # type: ignore[arg-type]
+        (sidecar_builder.build(data, 0, len(data), **known).data, sidecar.parse),  # type: ignore[arg-type]
     ]
     chance = random.Random(7)
     refused = 0

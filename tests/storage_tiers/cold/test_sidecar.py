@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_tiers.cold.segments import sidecar
-from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, Sidecar, SidecarBytes
+from storage_tiers.cold.segments import sidecar, sidecar_builder
+from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, Sidecar
+from storage_tiers.cold.segments.sidecar_builder import SidecarBytes
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
 from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import NewRecord, assemble, build_batch
@@ -35,7 +36,7 @@ def segment(shapes: list[tuple[int, int, int]], base: int = 100, epoch: int = 3)
 
 def build(data: bytes, *, base: int = 100, end: int | None = None, **fields: object) -> SidecarBytes:
     known: dict[str, object] = {"aborted": ABORTED, "epochs": EPOCHS, "producer_snapshot": b"producers"}
-    return sidecar.build(data, 0, len(data), base=base, end=end or base + 10_000, **(known | fields))  # type: ignore[arg-type]
+    return sidecar_builder.build(data, 0, len(data), base=base, end=end or base + 10_000, **(known | fields))  # type: ignore[arg-type]
 
 
 def read(built: SidecarBytes) -> Sidecar:
@@ -127,7 +128,7 @@ def test_the_same_from_a_file_a_descriptor_and_a_buffer(tmp_path: Path) -> None:
     known = {"base": 100, "end": 200, "aborted": (), "epochs": (), "producer_snapshot": b""}
     with path.open("rb") as file:
         made = [
-            sidecar.build(source, 6, len(data), **known)  # type: ignore[arg-type]
+            sidecar_builder.build(source, 6, len(data), **known)  # type: ignore[arg-type]
             for source in (str(path), file.fileno(), path.read_bytes(), memoryview(path.read_bytes()))
         ]
     assert all(built == made[0] for built in made)
@@ -220,10 +221,10 @@ def test_bounds_and_files_that_cannot_be_read(tmp_path: Path) -> None:
         build(b"")
     known = {"base": 100, "end": 200, "aborted": (), "epochs": (), "producer_snapshot": b""}
     with pytest.raises(StorageError, match="No such file"):
-        sidecar.build(str(tmp_path / "gone"), 0, 10, **known)  # type: ignore[arg-type]
+        sidecar_builder.build(str(tmp_path / "gone"), 0, 10, **known)  # type: ignore[arg-type]
     (tmp_path / "short").write_bytes(data)
     with pytest.raises(StorageError, match="expected"):
-        sidecar.build(str(tmp_path / "short"), 0, len(data) + 1, **known)  # type: ignore[arg-type]
+        sidecar_builder.build(str(tmp_path / "short"), 0, len(data) + 1, **known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sizes", [[50, 50, 50], [50, 3_000_000, 50], [600_000, 600_000, 600_000]])
@@ -239,7 +240,9 @@ def test_a_batch_changed_on_the_disk_is_named(tmp_path: Path, sizes: list[int], 
         damaged[flipped] ^= 0x10
         path.write_bytes(b"before" + damaged)
         with pytest.raises(CorruptRecord) as caught:
-            sidecar.build(str(path), 6, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b"")
+            sidecar_builder.build(
+                str(path), 6, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b""
+            )
         assert f"the batch at byte {6 + at} of {path}, the first from offset {base} on" in str(caught.value)
         assert "CRC-32C" in str(caught.value)
 
@@ -254,6 +257,8 @@ def test_the_error_of_a_damaged_header_advises_no_deletion(tmp_path: Path, flipp
     path = tmp_path / "0.log"
     path.write_bytes(damaged)
     with pytest.raises(CorruptRecord) as caught:
-        sidecar.build(str(path), 0, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b"")
+        sidecar_builder.build(
+            str(path), 0, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b""
+        )
     assert (f"delete the records below offset {following} to continue" in str(caught.value)) == advised
     assert ("delete the records" in str(caught.value)) == advised

@@ -24,22 +24,21 @@ from storage_tiers.cold.manifest.model import (
 from storage_tiers.cold.manifest.snapshot_files import put_snapshot
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import context as context_module
+from storage_tiers.cold.process.cluster_operations import HighestIncarnation, PublishTopic
 from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.process.operations import (
     AbortUploads,
     Claim,
-    Deadline,
     DeletePartition,
     FetchObject,
-    HighestIncarnation,
     LoadManifest,
     PageSegments,
-    PublishTopic,
     RaisePriority,
     TakePartition,
     TierCounters,
 )
 from storage_tiers.cold.process.page_work import page_segments
+from storage_tiers.cold.process.question import Deadline
 from storage_tiers.cold.process.repair_work import AT_ONCE
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE

@@ -11,6 +11,14 @@ import pytest
 from storage_tiers.cold.manifest.cluster_file import Holder
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process.cluster_operations import (
+    MarkTopicDeleted,
+    OpenCluster,
+    Probe,
+    PublishTopic,
+    ReadCluster,
+    ReadTopic,
+)
 from storage_tiers.cold.process.operations import (
     Claim,
     DeletePartition,
@@ -19,14 +27,8 @@ from storage_tiers.cold.process.operations import (
     FetchChunk,
     FetchObject,
     LoadManifest,
-    MarkTopicDeleted,
-    OpenCluster,
-    Probe,
-    PublishTopic,
     RaiseLogStart,
     RaisePriority,
-    ReadCluster,
-    ReadTopic,
     Stats,
     Sweep,
 )

@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from storage_tiers.cold.process.cluster_operations import Probe
 from storage_tiers.cold.process.launcher import ExecLauncher, Launched
-from storage_tiers.cold.process.operations import (
-    Claim,
-    Probe,
-    ReadyFile,
-    Stats,
-)
+from storage_tiers.cold.process.operations import Claim, ReadyFile, Stats
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore

@@ -17,8 +17,9 @@ import pytest
 
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Manifest
+from storage_tiers.cold.process.cluster_operations import Probe
 from storage_tiers.cold.process.launcher import ExecLauncher
-from storage_tiers.cold.process.operations import FetchChunk, LoadManifest, Probe
+from storage_tiers.cold.process.operations import FetchChunk, LoadManifest
 from storage_tiers.cold.process.protocol import Configure, encode
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.stores.location import StoreLocation

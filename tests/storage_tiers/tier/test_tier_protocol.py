@@ -27,9 +27,9 @@ from storage_tiers.cold.manifest.model import (
     State,
 )
 from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process import cluster_operations as cluster_questions
 from storage_tiers.cold.process import operations as questions
 from storage_tiers.cold.process import protocol
-from storage_tiers.cold.process.operations import Deadline
 from storage_tiers.cold.process.protocol import (
     MAX_FRAME_BYTES,
     Ask,
@@ -43,6 +43,7 @@ from storage_tiers.cold.process.protocol import (
     encode,
     read_frame,
 )
+from storage_tiers.cold.process.question import Deadline, Question
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE, row_of
 from storage_tiers.cold.process.value_json import ProtocolError, from_json, to_json
@@ -84,33 +85,35 @@ TOPIC = TopicState("c", "t", TOPIC_ID, State.DELETED, 3, 7, {"retention.ms": "-1
 COUNTERS = questions.TierCounters(
     {"Extend": 2}, {}, {"get": 1}, {"get TierUnavailable": 1}, {"get": 1}, {"get": 0.5}, 1, 2, 3, 4, 5
 )
-QUESTIONS: list[questions.Question[Any]] = [
+QUESTIONS: list[Question[Any]] = [
     questions.FetchChunk("k", 1, 2, (3, 4), urgent=False),
     questions.FetchObject("k", 1, 2),
     questions.RaisePriority("k", 1, 2),
     questions.PageSegments(IDS, PAGE, 5, None),
     questions.PageSegments(IDS, PAGE, 5, -1),
     questions.PlanPages(IDS, (PAGE,), Expired(0, 5), Moment(RetentionLimits(1, 2), Now(3, 3), 4)),
-    questions.Probe("c/"),
-    questions.ReadStoreTime("c/"),
-    questions.FindClusters(),
-    questions.ReadCluster("c"),
-    questions.OpenCluster("c", Holder(1, "d", "s"), 4),
-    questions.ShownCluster("c"),
-    questions.HighestIncarnation("c"),
-    questions.RecreateCluster(ClusterState("c", 4, Holder(1, "d", "s")), None),
-    questions.RecreateCluster(ClusterState("c", 4, Holder(1, "d", "s")), ClusterState("c", 2, Holder(1, "d", "r"))),
-    questions.ShownTopic("c", "t"),
-    questions.RepublishTopic(TOPIC),
-    questions.PutSnapshot("c", 3, 4, "/cache/metadata.snapshot", 5, 6),
-    questions.FindSnapshot("c"),
-    questions.ListTopics("c", ""),
-    questions.ListTopicIds("c", "t"),
-    questions.ListManifests("c", "t", "AAAAAAAAAAAAAAAAAAAAAA"),
+    cluster_questions.Probe("c/"),
+    cluster_questions.ReadStoreTime("c/"),
+    cluster_questions.FindClusters(),
+    cluster_questions.ReadCluster("c"),
+    cluster_questions.OpenCluster("c", Holder(1, "d", "s"), 4),
+    cluster_questions.ShownCluster("c"),
+    cluster_questions.HighestIncarnation("c"),
+    cluster_questions.RecreateCluster(ClusterState("c", 4, Holder(1, "d", "s")), None),
+    cluster_questions.RecreateCluster(
+        ClusterState("c", 4, Holder(1, "d", "s")), ClusterState("c", 2, Holder(1, "d", "r"))
+    ),
+    cluster_questions.ShownTopic("c", "t"),
+    cluster_questions.RepublishTopic(TOPIC),
+    cluster_questions.PutSnapshot("c", 3, 4, "/cache/metadata.snapshot", 5, 6),
+    cluster_questions.FindSnapshot("c"),
+    cluster_questions.ListTopics("c", ""),
+    cluster_questions.ListTopicIds("c", "t"),
+    cluster_questions.ListManifests("c", "t", "AAAAAAAAAAAAAAAAAAAAAA"),
     questions.TakePartition(IDS, ManifestWriter(1, 2), -1, True),
-    questions.ReadTopic("c", "t"),
-    questions.PublishTopic(TOPIC),
-    questions.MarkTopicDeleted(TOPIC),
+    cluster_questions.ReadTopic("c", "t"),
+    cluster_questions.PublishTopic(TOPIC),
+    cluster_questions.MarkTopicDeleted(TOPIC),
     questions.LoadManifest(IDS, WRITER),
     questions.Extend(IDS, WRITER, JOB),
     questions.ReplaceSegments(IDS, WRITER, JOB, (SEGMENT,), None),
@@ -137,29 +140,29 @@ QUESTIONS: list[questions.Question[Any]] = [
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: type(q).__name__)
-def test_every_question_crosses_unchanged(question: questions.Question[Any]) -> None:
+def test_every_question_crosses_unchanged(question: Question[Any]) -> None:
     assert round_trip(Ask(7, question)) == Ask(7, question)
 
 
 def test_every_operation_has_its_row_and_is_in_the_list_above() -> None:
-    defined = {name: kind for name, kind in vars(questions).items() if _is_question(kind)}
+    defined = {name: kind for name, kind in (vars(questions) | vars(cluster_questions)).items() if _is_question(kind)}
     assert {name: row.question for name, row in TABLE.items()} == defined
     assert {type(question) for question in QUESTIONS} == set(defined.values())
 
 
 def _is_question(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, questions.Question) and kind is not questions.Question
+    return isinstance(kind, type) and issubclass(kind, Question) and kind is not Question
 
 
 async def test_every_row_is_answered_by_the_process(tmp_path: Path) -> None:
     """With a result or a LogError; a result of another type would end the process, and a defect is reported as one."""
     snapshot = tmp_path / "metadata.snapshot"
     snapshot.write_bytes(b"bytes")
-    put = questions.PutSnapshot("c", 3, 4, str(snapshot), 5, crc32c(b"bytes"))
+    put = cluster_questions.PutSnapshot("c", 3, 4, str(snapshot), 5, crc32c(b"bytes"))
     async with broker(tmp_path) as b:
         for question in QUESTIONS:
             try:
-                await b.client.ask(put if isinstance(question, questions.PutSnapshot) else question)
+                await b.client.ask(put if isinstance(question, cluster_questions.PutSnapshot) else question)
             except LogError as error:
                 assert "in the tier process" not in str(error), error
         counters = await b.client.refresh_counters()
@@ -175,8 +178,8 @@ async def test_a_question_without_a_row_gets_an_error_and_the_process_continues(
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(protocol, "TABLE", {"Stats": TABLE["Stats"]})
             with pytest.raises(TierUnavailable, match=r"knows no question 'ReadCluster'.*restart the node"):
-                await b.client.ask(questions.ReadCluster("c"))
-        assert await b.client.ask(questions.ReadCluster("c")) is None
+                await b.client.ask(cluster_questions.ReadCluster("c"))
+        assert await b.client.ask(cluster_questions.ReadCluster("c")) is None
         assert (b.client.stats.starts, b.client.stats.lost) == (1, 0)
 
 
@@ -306,7 +309,7 @@ async def test_frames_are_bounded_and_the_end_is_the_end() -> None:
     with pytest.raises(ProtocolError, match="longer"):
         await read_frame(fed(struct.pack(">I", MAX_FRAME_BYTES + 1)))
     with pytest.raises(ProtocolError, match="longer"):
-        encode(Ask(1, questions.Probe("x" * MAX_FRAME_BYTES)))
+        encode(Ask(1, cluster_questions.Probe("x" * MAX_FRAME_BYTES)))
 
 
 async def test_an_operation_too_long_for_a_frame_fails_alone(tmp_path: Path) -> None:
@@ -314,7 +317,7 @@ async def test_an_operation_too_long_for_a_frame_fails_alone(tmp_path: Path) -> 
         with pytest.raises(
             errors.InvalidRequest, match=r"Probe cannot be asked of the tier process: a frame of \d+ bytes"
         ):
-            await b.client.ask(questions.Probe("x" * MAX_FRAME_BYTES))
+            await b.client.ask(cluster_questions.Probe("x" * MAX_FRAME_BYTES))
         await b.client.ask(questions.Stats())
         assert (b.client.stats.starts, b.client.stats.lost) == (1, 0)
 

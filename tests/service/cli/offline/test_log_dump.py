@@ -14,7 +14,7 @@ from service.cli.offline.log_files import dump_offset_index, dump_time_index
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Author, Ids, ManifestWriter, RemoteSegment
 from storage_tiers.cold.manifest.transitions import extend, first_manifest
-from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments import sidecar_builder
 from storage_tiers.hot.indexes import OffsetIndex, TimeIndex, encode_transactions
 from storage_tiers.hot.leader_epochs import encode as encode_epochs
 from storage_tiers.hot.producer_state import ProducerStateManager
@@ -343,7 +343,7 @@ def test_a_path_that_is_not_there_or_of_no_kind_is_exit_code_2(tmp_path: Path) -
 
 def test_a_sidecar_is_shown_section_by_section(partition: Path, tmp_path: Path) -> None:
     log = partition / f"{BASE}.log"
-    built = sidecar.build(
+    built = sidecar_builder.build(
         str(log),
         0,
         log.stat().st_size,

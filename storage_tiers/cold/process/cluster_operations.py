@@ -1,0 +1,175 @@
+"""The broker's questions to the tier process about a cluster, its topics and its metadata's snapshots, with their answers.
+
+Values only: both sides import them. Errors are those of `operations.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.clusters import ClusterFound
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process.question import Question
+from storage_tiers.cold.process.settings import TierSettings
+
+#: The most names in one answer.
+MAX_NAMES = 1000
+#: Seconds that reading all manifests of a cluster may take.
+REPAIR_S_PER_CLUSTER = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Question[None]):
+    """Tests with a key under `key_prefix` whether the store honours conditional writes. StoreRefused if not."""
+
+    key_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStoreTime(Question[int]):
+    """The store's clock (ms since 1970, exact to a second): writes and deletes an object under `key_prefix`."""
+
+    key_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindClusters(Question[tuple[ClusterFound, ...]]):
+    """`clusters.find_clusters`: the clusters under the store's prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCluster(Question[ClusterState | None]):
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCluster(Question[int]):
+    """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`; answers the new
+    one. FencedWriter if the bucket has another."""
+
+    cluster_id: str
+    holder: Holder
+    expected_incarnation: int
+    raised_by: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCluster(Question[ClusterState | None]):
+    """As ReadCluster; also None for an unreadable file."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundIncarnation:
+    """`key` is the object that holds it, empty if there is none."""
+
+    number: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class HighestIncarnation(Question[FoundIncarnation]):
+    """The highest incarnation in the cluster's manifests, topic files and metadata snapshots. Lists the cluster and reads each
+    manifest; may take REPAIR_S_PER_CLUSTER."""
+
+    cluster_id: str
+
+    def extra_s(self, settings: TierSettings) -> float:
+        return REPAIR_S_PER_CLUSTER
+
+
+@dataclass(frozen=True, slots=True)
+class RecreateCluster(Question[None]):
+    """`cluster_file.recreate_cluster`. For repairs only."""
+
+    new: ClusterState
+    shown: ClusterState | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutSnapshot(Question[None]):
+    """`snapshot_files.put_snapshot` of the whole file at `path`, which stays the broker's."""
+
+    cluster_id: str
+    incarnation: int
+    index: int
+    path: str
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSnapshot:
+    """`key` is None if there is no snapshot; `size` in bytes."""
+
+    key: str | None
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FindSnapshot(Question[FoundSnapshot]):
+    """The newest metadata snapshot; FetchObject reads it."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTopics(Question[tuple[str, ...]]):
+    """Topic names after `after`, in order, at most MAX_NAMES: repeat until the answer is empty."""
+
+    cluster_id: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTopicIds(Question[tuple[str, ...]]):
+    """All topic ids of that name with any object in the bucket."""
+
+    cluster_id: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListManifests(Question[tuple[int, ...]]):
+    """The partitions of a topic id that have a manifest."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTopic(Question[TopicState | None]):
+    cluster_id: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTopic(Question[TopicState]):
+    """`topic_file.publish_topic`: makes a live topic's file current."""
+
+    topic: TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTopic(Question[TopicState | None]):
+    """As ReadTopic; also None for an unreadable file."""
+
+    cluster_id: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepublishTopic(Question[TopicState]):
+    """`topic_file.republish_topic`: over a file older than one seen. For repairs only."""
+
+    topic: TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class MarkTopicDeleted(Question[TopicState]):
+    """`topic_file.delete_topic`: no effect if the file names another id. The answer is the file's state."""
+
+    topic: TopicState
