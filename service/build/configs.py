@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from service.build.ground import Ground, Listening
+from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver
 from service.configs.values import BrokerConfigs, TopicConfigs
 from service.metadata.controller import Controller
@@ -18,6 +19,7 @@ class NodeConfigs:
     dynamic configs included."""
 
     resolver: Resolver
+    descriptions: ConfigDescriptions
     metadata: MetadataLog
     broker: BrokerConfigs
     controller: Controller
@@ -38,7 +40,7 @@ def build_configs(ground: Ground, listening: Listening) -> NodeConfigs:
     }
     resolver = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
     broker = BrokerConfigs(lambda name: resolver.broker_value(metadata.image, name))
-    return NodeConfigs(resolver, metadata, broker, Controller(metadata, resolver))
+    return NodeConfigs(resolver, ConfigDescriptions(resolver), metadata, broker, Controller(metadata, resolver))
 
 
 def _addresses(listening: Listening) -> dict[str, str]:

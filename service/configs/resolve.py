@@ -1,4 +1,4 @@
-"""The value of a config, its source, and the records that a change writes.
+"""The value of a config, its source, and the records that a change writes. `describing.py` shows configs to clients.
 
 Precedence, as in Kafka: the topic's own value, then this broker's dynamic one, then the cluster's dynamic default, then
 the value set at the node's start, then the default; within each of these, a key's synonyms in their order. The metadata
@@ -18,10 +18,8 @@ from typing import NamedTuple, cast
 from grpc_api.contract.topics import (
     AlterOp,
     ConfigAlteration,
-    ConfigEntry,
     ConfigKind,
     ConfigSource,
-    ConfigSynonym,
     Resource,
     ResourceKind,
 )
@@ -31,7 +29,7 @@ from service.configs.cleaner_rules import CLEANER_KEYS, check_cleaner
 from service.configs.differences import DEFAULTS_WITH_STORE
 from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Synonym
 from service.configs.topic_keys import TOPIC_KEYS
-from service.configs.types import Value, check_length, format_value, is_number, refusal, split_list
+from service.configs.types import Value, check_length, is_number, refusal, split_list
 from service.configs.values import BrokerConfigs, TopicConfigs
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage, config_record
@@ -43,20 +41,14 @@ from storage_tiers.records.recompress import target
 
 #: Internal topics reach the bucket sooner: the age is what a restore from the bucket alone loses.
 INTERNAL_TIER_MAX_LAG_MS = 600_000
-#: Values of internal topics where nothing else is set. A coordinator's log stays local whatever is set.
-INTERNAL_DEFAULTS: Mapping[str, Value] = {
-    "tidelog.tier.max.lag.ms": INTERNAL_TIER_MAX_LAG_MS,
-    "local.retention.ms": -1,
-    "local.retention.bytes": -1,
-}
-
 #: Cached log settings, one for each distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
-#: Most cached descriptions; each takes tens of kilobytes.
-MAX_CACHED_DESCRIPTIONS = 64
+
+#: Configs of one broker and of all brokers.
+Inherited = tuple[Mapping[str, str], Mapping[str, str]]
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
     """A value that a key may take: the synonym that gives it, the value in its unit, its source."""
 
     synonym: Synonym
@@ -109,17 +101,12 @@ class Resolver:
         }
         self._static: Mapping[str, Value] = {name: BROKER_KEYS.get(name).parse(text) for name, text in texts.items()}
         self._has_store = has_store
-        self._cached_for: tuple[Mapping[str, str], Mapping[str, str]] | None = None
+        self._cached_for: Inherited | None = None
         self._cached: dict[tuple[tuple[str, str], ...], LogSettings] = {}
-        self._described: dict[tuple[tuple[str, str], ...], tuple[ConfigEntry, ...]] = {}
-        self._described_broker: dict[bool, tuple[ConfigEntry, ...]] = {}
 
-    def _look_at(self, image: MetadataImage) -> None:
-        """Clears the caches if the brokers' configs changed."""
-        inherited = (image.broker_config(self.node_id), image.broker_config(None))
-        if inherited != self._cached_for:
-            self._cached_for = inherited
-            self._cached, self._described, self._described_broker = {}, {}, {}
+    def inherited(self, image: MetadataImage) -> Inherited:
+        """The dynamic configs from which topics take values: this broker's, and the defaults of all brokers."""
+        return image.broker_config(self.node_id), image.broker_config(None)
 
     # --- values ---------------------------------------------------------------------------------------------------
 
@@ -130,7 +117,7 @@ class Resolver:
         """For a missing topic: the values that a new topic of that name would have."""
 
         def value(name: str) -> Value | None:
-            found, source = self._topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
+            found, source = self.topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
             if name == "tidelog.tier.max.lag.ms" and topic in INTERNAL_TOPICS and source is ConfigSource.DEFAULT:
                 return INTERNAL_TIER_MAX_LAG_MS
             return found
@@ -139,14 +126,15 @@ class Resolver:
 
     def broker_value(self, image: MetadataImage, name: str) -> Value | None:
         """The value of a broker key; `BrokerConfigs` has them typed."""
-        holds = next(self._candidates(image, (Synonym(name),)), None)
+        holds = next(self.candidates(image, (Synonym(name),)), None)
         return None if holds is None else holds.value
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
         """The settings of a partition's log, as plain values: local retention never exceeds total retention. A coordinator's
         log is never evicted, so that it loads without the store."""
-        self._look_at(image)
-        own = image.topic_config(topic)
+        inherited, own = self.inherited(image), image.topic_config(topic)
+        if inherited != self._cached_for:
+            self._cached_for, self._cached = inherited, {}
         memo = tuple(sorted(own.items()))
         settings = self._cached.get(memo)
         if settings is None:
@@ -158,7 +146,7 @@ class Resolver:
         return settings
 
     def _log_settings(self, image: MetadataImage, own: Mapping[str, str]) -> LogSettings:
-        topic = TopicConfigs(lambda name: self._topic_value(image, own, TOPIC_KEYS.get(name))[0])
+        topic = TopicConfigs(lambda name: self.topic_value(image, own, TOPIC_KEYS.get(name))[0])
         broker = self.broker(image)
         levels = {
             "gzip": topic.compression_gzip_level,
@@ -192,12 +180,12 @@ class Resolver:
             min_insync_replicas=topic.min_insync_replicas,
         )
 
-    def _topic_value(
+    def topic_value(
         self, image: MetadataImage, own: Mapping[str, str], key: ConfigKey
     ) -> tuple[Value | None, ConfigSource]:
         if key.name in own:
             return key.parse(own[key.name]), ConfigSource.DYNAMIC_TOPIC
-        for synonym, value, source in self._candidates(image, key.synonyms):
+        for synonym, value, source in self.candidates(image, key.synonyms):
             if synonym.factor != 1:
                 return cast(int, value) * synonym.factor if cast(int, value) >= 0 else -1, source
             return value, source
@@ -208,7 +196,7 @@ class Resolver:
             return DEFAULTS_WITH_STORE[key.name]
         return key.default
 
-    def _candidates(self, image: MetadataImage, synonyms: Sequence[Synonym]) -> Iterator[_Candidate]:
+    def candidates(self, image: MetadataImage, synonyms: Sequence[Synonym]) -> Iterator[Candidate]:
         """All values that broker keys give, the effective one first."""
         dynamic = (
             (image.broker_config(self.node_id), ConfigSource.DYNAMIC_BROKER),
@@ -217,82 +205,14 @@ class Resolver:
         for texts, source in dynamic:
             for synonym in synonyms:
                 if synonym.name in texts:
-                    yield _Candidate(synonym, BROKER_KEYS.get(synonym.name).parse(texts[synonym.name]), source)
+                    yield Candidate(synonym, BROKER_KEYS.get(synonym.name).parse(texts[synonym.name]), source)
         for synonym in synonyms:
             if synonym.name in self._static:
-                yield _Candidate(synonym, self._static[synonym.name], ConfigSource.STATIC_BROKER)
+                yield Candidate(synonym, self._static[synonym.name], ConfigSource.STATIC_BROKER)
         for synonym in synonyms:
             default = self._default(BROKER_KEYS.get(synonym.name))
             if default is not None:
-                yield _Candidate(synonym, default, ConfigSource.DEFAULT)
-
-    # --- describing -----------------------------------------------------------------------------------------------
-
-    def describe(
-        self, image: MetadataImage, resource: Resource, names: Sequence[str] | None = None
-    ) -> Sequence[ConfigEntry]:
-        """All configs of a topic or of this broker, or those of `names` that exist; for the broker "" the defaults set
-        for all brokers. By name. UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a missing resource."""
-        self._check_resource(image, resource, "Broker id must be an integer, but it is", to_change=False)
-        if resource.kind is ResourceKind.TOPIC:
-            entries = self.describe_new_topic(image, image.topic_config(resource.name))
-            if resource.name in INTERNAL_TOPICS:
-                entries = [_internal(entry) for entry in entries]
-        else:
-            entries = self._describe_broker(image, everywhere=not resource.name)
-        if names is None:
-            return entries
-        wanted = set(names)
-        return [entry for entry in entries if entry.name in wanted]
-
-    def describe_new_topic(self, image: MetadataImage, configs: Mapping[str, str]) -> Sequence[ConfigEntry]:
-        """The description of a topic created with `configs`, for CreateTopics. Topics with equal configs
-        share one object."""
-        self._look_at(image)
-        memo = tuple(sorted(configs.items()))
-        entries = self._described.get(memo)
-        if entries is None:
-            if len(self._described) >= MAX_CACHED_DESCRIPTIONS:
-                self._described.clear()
-            rows = (key for key in TOPIC_KEYS if not key.hidden or key.name in configs)
-            entries = self._described[memo] = tuple(self._describe_topic_key(image, configs, key) for key in rows)
-        return entries
-
-    def _describe_broker(self, image: MetadataImage, *, everywhere: bool) -> Sequence[ConfigEntry]:
-        self._look_at(image)
-        entries = self._described_broker.get(everywhere)
-        if entries is None:
-            rows = [self._describe_broker_key(image, key, everywhere=everywhere) for key in BROKER_KEYS]
-            entries = self._described_broker[everywhere] = tuple(entry for entry in rows if entry is not None)
-        return entries
-
-    def _describe_topic_key(self, image: MetadataImage, own: Mapping[str, str], key: ConfigKey) -> ConfigEntry:
-        value, _ = self._topic_value(image, own, key)
-        synonyms = self._synonyms(image, key.synonyms, key.synonyms[0].name) if key.synonyms else []
-        if key.name in own:
-            synonyms.insert(0, ConfigSynonym(key.name, format_value(value), ConfigSource.DYNAMIC_TOPIC))
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        return _entry(key, format_value(value), source, synonyms, read_only=False)
-
-    def _describe_broker_key(self, image: MetadataImage, key: ConfigKey, *, everywhere: bool) -> ConfigEntry | None:
-        synonyms = self._synonyms(image, key.synonyms, key.name)
-        if everywhere:
-            synonyms = [s for s in synonyms if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
-            if not synonyms:
-                return None
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        value = synonyms[0].value if everywhere else format_value(self.broker_value(image, key.name))
-        return _entry(key, value, source, synonyms, read_only=key.dynamic is Dynamic.READ_ONLY)
-
-    def _synonyms(self, image: MetadataImage, synonyms: Sequence[Synonym], first: str) -> list[ConfigSynonym]:
-        """Kafka lists them from the one with the described key's own name on."""
-        found: list[ConfigSynonym] = []
-        for synonym, value, source in self._candidates(image, synonyms):
-            if found or synonym.name == first:
-                key = BROKER_KEYS.get(synonym.name)
-                shown = None if key.sensitive else format_value(value)
-                found.append(ConfigSynonym(synonym.name, shown, source))
-        return found
+                yield Candidate(synonym, default, ConfigSource.DEFAULT)
 
     # --- changing -------------------------------------------------------------------------------------------------
 
@@ -317,7 +237,7 @@ class Resolver:
         values make no record. `replace` has the semantics of AlterConfigs: configs that are not named are removed."""
         if resource.kind is ResourceKind.CLIENT_METRICS:
             return client_metrics.alter(image, resource, alterations, replace=replace)
-        self._check_resource(
+        self.check_resource(
             image, resource, "Node id must be an integer, but it is", "" if replace else " or empty string"
         )
         if len({alteration.name for alteration in alterations}) != len(alterations):
@@ -357,7 +277,7 @@ class Resolver:
         if name in old:
             items = split_list(old[name])
         elif key.scope is ConfigScope.TOPIC:
-            items = cast("tuple[str, ...]", self._topic_value(image, old, key)[0])
+            items = cast("tuple[str, ...]", self.topic_value(image, old, key)[0])
         else:
             items = cast("tuple[str, ...]", self.broker_value(image, name) or ())
         given = split_list(text)
@@ -368,7 +288,7 @@ class Resolver:
             raise InvalidConfig(f"Configuration '{name}' values must not be empty.")
         return ",".join(dict.fromkeys((*items, *given)))
 
-    def _check_resource(
+    def check_resource(
         self,
         image: MetadataImage,
         resource: Resource,
@@ -400,7 +320,7 @@ class Resolver:
             TOPIC_KEYS.get(name).parse(text)
 
         def number(name: str) -> int:
-            return cast(int, self._topic_value(image, own, TOPIC_KEYS.get(name))[0])
+            return cast(int, self.topic_value(image, own, TOPIC_KEYS.get(name))[0])
 
         lowest, highest = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
         if lowest > highest:
@@ -450,32 +370,6 @@ class Resolver:
             check_cleaner(value)
         except InvalidConfig as error:
             raise InvalidRequest(str(error)) from None
-
-
-def _entry(
-    key: ConfigKey, value: str | None, source: ConfigSource, synonyms: Sequence[ConfigSynonym], *, read_only: bool
-) -> ConfigEntry:
-    documentation = key.documentation
-    if key.reason:
-        documentation += f" ({key.effect.value.capitalize()}: {key.reason}.)"
-    return ConfigEntry(
-        key.name,
-        None if key.sensitive else value,
-        source,
-        key.kind,
-        read_only=read_only,
-        sensitive=key.sensitive,
-        synonyms=tuple(synonyms),
-        documentation=documentation,
-    )
-
-
-def _internal(entry: ConfigEntry) -> ConfigEntry:
-    """The entry as it is of an internal topic."""
-    if entry.source is not ConfigSource.DEFAULT or entry.name not in INTERNAL_DEFAULTS:
-        return entry
-    value = format_value(INTERNAL_DEFAULTS[entry.name])
-    return entry._replace(value=value, synonyms=[each._replace(value=value) for each in entry.synonyms])
 
 
 def _segment_ms(topic: TopicConfigs) -> int:

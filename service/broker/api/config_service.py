@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource, ResourceKind
 from service.configs import client_metrics
 from service.configs.broker_keys import BROKER_KEYS
+from service.configs.describing import ConfigDescriptions
 from service.configs.loggers import Loggers
-from service.configs.resolve import Resolver
 from service.metadata.commands import AlterConfigs
 from service.metadata.controller import Controller
 from service.metadata.log import MetadataLog
@@ -23,18 +23,20 @@ log = logging.getLogger(__name__)
 class ConfigService:
     """The contract's `Configs`: those of topics and brokers by the metadata log, of loggers and client metrics by this node."""
 
-    def __init__(self, metadata: MetadataLog, controller: Controller, configs: Resolver) -> None:
+    def __init__(
+        self, metadata: MetadataLog, controller: Controller, descriptions: ConfigDescriptions, *, node_id: int
+    ) -> None:
         self._metadata = metadata
         self._controller = controller
-        self._configs = configs
-        self._loggers = Loggers(configs.node_id)
+        self._descriptions = descriptions
+        self._loggers = Loggers(node_id)
 
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
         if resource.kind is ResourceKind.BROKER_LOGGER:
             return self._loggers.describe(resource.name, keys)
         if resource.kind is ResourceKind.CLIENT_METRICS:
             return client_metrics.describe(self._metadata.image, resource.name, keys)
-        return self._configs.describe(self._metadata.image, resource, keys)
+        return self._descriptions.describe(self._metadata.image, resource, keys)
 
     async def alter_configs(
         self,

@@ -18,6 +18,7 @@ from grpc_api.contract.topics import (
 from service.broker.coordinators.internal_topics import CoordinatedTopics
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.partitions import Partitions
+from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver
 from service.metadata import planner
 from service.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
@@ -43,6 +44,7 @@ class TopicService:
         metadata: MetadataLog,
         controller: Controller,
         configs: Resolver,
+        descriptions: ConfigDescriptions,
         rng: Rng,
         assignment: Assignment,
         partitions: Partitions,
@@ -51,6 +53,7 @@ class TopicService:
         self._metadata = metadata
         self._controller = controller
         self._configs = configs
+        self._descriptions = descriptions
         self._rng = rng
         self._assignment = assignment
         self._partitions = partitions
@@ -130,7 +133,7 @@ class TopicService:
                     f"every few seconds: {failures[0]}"
                 )
         given = {name: value for name, value in topic.configs.items() if value is not None}
-        entries = self._configs.describe_new_topic(self._metadata.image, given)
+        entries = self._descriptions.describe_new_topic(self._metadata.image, given)
         return CreatedTopic(topic.name, made.topic_id, made.partitions, made.replication_factor, entries)
 
     async def auto_create(self, names: Sequence[str]) -> None:

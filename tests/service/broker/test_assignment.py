@@ -108,13 +108,13 @@ async def test_a_topics_configs_are_resolved_once_for_all_its_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic may have ten thousand, and the event loop serves nobody meanwhile."""
-    value, resolved = Resolver._topic_value, list[str]()
+    value, resolved = Resolver.topic_value, list[str]()
 
     def noted(self: Resolver, image: MetadataImage, own: Mapping[str, str], key: ConfigKey) -> Any:
         resolved.append(key.name)
         return value(self, image, own, key)
 
-    monkeypatch.setattr(Resolver, "_topic_value", noted)
+    monkeypatch.setattr(Resolver, "topic_value", noted)
     async with running(tmp_path / "data", store_url="none") as node:
         await node.create("t", 5)
         topic = node.node.ground.metadata.image.topic("t")

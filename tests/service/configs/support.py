@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, ConfigEntry, Resource, ResourceKind
+from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver
 from service.metadata.image import MetadataImage
 from tests.service.metadata.records import new_topic
@@ -24,7 +25,7 @@ def altered(image: MetadataImage, resource: Resource, *ops: tuple[str, AlterOp, 
 
 
 def described(image: MetadataImage, resource: Resource, name: str, node: Resolver = NODE) -> ConfigEntry:
-    (entry,) = node.describe(image, resource, [name])
+    (entry,) = ConfigDescriptions(node).describe(image, resource, [name])
     return entry
 
 

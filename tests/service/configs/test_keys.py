@@ -10,6 +10,7 @@ import pytest
 
 from grpc_api.contract.topics import ConfigEntry, ConfigSource, Resource, ResourceKind
 from service.configs.broker_keys import BROKER_KEYS
+from service.configs.describing import ConfigDescriptions
 from service.configs.differences import DIFFERENCES
 from service.configs.keys import ConfigEffect, ConfigKey, ConfigScope, Dynamic, Registry
 from service.configs.resolve import Resolver
@@ -57,7 +58,7 @@ def recorded(scope: str) -> dict[str, dict[str, str]]:
 
 
 def test_a_fresh_topic_is_described_as_kafka_describes_it() -> None:
-    described = {entry.name: seen(entry) for entry in NODE.describe(IMAGE, TOPIC)}
+    described = {entry.name: seen(entry) for entry in ConfigDescriptions(NODE).describe(IMAGE, TOPIC)}
     ours = {name for name in described if name.startswith("tidelog.")}
     assert {name: described[name] for name in described if name not in ours} == recorded("topic")
     assert ours == {"tidelog.tier.max.lag.ms", "tidelog.record.validation"}
@@ -65,7 +66,7 @@ def test_a_fresh_topic_is_described_as_kafka_describes_it() -> None:
 
 def test_the_brokers_keys_are_described_as_kafka_describes_them() -> None:
     kafka = recorded("broker")
-    described = {entry.name: seen(entry) for entry in NODE.describe(IMAGE, BROKER)}
+    described = {entry.name: seen(entry) for entry in ConfigDescriptions(NODE).describe(IMAGE, BROKER)}
     compared = [name for name in kafka if name not in NOT_COMPARED]
     assert {name: described[name] for name in compared} == {name: kafka[name] for name in compared}
     assert {name for name in described if name not in kafka} == {
@@ -138,7 +139,7 @@ def test_differences_tell_kafkas_default_and_ours() -> None:
         key = TOPIC_KEYS.find(difference.key) or BROKER_KEYS.get(difference.key)
         assert key.default == difference.kafka
         resource = TOPIC if key.scope is ConfigScope.TOPIC else BROKER
-        (entry,) = with_store.describe(IMAGE, resource, [difference.key])
+        (entry,) = ConfigDescriptions(with_store).describe(IMAGE, resource, [difference.key])
         assert (entry.value, entry.source) == (format_value(difference.tidelog), ConfigSource.DEFAULT)
         assert difference.reason
 
@@ -148,7 +149,11 @@ def test_with_a_store_nothing_but_the_table_differs() -> None:
     changed = {
         entry.name
         for resource in (TOPIC, BROKER)
-        for entry, other in zip(with_store.describe(IMAGE, resource), NODE.describe(IMAGE, resource), strict=True)
+        for entry, other in zip(
+            ConfigDescriptions(with_store).describe(IMAGE, resource),
+            ConfigDescriptions(NODE).describe(IMAGE, resource),
+            strict=True,
+        )
         if entry.value != other.value
     }
     assert changed == {difference.key for difference in DIFFERENCES} | {"remote.log.storage.system.enable"}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from grpc_api.contract.topics import ConfigAlteration, ConfigSource, Resource, ResourceKind
+from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver, check_static
 from storage_tiers.errors import (
     InvalidConfig,
@@ -90,9 +91,9 @@ def test_kafkas_lists_of_synonyms_with_units() -> None:
 
 
 def test_the_default_of_all_brokers_shows_only_set_keys() -> None:
-    assert not NODE.describe(EMPTY, EVERY_BROKER)
+    assert not ConfigDescriptions(NODE).describe(EMPTY, EVERY_BROKER)
     image = altered(EMPTY, EVERY_BROKER, ("log.segment.bytes", SET, "2000000"))
-    (entry,) = NODE.describe(image, EVERY_BROKER)
+    (entry,) = ConfigDescriptions(NODE).describe(image, EVERY_BROKER)
     assert (entry.name, entry.value, entry.source) == ("log.segment.bytes", "2000000", 3)
     assert listed(entry) == [("log.segment.bytes", "2000000", 3)]
 
@@ -196,16 +197,18 @@ def test_internal_topics_reach_the_bucket_sooner_by_default() -> None:
 )
 def test_describing_missing_resources(resource: Resource, error: type[LogError], message: str) -> None:
     with pytest.raises(error) as raised:
-        NODE.describe(EMPTY, resource)
+        ConfigDescriptions(NODE).describe(EMPTY, resource)
     assert str(raised.value) == message
 
 
 def test_unknown_names_are_left_out_of_a_description() -> None:
-    assert [entry.name for entry in NODE.describe(EMPTY, Z, ["segment.ms", "nope"])] == ["segment.ms"]
+    assert [entry.name for entry in ConfigDescriptions(NODE).describe(EMPTY, Z, ["segment.ms", "nope"])] == [
+        "segment.ms"
+    ]
 
 
 def test_a_new_topic_is_described_with_its_configs() -> None:
-    entries = {entry.name: entry for entry in NODE.describe_new_topic(EMPTY, {"segment.ms": "5"})}
+    entries = {entry.name: entry for entry in ConfigDescriptions(NODE).describe_new_topic(EMPTY, {"segment.ms": "5"})}
     assert (entries["segment.ms"].value, entries["segment.ms"].source) == ("5", ConfigSource.DYNAMIC_TOPIC)
     assert entries["segment.bytes"].source is ConfigSource.DEFAULT
 
