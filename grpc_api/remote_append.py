@@ -163,7 +163,7 @@ class _AppendStream:
             waiter: _Committed | None = None
             if isinstance(result, Appended) and not message.committed:
                 waiter = result.committed = asyncio.get_running_loop().create_future()
-                waiter.add_done_callback(_seen)
+                waiter.add_done_callback(_retrieve_error)
             results.append(result)
             waiters.append(waiter)
         if any(waiters):
@@ -188,6 +188,6 @@ def _settle(waiter: _Committed, result: Appended | LogError) -> None:
         waiter.set_result(None)
 
 
-def _seen(waiter: _Committed) -> None:
+def _retrieve_error(waiter: _Committed) -> None:
     if not waiter.cancelled():
         waiter.exception()  # marks it as retrieved: the waiter is optional

@@ -176,7 +176,7 @@ class GroupConsumer:
                 await self._membership.commit(position, retry=False)
         stayed = await self._membership.join()
         owned = self._membership.owned
-        await self._known(owned)
+        await self._wait_for_metadata(owned)
         kept = {each: position[each] for each in owned if each in stayed and each in position}
         new = [each for each in owned if each not in kept]
         committed = await self._membership.committed(new) if new else {}
@@ -184,7 +184,7 @@ class GroupConsumer:
         starts = await self._starts([each for each in new if each not in committed])
         return {**kept, **committed, **starts}
 
-    async def _known(self, partitions: Sequence[TopicPartition]) -> None:
+    async def _wait_for_metadata(self, partitions: Sequence[TopicPartition]) -> None:
         """Returns once this client's metadata has the partitions: the leader's may be newer."""
         patience = Patience(self._node, self._options.retry_s)
         for each in partitions:

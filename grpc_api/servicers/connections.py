@@ -63,13 +63,13 @@ class Connections:
                 return True
             self._looking = loop.run_in_executor(None, callers, self.port)
             # Not in the caller, which may be cancelled: a stale scan would then be taken for a current one.
-            self._looking.add_done_callback(self._looked)
+            self._looking.add_done_callback(self._drop_closed)
         try:
             return await asyncio.shield(self._looking) is not None
         except OSError:
             return True  # no descriptor is left to scan with: assume that no connection is gone
 
-    def _looked(self, looking: asyncio.Future[set[Address] | None]) -> None:
+    def _drop_closed(self, looking: asyncio.Future[set[Address] | None]) -> None:
         self._looking, self._looked_at = None, asyncio.get_running_loop().time()
         if looking.cancelled() or looking.exception() is not None:
             return

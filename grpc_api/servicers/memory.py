@@ -114,9 +114,9 @@ class CallerMemory:
             remaining.append(each)
         self._waiting = remaining
         if is_full and self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._look)
+            self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._close_stalled)
 
-    def _look(self) -> None:
+    def _close_stalled(self) -> None:
         """Closes stalled connections as long as others wait for what they hold."""
         self._looking = None
         if not any(not self._accounts.holds(each.peer) for each in self._waiting):
@@ -126,7 +126,7 @@ class CallerMemory:
             held, bound = self._accounts.held_bytes, self._accounts.limit_bytes
             events.provoked(log, "memory.refused", by="", client=peer, held_bytes=held, bound_bytes=bound)
             self._close_peer(peer)
-        self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._look)
+        self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._close_stalled)
 
 
 class Hold:

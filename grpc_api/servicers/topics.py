@@ -73,12 +73,12 @@ class CoreTopics(TopicsServicer):
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         changed, version = self._changed, self._version
-        cluster, seen = self._look()
+        cluster, seen = self._current()
         await self._show(context, version, cluster_message(cluster), list(seen.values()), complete=True)
         while True:
             await changed.wait()
             changed, version = self._changed, self._version
-            now_cluster, now = self._look()
+            now_cluster, now = self._current()
             different = [topic for key, topic in now.items() if seen.get(key) != topic]
             gone = [key for key in seen if key not in now]
             shown = None if now_cluster == cluster else cluster_message(now_cluster)
@@ -113,7 +113,7 @@ class CoreTopics(TopicsServicer):
         update.deleted_topic_ids.extend(gone)
         await context.write(update)
 
-    def _look(self) -> tuple[ClusterDescription, _Seen]:
+    def _current(self) -> tuple[ClusterDescription, _Seen]:
         """The current state, built once per version for all watchers."""
         if self._looked_at != self._version:
             found = self._core.topics.describe(None)

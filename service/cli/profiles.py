@@ -42,7 +42,7 @@ def bootstrap_of(name: str | None, path: Path, check: Callable[[str], None]) -> 
     if table is None:
         if name is None:
             return None
-        raise Misconfigured(f"{path} has no profile {name}{_known(name, profiles)}; {_how_to_add(name)}")
+        raise Misconfigured(f"{path} has no profile {name}{_suggestion(name, profiles)}; {_how_to_add(name)}")
     where = f"{path}: [{_key(name or DEFAULT_PROFILE)}]"
     if not isinstance(table, dict):
         raise Misconfigured(f"{where} is not a table but {json.dumps(table, default=str)}")
@@ -76,7 +76,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise Misconfigured(f"{path} is not TOML, which is UTF-8: byte {error.start} is not") from None
 
 
-def _known(name: str, profiles: Mapping[str, Any]) -> str:
+def _suggestion(name: str, profiles: Mapping[str, Any]) -> str:
     if not profiles:
         return " and no other"
     near = difflib.get_close_matches(name, profiles, 1)

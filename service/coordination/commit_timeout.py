@@ -43,9 +43,9 @@ class CommitTimeout:
 
     def _plan(self) -> None:
         if self._timer is None and self._batches:
-            self._timer = self._loop.call_at(self._batches[0][0], self._look)
+            self._timer = self._loop.call_at(self._batches[0][0], self._report_overdue)
 
-    def _look(self) -> None:
+    def _report_overdue(self) -> None:
         self._timer = None
         now_s, through = self._loop.time(), -1
         while self._batches and self._batches[0][0] <= now_s:

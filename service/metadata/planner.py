@@ -161,7 +161,7 @@ def create_partitions(
 ) -> Records:
     """Records that grow the topic to `count` partitions in total; `assignments` are the broker ids of each new one.
     UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, PolicyViolation."""
-    topic = _known(image, name)
+    topic = _existing_topic(image, name)
     current = len(topic.partitions)
     if name in COORDINATED_TOPICS and count > current:
         raise InvalidPartitions(
@@ -195,7 +195,7 @@ def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple
     TopicDeletionDisabled."""
     if not configs.broker(image).delete_topic_enable:
         raise TopicDeletionDisabled("Topic deletion is disabled: delete.topic.enable is false.")
-    topic = _known(image, name)
+    topic = _existing_topic(image, name)
     return (pb.MetadataRecord(topic_deletion=pb.TopicDeletionRecord(topic_id=topic.topic_id)),), topic
 
 
@@ -306,7 +306,7 @@ def confirm_incarnation(incarnation: int, start_id: bytes) -> Records:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _known(image: MetadataImage, name: str) -> TopicImage:
+def _existing_topic(image: MetadataImage, name: str) -> TopicImage:
     topic = image.topic(name)
     if topic is None:
         raise UnknownTopicOrPartition("This server does not host this topic-partition.")

@@ -98,7 +98,7 @@ async def collect_log(node: Node, into: Exposition) -> LogTotals:
         sums = topics.get(partition.partition.topic)
         if sums is None:
             sums = topics[partition.partition.topic] = Sums()
-        _look(node, partition, sums, seen, into if index < left else None, now_ms)
+        _collect_partition(node, partition, sums, seen, into if index < left else None, now_ms)
     await _put_topics(topics, everything, most_topics, into)
     _put_all(node, everything, into)
     into.put("tidelog_metrics_left_out", max(0, len(topics) - most_topics), labels_of(kind="topic"))
@@ -109,7 +109,9 @@ async def collect_log(node: Node, into: Exposition) -> LogTotals:
     return seen
 
 
-def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: Exposition | None, now_ms: int) -> None:
+def _collect_partition(
+    node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: Exposition | None, now_ms: int
+) -> None:
     hot, tier = partition.log.hot, partition.log.tier
     sums.records_in += hot.appended_records
     sums.bytes_in += hot.appended_bytes

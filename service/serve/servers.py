@@ -58,14 +58,14 @@ async def taken_sockets(settings: NodeSettings) -> AsyncIterator[Sockets]:
 
     listeners = listeners_of(settings)
     with contextlib.ExitStack() as stack:
-        kafka = {each.listener: stack.enter_context(_taken(each)) for each in listeners.bound}
+        kafka = {each.listener: stack.enter_context(_bound_socket(each)) for each in listeners.bound}
         host, port = host_and_port(settings.grpc_listener)
         machine = await asyncio.to_thread(socket.getfqdn) if listeners.needs_machine else ""
         resolved = listeners.resolved({name: each.getsockname()[1] for name, each in kafka.items()}, machine)
         yield Sockets(resolved, kafka, host, stack.enter_context(hold_port(host, port)))
 
 
-def _taken(at: Endpoint) -> socket.socket:
+def _bound_socket(at: Endpoint) -> socket.socket:
     try:
         return listen(at.host, at.port)
     except OSError as error:

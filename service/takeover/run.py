@@ -151,7 +151,7 @@ class TakeOver:
     async def look(self) -> BucketContents:
         """Reads the cluster's state from the bucket; changes nothing. StoreRefused if the state of a topic id is unknown."""
         snapshot = await self._snapshot()
-        seen = await self._each(await self._topic_names(), self._seen)
+        seen = await self._each(await self._topic_names(), self._seen_topic)
         found = plan.inventory(snapshot, seen)
         manifests = {(topic.name, topic_id): numbers for topic in seen for topic_id, numbers in topic.manifests.items()}
         for gone in found.unexplained:
@@ -209,7 +209,7 @@ class TakeOver:
                 return names
             names += page
 
-    async def _seen(self, name: str) -> SeenTopic:
+    async def _seen_topic(self, name: str) -> SeenTopic:
         state = await self._patiently(lambda: self._client.ask(ReadTopic(self._cluster_id, name)))
         ids = await self._patiently(lambda: self._client.ask(ListTopicIds(self._cluster_id, name)))
         manifests = {}

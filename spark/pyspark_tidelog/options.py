@@ -88,7 +88,7 @@ class ReadOptions:
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """OptionError names the option at fault."""
-    given = _known(options)
+    given = _checked(options)
     store = given.get("store", "")
     if not store:
         raise OptionError('a store is missing: option("store", "s3://bucket/prefix") or a directory\'s path')
@@ -126,7 +126,7 @@ _OF_KAFKA_SOURCE = {
 }
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
     names = {name.lower(): name for name in KNOWN}
     given: dict[str, str] = {}
     for name, value in options.items():

@@ -103,13 +103,13 @@ class ColumnDecoder:
 
     def finish(self) -> Iterator[ColumnBatch]:
         if self._columns.rows:
-            yield self._taken()
+            yield self._take_batch()
 
     def _decoded(self, data: Buffer, walk: Walk, start: int, stop: int) -> Iterator[ColumnBatch]:
         while True:
             reason = walk.decode(self._columns)
             if reason == FULL:
-                yield self._taken()
+                yield self._take_batch()
             elif reason == END:
                 return
             elif reason == COMPRESSED:
@@ -136,7 +136,7 @@ class ColumnDecoder:
             self._room = room
         return image
 
-    def _taken(self) -> ColumnBatch:
+    def _take_batch(self) -> ColumnBatch:
         foreign = self._columns.foreign
         rows, time_nulls, numbers, columns = self._columns.take()
         offsets, times, time_validity, types = (

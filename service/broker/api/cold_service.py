@@ -77,13 +77,13 @@ class ColdService:
     ) -> ColdRepair:
         led = self._partitions.get(partition)
         led.check_leads()
-        return _told(*await self._repairing.repair(led, apply=apply, accepted=accept_loss))
+        return _repair_answer(*await self._repairing.repair(led, apply=apply, accepted=accept_loss))
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
-        return _told(*await self._repairing.repair_topic(topic, apply=apply))
+        return _repair_answer(*await self._repairing.repair_topic(topic, apply=apply))
 
     async def repair_cluster(self, *, apply: bool) -> ColdRepair:
-        return _told(*await self._repairing.repair_cluster(apply=apply))
+        return _repair_answer(*await self._repairing.repair_cluster(apply=apply))
 
     def _check(self) -> Hydrator:
         if self._hydrator is None:
@@ -91,7 +91,7 @@ class ColdService:
         return self._hydrator
 
 
-def _told(report: RepairReport, commit: int) -> ColdRepair:
+def _repair_answer(report: RepairReport, commit: int) -> ColdRepair:
     return ColdRepair(report.summary, report.refused, report.checked, commit)
 
 

@@ -223,7 +223,7 @@ class AppendLane:
         self._release(job)
         if queue.jobs:
             # In a turn of its own: a long queue would recurse once for each batch.
-            asyncio.get_running_loop().call_soon(self._go_on, queue.jobs[0])
+            asyncio.get_running_loop().call_soon(self._begin_next, queue.jobs[0])
         else:
             self._forget(key, queue)
 
@@ -252,7 +252,7 @@ class AppendLane:
         for job in ended:
             job.refused(error, job.batch)
 
-    def _go_on(self, job: _Waiting) -> None:
+    def _begin_next(self, job: _Waiting) -> None:
         """Starts the producer's next batch."""
         if job.has_ended:
             return

@@ -315,10 +315,10 @@ class AppendQueues:
         if not self._is_told:
             self._is_told = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._take_ready)
 
     # --- on the loop --------------------------------------------------------------------------------------------------
-    def _look(self) -> None:
+    def _take_ready(self) -> None:
         self._is_told = False
         while self._ready:
             job, write = self._ready.popleft()
@@ -375,14 +375,14 @@ class AppendQueues:
     def _rest(self, partition: Partition) -> None:
         """Postpones the partition's queue until the loop has served all sockets and its turn comes."""
         if not self._resting:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._advance_next)
         self._resting[partition] = None
 
-    def _go_on(self) -> None:
+    def _advance_next(self) -> None:
         partition = next(iter(self._resting))
         del self._resting[partition]
         if self._resting:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._advance_next)
         self._advance(partition)
 
     def _leave(self, waiting: _PartitionQueue, job: _Append, result: Appended | LogError) -> None:

@@ -74,12 +74,12 @@ def refusals(
     else:
         error, some = answer.result()
         if error is None:
-            return {partition: _told(each, transaction) for partition, each in some}
+            return {partition: _produce_error(each, transaction) for partition, each in some}
     assert error is not None
-    return dict.fromkeys(partitions, _told(error, transaction))
+    return dict.fromkeys(partitions, _produce_error(error, transaction))
 
 
-def _told(error: LogError, transaction: ProducerTransaction) -> LogError:
+def _produce_error(error: LogError, transaction: ProducerTransaction) -> LogError:
     """Maps coordinator errors to produce errors (Kafka: AddPartitionsToTxnManager)."""
     if isinstance(error, ProducerFenced):
         return InvalidProducerEpoch(str(error))

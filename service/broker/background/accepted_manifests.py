@@ -116,10 +116,10 @@ class AcceptedManifests:
         the lock early would let an older manifest replace a newer one."""
         task = asyncio.get_running_loop().create_task(saving)
         self._saving.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._save_ended)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _save_ended(self, task: asyncio.Task[Any]) -> None:
         self._saving.discard(task)
         if not task.cancelled():
             task.exception()  # its caller may have left

@@ -54,7 +54,7 @@ class ExpiryClock:
         return max(0, self._clock.unix_ms() - self.now().expiry_ms)
 
     async def tick(self) -> None:
-        self._look(None)
+        self._log_steps(None)
 
     async def compare(self) -> None:
         """Asks the store, once and then while the wall clock is off. Nothing where the store's clock is this machine's."""
@@ -68,9 +68,9 @@ class ExpiryClock:
         # A step that has settled meanwhile stays settled.
         if self.step_ms or not self._compared:
             self._compared = True
-            self._look(store_ms or None)  # 0: its answers have no Date
+            self._log_steps(store_ms or None)  # 0: its answers have no Date
 
-    def _look(self, store_ms: int | None) -> None:
+    def _log_steps(self, store_ms: int | None) -> None:
         news = self._watch.look(self._clock.unix_ms(), self._clock.steady_ms(), store_ms)
         if isinstance(news, Stepped):
             events.warning(log, "clock.stepped", ms=news.ms, settle_ms=self._watch.settle_ms)

@@ -70,9 +70,9 @@ class Flusher:
             return
         task = asyncio.get_running_loop().create_task(self._run(partition), name=f"flush {partition.partition}")
         self._running[partition] = task
-        task.add_done_callback(lambda _: self._ended(partition))
+        task.add_done_callback(lambda _: self._flush_ended(partition))
 
-    def _ended(self, partition: Partition) -> None:
+    def _flush_ended(self, partition: Partition) -> None:
         del self._running[partition]
         if partition in self._again:
             self._again.discard(partition)

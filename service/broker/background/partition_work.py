@@ -62,7 +62,7 @@ class PartitionWork:
         name = f"{self._what} {partition.partition}"
         task = asyncio.get_running_loop().create_task(self._run(partition), name=name)
         self._running[partition] = task
-        task.add_done_callback(lambda _: self._ended(partition))
+        task.add_done_callback(lambda _: self._work_ended(partition))
 
     def forget(self, partition: Partition) -> None:
         """The partition is about to be deleted."""
@@ -80,7 +80,7 @@ class PartitionWork:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    def _ended(self, partition: Partition) -> None:
+    def _work_ended(self, partition: Partition) -> None:
         del self._running[partition]
         if partition in self._again:
             self._again.discard(partition)

@@ -66,7 +66,7 @@ class Retention:
         for partition in self._expiring.of(due):
             try:
                 await self._expire(partition)
-                self._goes_on(partition)
+                self._log_resumed(partition)
             except LogError as error:
                 self._postponed(partition, error)
                 if isinstance(error, TierUnavailable):
@@ -80,7 +80,7 @@ class Retention:
             for partition in filter(self._may_plan, some):
                 try:
                     if self.keeps_all(partition):
-                        self._goes_on(partition)
+                        self._log_resumed(partition)
                     elif not (store_is_away and _has_pages(partition)):
                         plans[partition] = await self._plan(partition)
                 except LogError as error:
@@ -182,7 +182,7 @@ class Retention:
         if self._troubles.begins(partition.partition, error):
             events.warning(log, "partition.work_failed", partition=partition.partition, work="retention", error=error)
 
-    def _goes_on(self, partition: Partition) -> None:
+    def _log_resumed(self, partition: Partition) -> None:
         if self._troubles.ends(partition.partition) is not None:
             events.info(log, "partition.resumes", partition=partition.partition, work="retention")
 

@@ -111,7 +111,7 @@ class StoreAccess:
                 await self._open()
                 break
             except StoreBehind as error:
-                self._begin(error)
+                self._report_behind(error)
             except LogError as error:
                 if error.advice is not Advice.RETRY:
                     self._readiness.store = str(error)
@@ -132,7 +132,7 @@ class StoreAccess:
             for task in (sleeping, woken):
                 task.cancel()
 
-    def _begin(self, error: StoreBehind) -> None:
+    def _report_behind(self, error: StoreBehind) -> None:
         if self.behind is None:
             events.error(log, "store.went_backwards", error=error)
         self.behind = error
@@ -180,7 +180,7 @@ class StoreAccess:
         try:
             settle(found, image, self._claimant.directory_id)
         except StoreBehind as error:
-            self._begin(error)
+            self._report_behind(error)
 
     async def repair(self, *, apply: bool) -> tuple[RepairReport, int]:
         """Rewrites `cluster.json` if the store has none, or an older one than this directory has held. Returns the report and

@@ -200,7 +200,7 @@ class Sweeping:
                     await self._tiering.reload(partition)
                 if not (report.cut_short and swept and self._may_sweep(partition)):
                     break
-            self._goes_on(partition)
+            self._log_resumed(partition)
         except TierObjectMissing:
             return False
         except LogError as error:
@@ -216,6 +216,6 @@ class Sweeping:
         if not isinstance(error, StoreBehind) and self._troubles.begins(partition.partition, error):
             events.warning(log, "partition.work_failed", partition=partition.partition, work="sweeping", error=error)
 
-    def _goes_on(self, partition: Partition) -> None:
+    def _log_resumed(self, partition: Partition) -> None:
         if self._troubles.ends(partition.partition) is not None:
             events.info(log, "partition.resumes", partition=partition.partition, work="sweeping")

@@ -122,7 +122,7 @@ class Tiering:
             if not partition.leads:
                 continue
             try:
-                self._look(partition, now)
+                self._request_due(partition, now)
             except LogError as error:
                 # A damaged log must not delay the other partitions.
                 if self._troubles.begins(partition.partition, error):
@@ -131,7 +131,7 @@ class Tiering:
                     )
                 partition.tier_due_ms = now.steady_ms + LONGEST_PAUSE_MS
 
-    def _look(self, partition: Partition, now: Now) -> None:
+    def _request_due(self, partition: Partition, now: Now) -> None:
         partition.tier_due_ms = now.steady_ms + self._pause_ms(partition)
         if partition not in self._local_retention and self._evictions(partition, now):
             partition.tier_due_ms = 0

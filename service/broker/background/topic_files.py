@@ -97,7 +97,7 @@ class TopicFiles:
         for topic_id in tuple(self._due):
             # Removed first: a change during the check queues the topic again.
             self._due.pop(topic_id, None)
-            failure = await self._look(topic_id)
+            failure = await self._update(topic_id)
             if failure is not None:
                 self._due[topic_id] = None
             if isinstance(failure, TierUnavailable):
@@ -114,7 +114,7 @@ class TopicFiles:
                 topic_id for topic_id, revision in seen.items() if self._revisions.get(topic_id) == revision
             }
 
-    async def _look(self, topic_id: TopicId) -> LogError | None:
+    async def _update(self, topic_id: TopicId) -> LogError | None:
         topic, doomed = self._metadata.image.topics.get(topic_id), self._metadata.image.deleting.get(topic_id)
         if topic is not None:
             return await self._guarded(topic.name, self._publish(topic))

@@ -85,7 +85,7 @@ class RecoveredOffsets:
                 forget_recovered_end(each)
                 each.recovered_end = None
                 await asyncio.sleep(0)  # there may be thousands
-        await _note(due)
+        await _save_lowered(due)
 
     async def _lower_all(
         self, hosts: Mapping[int, ShardHost[GroupShard]], ends: Mapping[frozenset[int], Mapping[TopicPartition, int]]
@@ -94,7 +94,7 @@ class RecoveredOffsets:
         turn, visited = self._lane.turn(), {}
         try:
             for number, host in hosts.items():
-                left, shard = _left(ends, number), _shard(host)
+                left, shard = _ends_to_lower(ends, number), _shard(host)
                 if shard is not None and left and await self._lower_groups(host, shard, left, turn):
                     visited[number] = shard
         finally:
@@ -152,7 +152,7 @@ def _by_coordinators(
     return found
 
 
-def _left(
+def _ends_to_lower(
     ends: Mapping[frozenset[int], Mapping[TopicPartition, int]], coordinator: int
 ) -> Mapping[TopicPartition, int]:
     """The ends to which this coordinator has not lowered its offsets yet."""
@@ -160,7 +160,7 @@ def _left(
     return left[0] if len(left) == 1 else dict(chain.from_iterable(some.items() for some in left))
 
 
-async def _note(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
+async def _save_lowered(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
     """Keeps over a restart which coordinators have lowered their offsets, for some of the partitions that stay due."""
     pending = ((each, end) for each, end in due if each.recovered_end is end and not end.is_noted)
     for each, end in islice(pending, NOTES_A_ROUND):

@@ -61,7 +61,7 @@ class OffsetCheckpoints:
         write's turn comes, and no other write begins before it is done. Raises StorageError if the disk refuses: the old
         content then stays."""
         writing = asyncio.ensure_future(self._write(name, wanted))
-        writing.add_done_callback(_seen)
+        writing.add_done_callback(_retrieve_error)
         await asyncio.shield(writing)
 
     async def _write(self, name: str, wanted: Callable[[Offsets], Awaitable[Offsets]]) -> None:
@@ -87,6 +87,6 @@ class OffsetCheckpoints:
         return os.path.join(self._directory, name)
 
 
-def _seen(writing: asyncio.Future[None]) -> None:
+def _retrieve_error(writing: asyncio.Future[None]) -> None:
     if not writing.cancelled():
         writing.exception()  # marks it as retrieved: its caller may be gone

@@ -87,7 +87,7 @@ class Nodes:
         if any(each.trouble for each in self._seen) and self._find is not None:
             with contextlib.suppress(CommandError):
                 self._take(self._find())
-        self._seen = list(self._threads.map(self._look, self._seen))
+        self._seen = list(self._threads.map(self._scraped, self._seen))
         return self._seen
 
     def _take(self, addresses: Iterable[str]) -> None:
@@ -98,7 +98,7 @@ class Nodes:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, last: NodeView) -> NodeView:
+    def _scraped(self, last: NodeView) -> NodeView:
         before = self._readings[last.address]
         try:
             text = scrape(last.address)

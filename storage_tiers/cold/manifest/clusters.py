@@ -36,11 +36,11 @@ async def find_clusters(store: ObjectStore) -> tuple[ClusterFound, ...]:
             f"the store's prefix holds {len(folders)} folders, too many to look for clusters in: choose a prefix of its own "
             "for tidelog, or start with --new-cluster to begin a new cluster here"
         )
-    found = [await _look(store, folder) for folder in folders]
+    found = [await _cluster_in(store, folder) for folder in folders]
     return tuple(cluster for cluster in found if cluster is not None)
 
 
-async def _look(store: ObjectStore, folder: str) -> ClusterFound | None:
+async def _cluster_in(store: ObjectStore, folder: str) -> ClusterFound | None:
     try:
         key, topics_prefix = keys.cluster_key(folder), keys.topics_prefix(folder)
     except ValueError:

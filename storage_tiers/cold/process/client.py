@@ -163,19 +163,19 @@ class TierClient:
             async with asyncio.timeout(deadline_s), self._slots:
                 life = await self._running_life()
                 answer: Answer = await life.ask(question)
-                self._note(question, None)
+                self._track_store(question, None)
                 return answer
         except TimeoutError as error:
             self.stats.failed["TierUnavailable"] += 1
             late = TierUnavailable(f"the tier process did not answer {name} within {deadline_s:g} s; retry")
-            self._note(question, late)
+            self._track_store(question, late)
             raise late from error
         except LogError as error:
             self.stats.failed[type(error).__name__] += 1
-            self._note(question, error)
+            self._track_store(question, error)
             raise
 
-    def _note(self, question: Question[Any], failure: LogError | None) -> None:
+    def _track_store(self, question: Question[Any], failure: LogError | None) -> None:
         if row_of(question).deadline is Deadline.NONE or self._closed:
             return
         now, before = self._clock.monotonic(), self._unanswered

@@ -149,7 +149,7 @@ class Hydrator:
         """Background work that outlives its caller; `close` cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._download_ended)
         return task
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ class Hydrator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _download_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # marks it retrieved: waiters have it, and there may be none

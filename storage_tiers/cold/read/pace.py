@@ -52,7 +52,7 @@ class Pace:
         """Seconds to wait before `size` bytes are fetched, which count as fetched from then on. One caller at a time: it waits
         so long before the next one calls. `urgent` fetches get 0 and call at any time."""
         if now - self._looked_at >= PERIOD_S:
-            self._look(now)
+            self._adjust(now)
         self._fetched += size
         if self.rate is None:
             return 0.0
@@ -63,7 +63,7 @@ class Pace:
             return 0.0
         return begin - now
 
-    def _look(self, now: float) -> None:
+    def _adjust(self, now: float) -> None:
         elapsed, self._looked_at = now - self._looked_at, now
         appended, waited_s = self._appended(), self._waited_s()
         waiting, self._seen_waited_s = (waited_s - self._seen_waited_s) / elapsed, waited_s

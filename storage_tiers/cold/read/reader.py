@@ -184,7 +184,7 @@ class ColdReader:
         if room is not None:
             return room
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter.add_done_callback(_seen)
+        waiter.add_done_callback(_retrieve_error)
         self._hydrating[offset] = waiter
         task = self._hydrator.spawn(self._hydrate(waiter, manifest, offset, log_start))
         task.add_done_callback(lambda _: permits.give_back())
@@ -256,7 +256,7 @@ async def _nothing() -> None:
     """A hydration loads the manifest first."""
 
 
-def _seen(waiter: asyncio.Future[None]) -> None:
+def _retrieve_error(waiter: asyncio.Future[None]) -> None:
     if not waiter.cancelled():
         waiter.exception()  # marks it retrieved: there may be no waiter left
 

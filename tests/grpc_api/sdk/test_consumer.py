@@ -350,9 +350,9 @@ async def test_partitions_that_the_client_does_not_know_yet_are_waited_for(clien
     await client.create_topic("t")
     async with client.consumer("g", ["t"], ConsumerOptions(retry_s=0.2)) as consumer:
         with pytest.raises(UnknownTopicOrPartition, match="the group assigned t-1"):
-            await consumer._known(parts("t", 0, 1))
+            await consumer._wait_for_metadata(parts("t", 0, 1))
     async with client.consumer("g", ["t"]) as consumer:
-        waiting = asyncio.create_task(consumer._known(parts("t", 0, 1)))
+        waiting = asyncio.create_task(consumer._wait_for_metadata(parts("t", 0, 1)))
         await client.add_partitions("t", 2)
         await waiting
 

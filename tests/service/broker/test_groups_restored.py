@@ -88,7 +88,7 @@ async def test_no_offset_expires_by_a_clock_that_is_ahead_of_the_store_s(tmp_pat
     clock.step_ms = YEAR_MS
     async with running(tmp_path / "data", store, broker=SETTINGS, clock=clock) as node:
         groups = await coordinated(node, "g")
-        node.node.work.expiry._look(SystemClock().unix_ms())
+        node.node.work.expiry._log_steps(SystemClock().unix_ms())
         assert node.node.work.expiry.step_ms > 0
         await node.node.broker.coordinators.offset_expiry.tick()
         await commit(groups, 3, group="other")

@@ -113,7 +113,7 @@ class ColdCleaning:
         if self._views >= VIEWS_A_TURN:
             self._views = 0
             await asyncio.sleep(0)
-        known = await self._look(partition)
+        known = await self._current_log(partition)
         if known is None:
             return None
         self._views += len(known.views)
@@ -170,7 +170,7 @@ class ColdCleaning:
         for hot in self._known.keys() - logs:
             del self._known[hot]
 
-    async def _look(self, partition: Partition) -> _BucketLog | None:
+    async def _current_log(self, partition: Partition) -> _BucketLog | None:
         """The log in the current manifest; None while it must not be changed."""
         hot, tier = partition.log.hot, partition.log.tier
         may_write = (
@@ -264,7 +264,7 @@ class ColdCleaning:
         sections: tuple[Section, ...] = segment.sections
         position, length = sidecar.span(sections, names)
         ready = await self._client.ask(FetchObject(segment.sidecar_key, position, length, urgent=False))
-        data = await asyncio.to_thread(_taken, ready.path)
+        data = await asyncio.to_thread(_read_and_unlink, ready.path)
         return sidecar.parse_part(
             data,
             position,
@@ -403,7 +403,7 @@ def _first(of: RemoteSegment | PageRef) -> int:
     return of.min_timestamp if 0 <= of.min_timestamp <= of.max_timestamp else of.max_timestamp
 
 
-def _taken(path: str) -> bytes:
+def _read_and_unlink(path: str) -> bytes:
     with open(path, "rb") as file:
         data = file.read()
     os.unlink(path)
