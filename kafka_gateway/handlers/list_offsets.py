@@ -46,13 +46,13 @@ async def serve(request: Any, call: Call) -> Fields:
     answers: dict[tuple[str, int], Answer] = {}
     async for topic in call.each(request.topics):
         async for row in call.each(topic.partitions):
-            place = (topic.name, row.partition_index)
-            refused = _refusal(row.timestamp, call.messages.version, times[place])
+            key = (topic.name, row.partition_index)
+            refused = _refusal(row.timestamp, call.messages.version, times[key])
             if refused is not None:
-                answers[place] = refused
+                answers[key] = refused
                 continue
             epoch = getattr(row, "current_leader_epoch", NO_EPOCH)
-            queries.append(OffsetQuery(TopicPartition(*place), row.timestamp, epoch, Isolation(isolation)))
+            queries.append(OffsetQuery(TopicPartition(*key), row.timestamp, epoch, Isolation(isolation)))
     if queries:
         await _look_up(queries, request, call, answers)
     return {"topics": (_topic(call, topic, answers) for topic in request.topics)}

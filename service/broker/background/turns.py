@@ -38,7 +38,7 @@ class Turns(Generic[T]):
 
     def of(self, items: Sequence[T]) -> Iterator[T]:
         """Each item once, starting after the last one that had a turn."""
-        at = next((place for place, item in enumerate(items, 1) if item is self._last), 0)
+        at = next((index for index, item in enumerate(items, 1) if item is self._last), 0)
         for item in (*items[at:], *items[:at]):
             self._last = item
             yield item

@@ -84,7 +84,7 @@ class ManyFetch:
         turn = self._lane.turn()
         notify = self._moved.set  # one object for all partitions
         try:
-            for place, wanted in enumerate(self._fetch.partitions):
+            for index, wanted in enumerate(self._fetch.partitions):
                 try:
                     partition = self._locate(wanted.partition)
                 except LogError:
@@ -92,7 +92,7 @@ class ManyFetch:
                     return
                 partition.waiters.add(notify)
                 self._watched.append(partition)
-                if not place % _STEP:
+                if not index % _STEP:
                     await turn.rest_if_over()
         finally:
             turn.leave()

@@ -264,8 +264,8 @@ class Assignment:
             self._unconfigured.update(dict.fromkeys(self._partitions))
         else:
             topics = (self._seen.topic(each.name) for each in changed if each.kind is ResourceKind.TOPIC)
-            places = (TopicPartition(topic.name, p.index) for topic in topics if topic for p in topic.partitions)
-            concerned = (known for place in places if (known := self._partitions.find(place)) is not None)
+            keys = (TopicPartition(topic.name, p.index) for topic in topics if topic for p in topic.partitions)
+            concerned = (known for key in keys if (known := self._partitions.find(key)) is not None)
             self._unconfigured.update(dict.fromkeys(concerned))
         if self._unconfigured and self._configuring is None:
             turn = self._lane.turn()
@@ -330,14 +330,14 @@ class Assignment:
             self._forget_trouble(topic_id, key)
 
     def _hold_back(self, topic_id: TopicId, key: TopicPartition, error: Exception) -> None:
-        place, defect = (topic_id, key.partition), None if isinstance(error, LogError | OSError) else error
-        if self._troubles.begins(place, error):
+        identity, defect = (topic_id, key.partition), None if isinstance(error, LogError | OSError) else error
+        if self._troubles.begins(identity, error):
             events.error(
                 log, "partition.unopened", topic=key.topic, partition=key.partition, error=error, defect=defect
             )
-        self._unopened[place] = key
+        self._unopened[identity] = key
         why = StorageError(f"{key} could not be opened: {error}")
-        self._partitions.hold_back(key, why, known=place in self._recovering)
+        self._partitions.hold_back(key, why, known=identity in self._recovering)
 
     async def _open(self, topic_id: TopicId, key: TopicPartition) -> None:
         number = key.partition
@@ -379,9 +379,9 @@ class Assignment:
     # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):
-            key, place = TopicPartition(topic.name, number), (topic.topic_id, number)
-            self._wanted.pop(place, None)
-            self._unopened.pop(place, None)
+            key, identity = TopicPartition(topic.name, number), (topic.topic_id, number)
+            self._wanted.pop(identity, None)
+            self._unopened.pop(identity, None)
             self._partitions.forget_elsewhere(key)
             partition = self._partitions.find(key)
             if partition is not None:
@@ -389,14 +389,14 @@ class Assignment:
                 self._on_close(partition)
                 self._leaving.append((self._partitions.close_deleted(partition), self._partitions.discard))
                 self._has_lost(partition)
-            elif place not in self._being_opened and self._partitions.why_held_back(key) is not None:
+            elif identity not in self._being_opened and self._partitions.why_held_back(key) is not None:
                 self._remove_held_back(topic.topic_id, key)
 
     def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:
         """Closes a partition of which this node is not a replica, and sends its callers to the other nodes."""
-        place = (topic.topic_id, key.partition)
-        self._wanted.pop(place, None)
-        self._unopened.pop(place, None)
+        identity = (topic.topic_id, key.partition)
+        self._wanted.pop(identity, None)
+        self._unopened.pop(identity, None)
         self._forget_trouble(topic.topic_id, key)
         if known is None:
             self._partitions.note_elsewhere(key)

@@ -21,7 +21,7 @@ from tests.service.broker.test_cleaning import EAGER, LOCAL, cleaned_files, clos
 async def test_a_swap_without_room_leaves_nothing_behind_and_delays_no_eviction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, fails, failed = OsFiles.open, Cleaning._failed, list[Exception]()
+    opened, fails, failed = OsFiles.open, Cleaning._retry_later, list[Exception]()
 
     def full(self: OsFiles, path: str, **how: bool) -> int:
         if layout.SWAP in path:
@@ -33,7 +33,7 @@ async def test_a_swap_without_room_leaves_nothing_behind_and_delays_no_eviction(
         fails(self, partition, is_remote=is_remote, error=error)
 
     monkeypatch.setattr(OsFiles, "open", full)
-    monkeypatch.setattr(Cleaning, "_failed", noted)
+    monkeypatch.setattr(Cleaning, "_retry_later", noted)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs={**LOCAL, "cleanup.policy": "compact,delete"})
         for number in range(100):

@@ -46,7 +46,7 @@ def only(tier: str, patch: pytest.MonkeyPatch) -> None:
 async def test_a_swap_without_a_clean_point_is_no_disagreement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str
 ) -> None:
-    memory, died, failed = MemoryStore(SystemClock()), list[Partition](), Cleaning._failed
+    memory, died, failed = MemoryStore(SystemClock()), list[Partition](), Cleaning._retry_later
 
     def noted(self: Cleaning, partition: Partition, *, is_remote: bool, error: Exception) -> None:
         died.append(partition)
@@ -60,7 +60,7 @@ async def test_a_swap_without_a_clean_point_is_no_disagreement(
             await node.seal("t")
     with monkeypatch.context() as patch:
         only(tier, patch)
-        patch.setattr(Cleaning, "_failed", noted)
+        patch.setattr(Cleaning, "_retry_later", noted)
         async with running(tmp_path, FaultyStore(memory), broker=EAGER) as node:
             await until(lambda: bool(died))
     report = Report()

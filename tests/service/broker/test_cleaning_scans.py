@@ -167,7 +167,7 @@ async def test_the_buckets_tombstones_are_compared_with_the_local_log_again_at_e
 
 async def test_no_segment_is_replaced_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tier process reads a segment by its name."""
-    ended, finished = Extensions.ended, Cleaning._finished
+    ended, finished = Extensions.ended, Cleaning._finish_swap
     waits, is_uploading, replaced_during = asyncio.Event(), True, list[bool]()
 
     async def noted(self: Extensions, partition: Partition) -> None:
@@ -179,7 +179,7 @@ async def test_no_segment_is_replaced_during_an_upload(tmp_path: Path, monkeypat
         return finished(self, *arguments)
 
     monkeypatch.setattr(Extensions, "ended", noted)
-    monkeypatch.setattr(Cleaning, "_finished", finish)
+    monkeypatch.setattr(Cleaning, "_finish_swap", finish)
     async with by_hand(tmp_path / "data", store()) as node:
         await node.create("t", configs={**KEPT, "remote.log.copy.disable": "true"})
         await put(node, ("a", "1"), ("a", "2"))

@@ -13,7 +13,6 @@ that a log is cleaned while others are dirtier.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -273,10 +272,13 @@ class Cleaning:
         cleaning = await asyncio.to_thread(begin)
         request = await self._request(partition, cleaning, plan, settings, drops_below)
         began_ms = self._clock.steady_ms()
+
+        async def replace(new: RewrittenSegment) -> None:
+            await self._swap(partition, hot, new, drops_below)
+
         try:
             async with aclosing(self._process.run(request)) as answers:
-                swap = functools.partial(self._swap, partition, hot, drops_below)
-                reached, counted = await self._replace_segments(answers, swap, partition, plan, settings)
+                reached, counted = await self._replace_segments(answers, replace, partition, plan, settings)
         except StorageError:
             if hot.local_start_offset > cleaning.segments[0].base:
                 raise _Abandoned from None  # evicted before it was read
@@ -379,7 +381,7 @@ class Cleaning:
         has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
         return not has_asked or (tier is not None and tier.segments > 0)
 
-    async def _swap(self, partition: Partition, hot: HotLog, drops_below: int, new: RewrittenSegment) -> None:
+    async def _swap(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
         # The directory may be another topic's by now: nothing is decided in it. A deletion from here on ends the swap.
         swap = None if _is_gone(partition, hot) else hot.begin_swap(new)
         if swap is None:
