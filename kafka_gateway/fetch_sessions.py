@@ -89,6 +89,9 @@ Row = tuple[CachedPartition, Fetched]
 
 
 class FetchSession:
+    """One consumer's partitions, in its order. `epoch` is the next request's; `created_ms` and `used_ms` are in ms of
+    the cache's clock."""
+
     __slots__ = ("by_id", "counted", "created_ms", "epoch", "order", "partitions", "session_id", "used_ms")
 
     def __init__(self, session_id: int, *, by_id: bool, partitions: dict[Key, CachedPartition], now_ms: float) -> None:

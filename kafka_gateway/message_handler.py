@@ -172,6 +172,8 @@ def log_refusal(error: BaseException, api: str, version: int, client: ConnectedC
 
 
 class MessageHandler:
+    """Serves one API on all connections. `errors` counts answers by error code."""
+
     def __init__(
         self, core: NodeCore, options: Options, schema: str, *, flexible_from: int, serve: Serve, refuse: Refuse
     ) -> None:

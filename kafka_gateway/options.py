@@ -13,6 +13,8 @@ from storage_tiers.turns import Lane
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The parts that every handler may use besides the core. One object for all of a server's connections."""
+
     settings: GatewaySettings = field(default_factory=GatewaySettings)
     clock: Clock = field(default_factory=SystemClock)
     rng: Rng = field(default_factory=SystemRng)

@@ -50,6 +50,8 @@ class PushedMetrics(NamedTuple):
 
 
 class Receiver(Protocol):
+    """Gets the metrics that clients push (`ClientTelemetryLog`)."""
+
     @property
     def enabled(self) -> bool:
         """Whether the node is configured to collect clients' metrics."""
@@ -102,6 +104,8 @@ class TelemetryClient(NamedTuple):
 
 
 class Subscribed(NamedTuple):
+    """A client's subscriptions in one. `metrics` are prefixes of names, `subscription_id` changes with any of them."""
+
     subscription_id: int
     interval_ms: int
     metrics: Sequence[str]
@@ -141,6 +145,9 @@ class _Instance:
 
 
 class Telemetry:
+    """The clients that push metrics, by client instance id: at most `instances`, beyond which the longest silent is forgotten.
+    `max_bytes` bounds a push, inflated."""
+
     def __init__(self, receiver: Receiver | None, *, max_bytes: int, instances: int = INSTANCES) -> None:
         self._receiver = receiver
         self.max_bytes = max_bytes

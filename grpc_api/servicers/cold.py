@@ -12,6 +12,8 @@ from storage_tiers.types import OffsetRange, TopicPartition
 
 
 class CoreCold(ColdServicer):
+    """The objects of a topic in the bucket. A LogError ends the call with its status and detail."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 

@@ -49,6 +49,8 @@ COMMITTED_AT_ONCE = 100
 
 
 class CoreGroups(GroupsServicer):
+    """Consumer groups, for members and administrators. A LogError ends the call with its status and detail."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 

@@ -16,6 +16,8 @@ from grpc_api.servicers.produce_stream import ProduceSession, append_in_pieces, 
 
 
 class CoreLog(LogServicer):
+    """Records in and out. A partition's LogError is its part of the answer; one of the whole request ends the call."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 

@@ -14,6 +14,8 @@ from storage_tiers.types import NO_EPOCH, TopicPartition
 
 
 class CoreOffsets(OffsetsServicer):
+    """Offsets by time, by special timestamp and by leader epoch. A partition's LogError is its part of the answer."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 

@@ -30,6 +30,8 @@ from grpc_api.servicers.connections import host_of
 
 
 class CoreTransactions(TransactionsServicer):
+    """Transactions, for producers and administrators. A LogError ends the call with its status and detail."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 

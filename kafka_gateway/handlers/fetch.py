@@ -72,6 +72,8 @@ class Leaders(NamedTuple):
 
 
 class FetchHandler:
+    """Serves Fetch on all connections. `errors` counts answered partitions by error code."""
+
     def __init__(self, core: Core, options: Options) -> None:
         self._fetch = core.log.fetch
         self._topics = core.topics

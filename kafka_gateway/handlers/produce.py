@@ -61,6 +61,8 @@ _APPENDED_V9 = struct.Struct(">ihqqqbbb")
 
 
 class ProduceHandler:
+    """Serves Produce on all connections. `errors` counts answered partitions by error code."""
+
     def __init__(self, core: Core, lane: Lane) -> None:
         self._append = core.log.append
         self._lane = lane

@@ -30,6 +30,8 @@ class Timer:
 
 
 class Deadlines:
+    """The timers of one shard. Times are in ms of a steady clock."""
+
     __slots__ = ("_heap", "_order")
 
     def __init__(self) -> None:

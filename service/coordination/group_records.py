@@ -45,12 +45,16 @@ def later(unix_ms: int, by_ms: int) -> int:
 
 
 class OffsetKey(NamedTuple):
+    """The key of a group's committed offset."""
+
     group: str
     topic: str
     partition: int
 
 
 class GroupKey(NamedTuple):
+    """The key of a group's members and assignment."""
+
     group: str
 
 

@@ -23,6 +23,8 @@ class CoordinatorRecord(NamedTuple):
 
 
 class CoordinatorAnswer(NamedTuple):
+    """`answer` is a value of the contract or a LogError, for the `waiter` that came with the request."""
+
     waiter: object
     answer: object
 

@@ -19,6 +19,8 @@ from enum import Enum
 
 
 class ShardState(Enum):
+    """The states; `ACTIVE` alone serves requests."""
+
     #: Its log is read; clients ask again.
     LOADING = "loading"
     ACTIVE = "active"
@@ -29,6 +31,8 @@ class ShardState(Enum):
 
 
 class ShardEvent(Enum):
+    """The events that `TRANSITIONS` knows."""
+
     #: All of its log is read.
     LOADED = "is loaded"
     #: Its log cannot be read, or not understood.

@@ -37,6 +37,8 @@ class TransactionStatus(IntEnum):
 
 
 class TopicPartitions(NamedTuple):
+    """Partitions of one topic in a transaction."""
+
     topic: str
     partitions: tuple[int, ...]
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 
 class TurnWrites:
+    """The writes of one node. `add` outside of a caller's turn has them called in the event loop's next one."""
+
     def __init__(self) -> None:
         self._due: list[Callable[[], None]] = []
         self._begun = 0

@@ -19,6 +19,8 @@ COMMITTED_AT_ONCE = 500
 
 
 class UncommittedBatches:
+    """Reports to `committed` how far the shard's records are committed, in the order of the log."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

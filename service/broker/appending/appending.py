@@ -115,6 +115,8 @@ class _DelayedAnswers:
 
 
 class Appending:
+    """The appends of all clients. `appended` counts batches, and refused ones by error, since the start."""
+
     def __init__(
         self,
         partitions: Partitions,

@@ -10,6 +10,8 @@ Led = TypeVar("Led", covariant=True)
 
 
 class ExistingPartitions(Protocol):
+    """The partitions that the cluster's topics have, deleted ones not (`KnownPartitions`)."""
+
     def has(self, topic: str, partition: int) -> bool: ...
 
 

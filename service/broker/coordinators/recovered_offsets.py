@@ -43,6 +43,9 @@ class _PendingVisit(NamedTuple):
 
 
 class RecoveredOffsets:
+    """Visits in each round the groups of every coordinator that has not lowered its offsets yet. A shard that refuses is
+    visited again in the next round."""
+
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],

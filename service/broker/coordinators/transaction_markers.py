@@ -49,6 +49,8 @@ MARKERS_A_TURN = 16
 
 
 class MarkedPartition(Protocol):
+    """A partition that takes markers (`Partition`): LogError if it does not lead, or a newer coordinator's epoch was seen."""
+
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended: ...
 
 
@@ -90,6 +92,8 @@ class _MarkerTurns:
 
 
 class TransactionMarkers:
+    """The writers of all transactions that are being completed, one task for each."""
+
     def __init__(
         self,
         partitions: LedPartitions[MarkedPartition],

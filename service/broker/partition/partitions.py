@@ -96,6 +96,9 @@ class PastCounts:
 
 
 class Partitions:
+    """The open partitions, and those that could not be opened with the error for their clients. `get` raises
+    UnknownTopicOrPartition, NotLeader or StorageError for all others."""
+
     def __init__(self, storage: LogStorage, wakers: Wakers, *, cluster_id: str, cold: ColdSource | None) -> None:
         """`cold` is None without a store."""
         self._storage = storage

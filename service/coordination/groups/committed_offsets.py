@@ -47,6 +47,8 @@ _NOTHING: Mapping[TopicPartition, _Entry] = {}
 
 
 class CommittedOffsets:
+    """The offsets of all groups of one shard, by group and partition."""
+
     __slots__ = ("_changes", "_committed", "_ended", "_ending", "_open", "_overlay", "_transactional")
 
     def __init__(self) -> None:

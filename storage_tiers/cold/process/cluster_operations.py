@@ -40,6 +40,8 @@ class FindClusters(Question[tuple[ClusterFound, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadCluster(Question[ClusterState | None]):
+    """`cluster_file.read_cluster`: the cluster's file; None if there is none."""
+
     cluster_id: str
 
 
@@ -142,6 +144,8 @@ class ListManifests(Question[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadTopic(Question[TopicState | None]):
+    """`topic_file.read_topic`: the topic's file; None if there is none. TierCorrupt for an unreadable one."""
+
     cluster_id: str
     topic: str
 
