@@ -173,11 +173,11 @@ class Resolver:
             cleanup_delete="delete" in topic.cleanup_policy,
             remote_storage_enable=self._has_store and topic.remote_storage_enable,
             remote_copy_disable=topic.remote_log_copy_disable,
-            stored_as=target(topic.compression_type, levels),
             validate_records=topic.tidelog_record_validation == "full",
             producer_id_expiration_ms=broker.producer_id_expiration_ms,
             max_producers=broker.tidelog_partition_max_producer_ids,
             min_insync_replicas=topic.min_insync_replicas,
+            stored_as=target(topic.compression_type, levels),
         )
 
     def topic_value(

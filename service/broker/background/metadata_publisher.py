@@ -23,8 +23,8 @@ def publish_to(
 
     def changed(image: MetadataImage, changes: Changes) -> None:
         try:
-            assignment.apply(image, changes)
             topic_files.apply(image, changes)
+            assignment.apply(image, changes)
         except Exception as error:  # noqa: BLE001 - said, and the node ends
             events.error(log, "metadata.not_applied", defect=error)
             on_fatal(LogError(f"the node cannot apply its metadata ({error!r}); start it again"))
