@@ -358,7 +358,7 @@ class GatewayServer:
 
     def _flush(self, now: float) -> float:
         """Writes the answers of the turn, each connection once. Returns the time at its end."""
-        if self._dispatcher.has_writes and len(self._sessions) > WATCHED_BY_LOOP:
+        if len(self._sessions) > WATCHED_BY_LOOP and self._dispatcher.has_writes:
             # Others are likely to ask in this turn of the loop, too: all of it is written and answered together.
             self._flush_soon()
         else:

@@ -8,7 +8,7 @@ from functools import partial
 
 from service.broker.api.group_service import GroupService
 from service.broker.api.transaction_service import TransactionService
-from service.broker.background.disk import DiskGuard
+from service.broker.appending.disk import DiskGuard
 from service.broker.coordinators.internal_topics import InternalTopic, coordinated_topics
 from service.broker.coordinators.known_partitions import KnownPartitions
 from service.broker.coordinators.leadership import Coordinators

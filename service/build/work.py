@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.broker.background.disk import DiskGuard, Watermarks
+from service.broker.appending.disk import DiskGuard, Watermarks
 from service.broker.background.expiry_clock import ExpiryClock
 from service.broker.background.flusher import Flusher
 from service.broker.background.store_access import StoreAccess

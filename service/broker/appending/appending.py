@@ -12,8 +12,8 @@ from grpc_api.contract.ready import Ready
 from grpc_api.contract.transactions import ProducerTransaction
 from service.broker.appending.append_lane import AppendLane, transactional_producer
 from service.broker.appending.append_queues import AppendQueues, Done
+from service.broker.appending.disk import DiskGuard
 from service.broker.appending.verification_requests import AsksCoordinator
-from service.broker.background.disk import DiskGuard
 from service.broker.partition.counts import AppendTotals
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.broker.partition.partitions import Partitions

@@ -17,7 +17,7 @@ from grpc_api.contract.groups import (
     SyncGroup,
     TopicCommit,
 )
-from service.broker.background.disk import DiskGuard
+from service.broker.appending.disk import DiskGuard
 from service.broker.partition.record_loss import RecoveredEnd
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.background.disk import MAX_THROTTLE_S, DiskGuard, Watermarks
+from service.broker.appending.disk import MAX_THROTTLE_S, DiskGuard, Watermarks
 from storage_tiers.errors import StorageError
 from storage_tiers.hot.ballast import Ballast
 

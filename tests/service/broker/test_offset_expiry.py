@@ -14,7 +14,7 @@ import pytest
 
 from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
-from service.broker.background.disk import DiskGuard
+from service.broker.appending.disk import DiskGuard
 from service.broker.background.turns import GLANCES_A_TURN
 from service.broker.coordinators.offset_expiry import OffsetExpiry
 from service.coordination.groups.shard import GroupShard

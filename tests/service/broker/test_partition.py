@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.background.disk import DiskGuard, Watermarks
+from service.broker.appending.disk import DiskGuard, Watermarks
 from storage_tiers.errors import LogError, StorageError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, running
