@@ -1,10 +1,13 @@
-"""Encodes the key and the value of a committed offset's record: busy groups write little else.
+"""Encodes the records of committed offsets, one field or a whole OffsetCommit at a time: busy groups write little else.
 
 Cython in pure-Python mode: `commit_fields.pxd` holds the C types, and uncompiled it produces the same bytes. The formats are
 those of `group_records.py`, whose readers are the oracle in the tests. Pure.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 try:
     import cython
@@ -15,7 +18,10 @@ if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.libc.string import memcpy
 
+from grpc_api.contract.groups import PartitionOutcome, TopicCommit, TopicOutcome
+from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_fields import MAX_STRING_BYTES, too_long
+from storage_tiers.types import TopicPartition
 
 #: Bytes of a key besides its names, and of a value besides its metadata.
 _KEY_BYTES, _VALUE_BYTES = 10, 24
@@ -23,6 +29,74 @@ _KEY_BYTES, _VALUE_BYTES = 10, 24
 _SHORT = 0x7E
 #: The key's type and the value's version.
 _OFFSET, _VERSION = 1, 4
+#: Bytes of the order in front of a value that is kept.
+_ORDER_BYTES = 8
+
+#: A group, a partition, the order of its record and behind it the record's value, and the order once more.
+OffsetChange = tuple[str, TopicPartition, bytes, int]
+#: A commit's records, its changes and its answer.
+EncodedCommit = tuple[list[CoordinatorRecord], list[OffsetChange], list[TopicOutcome]]
+
+# A NamedTuple's own constructor costs three times as much.
+_new_tuple = tuple.__new__
+
+
+def encode_commit(
+    group: str,
+    topics: Sequence[TopicCommit],
+    order: cython.longlong,
+    now_ms: cython.longlong,
+    most_metadata: cython.longlong,
+    shared: Callable[[str, int], TopicPartition],
+) -> EncodedCommit | None:
+    """A whole OffsetCommit, whose first record has this order. None if it is not the common case: its topics are named, and all
+    metadata is short and has at most so many bytes. ValueError if a name is longer than 32,767 bytes."""
+    records: list[CoordinatorRecord] = []
+    changes: list[OffsetChange] = []
+    answered: list[TopicOutcome] = []
+    for topic in topics:
+        name, commits, topic_id = _as_tuple(topic)
+        if topic_id is not None:
+            return None
+        outcomes: list[PartitionOutcome] = []
+        for commit in commits:
+            partition, offset, leader_epoch, text = _as_tuple(commit)
+            metadata: bytes = b"" if not text else text.encode()
+            if len(metadata) > most_metadata or len(metadata) > _SHORT:
+                return None
+            entry: bytes = _encode_entry(order, offset, leader_epoch, metadata, now_ms)
+            key: bytes = encode_offset_key(group, name, partition)
+            records.append(_new_tuple(CoordinatorRecord, (key, entry[_ORDER_BYTES:])))
+            changes.append((group, shared(name, partition), entry, order))
+            outcomes.append(_new_tuple(PartitionOutcome, (partition, None)))
+            order += 1
+        answered.append(_new_tuple(TopicOutcome, (name, outcomes, None)))
+    return records, changes, answered
+
+
+def _as_tuple(row: Any) -> tuple[Any, ...]:
+    """The same NamedTuple, by a type that C takes apart without a call for each field."""
+    if not isinstance(row, tuple):
+        raise TypeError(f"a row is a tuple, not {type(row).__name__}")
+    return cython.cast(tuple, row) if cython.compiled else row
+
+
+def _encode_entry(
+    order: cython.longlong,
+    offset: cython.longlong,
+    leader_epoch: cython.longlong,
+    metadata: bytes,
+    now_ms: cython.longlong,
+) -> bytes:
+    """The order, and the value as `encode_short_offset` makes it."""
+    size: cython.Py_ssize_t = len(metadata)
+    out = bytearray(_ORDER_BYTES + _VALUE_BYTES + size)
+    data: cython.p_uchar = (
+        cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) if cython.compiled else memoryview(out)
+    )
+    _put_integer(data, 0, order, 8)
+    _put_value(data, _ORDER_BYTES, offset, leader_epoch, metadata, now_ms)
+    return bytes(out)
 
 
 def encode_offset_key(group: str, topic: str, partition: cython.longlong) -> bytes:
@@ -58,13 +132,26 @@ def encode_short_offset(
     data: cython.p_uchar = (
         cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) if cython.compiled else memoryview(out)
     )
-    _put_integer(data, 0, _VERSION, 2)
-    _put_integer(data, 2, offset, 8)
-    _put_integer(data, 10, leader_epoch, 4)
-    data[14] = size + 1
-    _put_bytes(data, 15, content, size)
-    _put_integer(data, 15 + size, commit_timestamp, 8)  # behind it no tagged fields: a zero
+    _put_value(data, 0, offset, leader_epoch, content, commit_timestamp)
     return bytes(out)
+
+
+def _put_value(
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    offset: cython.longlong,
+    leader_epoch: cython.longlong,
+    metadata: bytes,
+    commit_timestamp: cython.longlong,
+) -> None:
+    """Into zeros: no tagged fields follow the last one."""
+    size: cython.Py_ssize_t = len(metadata)
+    _put_integer(data, at, _VERSION, 2)
+    _put_integer(data, at + 2, offset, 8)
+    _put_integer(data, at + 10, leader_epoch, 4)
+    data[at + 14] = size + 1
+    _put_bytes(data, at + 15, metadata, size)
+    _put_integer(data, at + 15 + size, commit_timestamp, 8)
 
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:

@@ -78,6 +78,7 @@ class ClassicGroups:
         self, deadlines: Deadlines, rng: Rng, settings: GroupSettings, memory: ShardMembers, counts: GroupCounts
     ) -> None:
         self._groups: dict[str, ClassicGroup] = {}
+        self._read_only = MappingProxyType(self._groups)
         self._deadlines = deadlines
         self._rng = rng
         self._memory = memory
@@ -85,7 +86,7 @@ class ClassicGroups:
 
     @property
     def groups(self) -> Mapping[str, ClassicGroup]:
-        return MappingProxyType(self._groups)
+        return self._read_only
 
     def __iter__(self) -> Iterator[ClassicGroup]:
         return iter(tuple(self._groups.values()))

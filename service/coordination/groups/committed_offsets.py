@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
 
+from service.coordination.commit_fields import OffsetChange
 from service.coordination.group_records import CommittedOffset, decode_offset
 from storage_tiers.types import TopicPartition
 
@@ -28,19 +28,8 @@ from storage_tiers.types import TopicPartition
 SHARED_PARTITIONS = 1 << 16
 _ORDER = struct.Struct(">q")
 _ORDER_BYTES = _ORDER.size
-# A NamedTuple's own constructor costs three times as much, and each commit makes one.
-_new_tuple = tuple.__new__
 #: The order, and behind it the value of the record; nothing is behind it if the offset was removed.
 _Entry = bytes
-
-
-class _OffsetChange(NamedTuple):
-    """`visible` is the order of the record that makes the entry visible: its own, or the transaction's marker."""
-
-    group: str
-    partition: TopicPartition
-    entry: _Entry
-    visible: int
 
 
 _NOTHING: Mapping[TopicPartition, _Entry] = {}
@@ -53,8 +42,9 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, _Entry]] = {}
-        #: Written and not committed yet, oldest first, and the newest of them by partition.
-        self._changes: deque[_OffsetChange] = deque()
+        #: Written and not committed yet, oldest first, and the newest of them by partition. The last of a change's fields is
+        #: the order of the record that makes the entry visible: its own, or the transaction's marker.
+        self._changes: deque[OffsetChange] = deque()
         self._overlay: dict[str, dict[TopicPartition, _Entry]] = {}
         #: Offsets of open transactions by producer id, and for each partition the producers that have one.
         self._transactional: dict[int, dict[tuple[str, TopicPartition], _Entry]] = {}
@@ -69,7 +59,16 @@ class CommittedOffsets:
         transactions. The partition of a value is `shared`."""
         if value is None:
             self._drop_open(group, partition)
-        self._change(_new_tuple(_OffsetChange, (group, partition, _entry(value, order), order)))
+        self._change(group, partition, _entry(value, order), order)
+
+    def write_all(self, group: str, changes: Sequence[OffsetChange]) -> None:
+        """As `write`, of the records of one commit, at least one, which are encoded already."""
+        self._changes.extend(changes)
+        overlay = self._overlay.get(group)
+        if overlay is None:
+            overlay = self._overlay[group] = {}
+        for _, partition, entry, _ in changes:
+            overlay[partition] = entry
 
     def load(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
         """As `write`, of a record that is committed, as are all before it."""
@@ -98,11 +97,10 @@ class CommittedOffsets:
             self._drop(producer_id, group, partition)
             known = self._newest(group, partition)
             if commit and (known is None or _order(known) < _order(entry)):
-                self._change(_OffsetChange(group, partition, entry, order))
+                self._change(group, partition, entry, order)
 
-    def _change(self, change: _OffsetChange) -> None:
-        self._changes.append(change)
-        group, partition, entry, _ = change
+    def _change(self, group: str, partition: TopicPartition, entry: _Entry, visible: int) -> None:
+        self._changes.append((group, partition, entry, visible))
         overlay = self._overlay.get(group)
         if overlay is None:
             self._overlay[group] = {partition: entry}
@@ -128,7 +126,7 @@ class CommittedOffsets:
     def commit_through(self, order: int) -> None:
         """All records up to this one are committed: readers see them."""
         changes = self._changes
-        while changes and changes[0].visible <= order:
+        while changes and changes[0][3] <= order:
             group, partition, entry, _ = changes.popleft()
             if len(entry) == _ORDER_BYTES:
                 self._remove(group, partition)

@@ -26,7 +26,7 @@ from grpc_api.contract.groups import (
     TopicOutcome,
     TxnOffsetCommit,
 )
-from service.coordination.commit_fields import encode_offset_key, encode_short_offset
+from service.coordination.commit_fields import encode_commit, encode_offset_key
 from service.coordination.counts import GroupCounts
 from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, later
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
@@ -82,6 +82,7 @@ class GroupOffsets:
         self.settings = settings
         self._counts = counts
         self._groups = groups
+        self._by_id = groups.groups
         self._offsets = offsets
 
     @property
@@ -95,7 +96,7 @@ class GroupOffsets:
     # --- committing ---------------------------------------------------------------------------------------------------
     def commit(self, request: OffsetCommit, order: int, now_ms: int, outcome: Outcome) -> OffsetsCommitted:
         """`order` is the one of the first record that is written."""
-        group = self._groups.groups.get(request.group)
+        group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
         if error is not None:
             return _refused(request.topics, error)
@@ -105,6 +106,16 @@ class GroupOffsets:
         member = group.members.get(request.member_id)
         if member is not None:
             self._groups.rebalancing.heard(group, member, now_ms)
+        if request.retention_ms < 0:
+            most_metadata = self._settings.metadata_max_bytes
+            common = encode_commit(request.group, request.topics, order, now_ms, most_metadata, shared)
+            if common is not None:
+                records, changes, answered = common
+                if records:
+                    self._offsets.write_all(request.group, changes)
+                    outcome.records += records
+                    self._counts.commits += len(records)
+                return _new_tuple(OffsetsCommitted, (answered,))
         expires_ms = -1 if request.retention_ms < 0 else later(now_ms, request.retention_ms)
         return self._record(request.group, request.topics, expires_ms, -1, order, now_ms, outcome)
 
@@ -112,7 +123,7 @@ class GroupOffsets:
         self, request: TxnOffsetCommit, order: int, now_ms: int, outcome: Outcome
     ) -> OffsetsCommitted:
         """As `commit`; the records belong to the producer's transaction, and count once its marker says so."""
-        group = self._groups.groups.get(request.group)
+        group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
         if error is not None:
             return _refused(request.topics, error)
@@ -132,17 +143,12 @@ class GroupOffsets:
     ) -> OffsetsCommitted:
         answered = []
         for topic, commits, topic_id in topics:
-            is_common = expires_ms < 0 and topic_id is None
             outcomes = []
             for partition, offset, leader_epoch, metadata in commits:
                 error = self._metadata_error(topic, partition, metadata) if metadata else None
                 if error is None:
-                    value = encode_short_offset(offset, leader_epoch, metadata or "", now_ms) if is_common else None
-                    if value is None:
-                        at = topic_id or NO_TOPIC_ID
-                        value = encode_offset(
-                            CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms, at)
-                        )
+                    at = topic_id or NO_TOPIC_ID
+                    value = encode_offset(CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms, at))
                     if producer_id >= 0:
                         self._offsets.write_in_transaction(producer_id, group, shared(topic, partition), value, order)
                     else:
@@ -212,7 +218,7 @@ class GroupOffsets:
 
     # --- removing -----------------------------------------------------------------------------------------------------
     def delete(self, request: OffsetDelete, order: int, outcome: Outcome) -> OffsetsDeleted:
-        group = self._groups.groups.get(request.group)
+        group = self._by_id.get(request.group)
         if not request.group:
             return OffsetsDeleted(InvalidGroupId("the group id is empty; set group.id"))
         if group is None:

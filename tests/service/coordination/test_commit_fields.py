@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpc_api.contract.groups import PartitionCommit, TopicCommit
 from service.coordination import commit_fields
-from service.coordination.group_records import CommittedOffset, OffsetKey, decode_key, decode_offset
+from service.coordination.group_records import CommittedOffset, OffsetKey, decode_key, decode_offset, encode_offset
 from service.coordination.record_fields import FieldWriter
+from storage_tiers.types import TopicId, TopicPartition
 from tests.storage_tiers.records.twins import source_of, twins_of
 
 TWINS = twins_of(commit_fields)
@@ -61,3 +63,64 @@ def test_names_that_no_key_holds_are_refused(module: ModuleType) -> None:
     for group, topic in ((long + "ää", "t"), ("g", long + "ää")):
         with pytest.raises(ValueError, match="32770 bytes does not fit"):
             module.encode_offset_key(group, topic, 0)
+
+
+commits = st.builds(
+    PartitionCommit,
+    st.integers(0, (1 << 31) - 1),
+    int64,
+    int32,
+    st.none() | st.text(st.characters(codec="utf-8"), max_size=40),
+)
+
+
+@settings(deadline=None)
+@given(
+    group=names,
+    topics=st.lists(st.builds(TopicCommit, names, st.lists(commits, max_size=4), st.none()), max_size=3),
+    order=st.integers(0, 1 << 62),
+    now_ms=int64,
+)
+def test_a_whole_commit_is_its_keys_and_values_one_by_one(
+    group: str, topics: list[TopicCommit], order: int, now_ms: int
+) -> None:
+    rows = [(topic.topic, each) for topic in topics for each in topic.partitions]
+    for module in TWINS.values():
+        encoded = module.encode_commit(group, topics, order, now_ms, 4_096, TopicPartition)
+        if any(len((each.metadata or "").encode()) > 126 for _, each in rows):
+            assert encoded is None
+            continue
+        records, changes, answered = encoded
+        assert [decode_key(each.key) for each in records] == [OffsetKey(group, at, each.partition) for at, each in rows]
+        assert [each.value for each in records] == [
+            encode_offset(CommittedOffset(each.offset, each.leader_epoch, each.metadata or "", now_ms))
+            for _, each in rows
+        ]
+        assert changes == [
+            (
+                group,
+                TopicPartition(at, each.partition),
+                (order + place).to_bytes(8, "big") + records[place].value,
+                order + place,
+            )
+            for place, (at, each) in enumerate(rows)
+        ]
+        assert answered == [
+            (topic.topic, [(each.partition, None) for each in topic.partitions], None) for topic in topics
+        ]
+
+
+@pytest.mark.parametrize("module", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize(
+    ("topic", "most_metadata"),
+    [
+        (TopicCommit("t", [PartitionCommit(0, 1)], TopicId(bytes(16))), 4_096),
+        (TopicCommit("t", [PartitionCommit(0, 1, -1, "ok"), PartitionCommit(1, 1, -1, "m" * 127)]), 4_096),
+        (TopicCommit("t", [PartitionCommit(0, 1, -1, "ok"), PartitionCommit(1, 1, -1, "four")]), 3),
+    ],
+    ids=["a topic id", "long metadata", "metadata above the limit"],
+)
+def test_an_uncommon_commit_is_left_to_the_caller(module: ModuleType, topic: TopicCommit, most_metadata: int) -> None:
+    assert module.encode_commit("g", [topic], 0, 0, most_metadata, TopicPartition) is None
+    common = topic._replace(topic_id=None, partitions=topic.partitions[:1])
+    assert module.encode_commit("g", [common], 0, 0, most_metadata, TopicPartition) is not None
