@@ -41,7 +41,7 @@ class AnswerQueue:
         """Pairs of a waiter, which is a future, and its answer or `FailedRequest`. A waiter that was cancelled gets none."""
         if len(answers) <= ANSWERS_A_TURN:
             for waiter, answer in answers:
-                _give(waiter, answer)
+                give(waiter, answer)
             return
         if not self._queue:
             self._loop.call_soon(self._go_on)
@@ -50,7 +50,7 @@ class AnswerQueue:
     def _go_on(self) -> None:
         count = min(ANSWERS_A_TURN, len(self._queue))
         for _ in range(count):
-            _give(*self._queue.popleft())
+            give(*self._queue.popleft())
         self._given += count
         if self._given >= ANSWERS_A_COLLECTION:
             self._given = 0
@@ -59,7 +59,8 @@ class AnswerQueue:
             self._loop.call_soon(self._go_on)
 
 
-def _give(waiter: object, answer: object) -> None:
+def give(waiter: object, answer: object) -> None:
+    """As `AnswerQueue.answers`, of one pair."""
     assert isinstance(waiter, asyncio.Future)
     if waiter.done():
         return

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
-from service.coordination.answer_queue import AnswerQueue, FailedRequest
+from service.coordination.answer_queue import AnswerQueue, FailedRequest, give
 from service.coordination.commit_timeout import CommitTimeout
 from service.coordination.loading import load
 from service.coordination.outcome import CoordinatorRecord, Outcome
@@ -218,14 +218,15 @@ class ShardHost(Generic[State]):
     def _take(self, outcome: Outcome, producer: ProducerIdAndEpoch | None = None) -> None:
         for note in outcome.notes:
             events.info(log, note.event, **note.fields)
-        self._records += outcome.records
-        if self._records or self._uncommitted:
+        if outcome.records:
+            self._records += outcome.records
+        if self._records or self._uncommitted.batches:
             written = self._shard.written
             for waiter, answer in outcome.answers:
                 self._answers.append((written, waiter, answer))
-            if outcome.answers and not self._records and not self._timeout.covers(self._shard.written):
+            if outcome.answers and not self._records and not self._timeout.covers(written):
                 # They have no record of their own, and the batch that they wait for is overdue already.
-                self._timeout.appended(self._shard.written)
+                self._timeout.appended(written)
         else:
             self._release.answers(outcome.answers)
         self._arm()
@@ -247,15 +248,18 @@ class ShardHost(Generic[State]):
 
     def _append_all(self, producer: ProducerIdAndEpoch | None) -> None:
         records, self._records = self._records, []
+        if len(records) == 1:
+            self._append(records, self._shard.written, producer)
+            return
         through = self._shard.written - len(records)
-        batches = [records] if len(records) == 1 else in_batches(records, self._log.max_batch_bytes)
-        for some in batches:
+        for some in in_batches(records, self._log.max_batch_bytes):
             if self.state is not _ACTIVE:
                 return
             through += len(some)
-            self._append(encode_batch(some, self._clock.unix_ms(), producer, self._log.writing.codec), through)
+            self._append(some, through, producer)
 
-    def _append(self, batch: bytes, through: int) -> None:
+    def _append(self, records: list[CoordinatorRecord], through: int, producer: ProducerIdAndEpoch | None) -> None:
+        batch = encode_batch(records, self._clock.unix_ms(), producer, self._log.writing.codec)
         try:
             appended = self._log.append(batch)
         except LogError as error:
@@ -266,14 +270,18 @@ class ShardHost(Generic[State]):
 
     def _appended(self, committed: asyncio.Future[None] | None, through: int) -> None:
         """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
-        if committed is not None or self._uncommitted:
+        if committed is not None or self._uncommitted.batches:
             self._timeout.appended(through)
         self._uncommitted.add(through, committed)
 
     def _committed(self, through: int) -> None:
         self._timeout.committed(through)
         self._shard.committed(through)
-        self._release.answers(self._answers_to(through))
+        if len(self._answers) == 1 and self._answers[0][0] <= through:  # a commit that came alone
+            _, waiter, answer = self._answers.popleft()
+            give(waiter, answer)
+        elif self._answers:
+            self._release.answers(self._answers_to(through))
         if self._after is not None:
             self._after(self)
 

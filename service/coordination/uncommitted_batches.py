@@ -33,29 +33,26 @@ class UncommittedBatches:
         self._lane = lane
         self._committed = committed
         self._failed = failed
-        #: The shard's `written` after each batch.
-        self._batches: deque[tuple[int, asyncio.Future[None]]] = deque()
+        #: The shard's `written` after each batch. It stays the same deque.
+        self.batches: deque[tuple[int, asyncio.Future[None]]] = deque()
         #: How many of the shard's records were reported.
         self._reported = 0
         self._is_planned = False
 
-    def __bool__(self) -> bool:
-        return bool(self._batches)
-
     def begin_at(self, reported: int) -> None:
         """Forgets all batches. The first `reported` records of the shard are committed."""
-        self._batches.clear()
+        self.batches.clear()
         self._reported = reported
 
     def add(self, through: int, committed: asyncio.Future[None] | None) -> None:
         """The shard's first `through` records are in the log, and committed when the future is done; now if it is None."""
-        if committed is None and not self._batches and through <= self._reported + COMMITTED_AT_ONCE:
+        if committed is None and not self.batches and through <= self._reported + COMMITTED_AT_ONCE:
             self._report(through)
             return
         if committed is None:
             committed = self._loop.create_future()
             committed.set_result(None)
-        self._batches.append((through, committed))
+        self.batches.append((through, committed))
         committed.add_done_callback(self._settle)
 
     def _settle(self, _: asyncio.Future[None]) -> None:
@@ -65,8 +62,8 @@ class UncommittedBatches:
     def _go_on(self) -> None:
         self._is_planned = False
         until = self._lane.seconds() + SLICE_S
-        while self._batches and self._batches[0][1].done():
-            through, done = self._batches[0]
+        while self.batches and self.batches[0][1].done():
+            through, done = self.batches[0]
             # A cancelled wait does not show whether its records are committed: the log is read again.
             error = CoordinatorNotAvailable("the commit was given up") if done.cancelled() else done.exception()
             if error is not None:
@@ -74,7 +71,7 @@ class UncommittedBatches:
                 return
             some = min(through, self._reported + COMMITTED_AT_ONCE)
             if some == through:
-                self._batches.popleft()
+                self.batches.popleft()
             self._report(some)
             if self._lane.seconds() >= until:
                 self._is_planned = True

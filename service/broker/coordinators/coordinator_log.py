@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from grpc_api.contract.log import Appended, Isolation
-from service.broker.partition.append_origin import AppendOrigin
+from service.broker.partition.append_origin import COORDINATOR
 from service.broker.partition.partition import Partition
 from service.coordination.ports import PLAIN, WriteSettings
 from storage_tiers.cold.read.reader import ColdMiss
@@ -23,8 +23,6 @@ from storage_tiers.errors import CoordinatorNotAvailable, LogError, NotCoordinat
 from storage_tiers.records.batch import TRANSACTIONAL_MASK, headers, read_header
 from storage_tiers.types import FileSlice
 
-# Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
-_COORDINATOR = AppendOrigin.COORDINATOR
 #: Bytes that are read at a time; a batch may be longer.
 PIECE_BYTES = 256 << 10
 
@@ -67,22 +65,19 @@ class PartitionLog:
         return self._partition.state.high_watermark
 
     def append(self, batch: bytes) -> Appended:
+        partition, view, header = self._partition, memoryview(batch), read_header(batch)
         try:
-            return self._append(batch)
+            if header.attributes & TRANSACTIONAL_MASK or header.size <= partition.log.hot.settings.kept_bytes:
+                return partition.append_validated(view, header, -1, COORDINATOR)
+            # The topic's configs ask for a codec or an append time, or the batch is large. It is ours and bounded by
+            # `max.message.bytes`: a thread would cost more than it saves.
+            partition.check_writable()
+            return partition.append_validated(*partition.validate(view), COORDINATOR)
         except StorageError:
             if self._disk is not None:
                 with contextlib.suppress(OSError):
                     self._disk.look()  # a disk that is full refuses the next request before anything is decided
             raise
-
-    def _append(self, batch: bytes) -> Appended:
-        partition, view, header = self._partition, memoryview(batch), read_header(batch)
-        if header.attributes & TRANSACTIONAL_MASK or header.size <= partition.log.hot.settings.kept_bytes:
-            return partition.append_validated(view, header, -1, _COORDINATOR)
-        # The topic's configs ask for a codec or an append time, or the batch is large. It is ours and bounded by
-        # `max.message.bytes`: a thread would cost more than it saves.
-        partition.check_writable()
-        return partition.append_validated(*partition.validate(view), _COORDINATOR)
 
     def check_transaction(self, producer_id: int, epoch: int) -> None:
         self._partition.check_transaction(producer_id, epoch)

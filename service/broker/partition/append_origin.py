@@ -14,3 +14,7 @@ class AppendOrigin(Enum):
     COORDINATOR = "coordinator"
     #: The leader, for a partition that this node follows: the batch keeps its offsets and its leader epoch.
     REPLICA = "replica"
+
+
+# Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11, and each append reads some.
+CLIENT, COORDINATOR, REPLICA = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR, AppendOrigin.REPLICA

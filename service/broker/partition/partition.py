@@ -14,7 +14,7 @@ from grpc_api.contract.log import Appended, Isolation
 from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, Markers
 from service.broker.partition import validating
 from service.broker.partition.acknowledgements import Acknowledgements
-from service.broker.partition.append_origin import AppendOrigin
+from service.broker.partition.append_origin import CLIENT, COORDINATOR, REPLICA, AppendOrigin
 from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.record_loss import RecoveredEnd
@@ -312,10 +312,10 @@ class Partition:
                 self.log.hot.appender.stop_write()
 
     def append_validated(
-        self, batch: memoryview, header: BatchHeader, stamped: int = -1, origin: AppendOrigin = AppendOrigin.CLIENT
+        self, batch: memoryview, header: BatchHeader, stamped: int = -1, origin: AppendOrigin = CLIENT
     ) -> Appended:
         """Appends a client's batch that `validate` has returned, or one of another origin as it is."""
-        if origin is AppendOrigin.REPLICA:
+        if origin is REPLICA:
             self.state.check_continues(header.base_offset)
             epoch = header.leader_epoch
         else:
@@ -323,7 +323,7 @@ class Partition:
                 self.check_writable()
             epoch = self.state.leader_epoch
         now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
-        if header.producer_id != NO_PRODUCER_ID and origin is AppendOrigin.CLIENT:
+        if header.producer_id != NO_PRODUCER_ID and origin is CLIENT:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate
@@ -345,7 +345,7 @@ class Partition:
             coordinator_epoch=coordinator_epoch,
             timestamp=self._clock.unix_ms(),
         )
-        appended = self.append_validated(memoryview(batch), read_header(batch), origin=AppendOrigin.COORDINATOR)
+        appended = self.append_validated(memoryview(batch), read_header(batch), origin=COORDINATOR)
         # Markers of version 2 have the epoch of the producer's next transaction, which it may already have asked to begin.
         self.verifications.ended(producer_id, epoch - 1 if markers.version >= EPOCH_PER_TRANSACTION else epoch)
         return appended
