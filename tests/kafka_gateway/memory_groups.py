@@ -76,6 +76,9 @@ class MemoryTopics:
     def has(self, topic: str, partition: int) -> bool:
         return TopicPartition(topic, partition) in self._partitions
 
+    def partitions_of(self, topic: str) -> int:
+        return sum(1 for each in self._partitions if each.topic == topic)
+
     def name_of(self, topic_id: TopicId) -> str | None:
         return next((name for name, known in self._ids.items() if known == topic_id), None)
 

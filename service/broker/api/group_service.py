@@ -206,12 +206,12 @@ class GroupService:
     # --- topics -------------------------------------------------------------------------------------------------------
     def _are_known(self, topics: Sequence[TopicCommit]) -> bool:
         """The common case: each topic is named, and has all its partitions; there is at least one."""
-        has = self._topics.has
         for topic, commits, topic_id in topics:
             if topic_id is not None or not commits:
                 return False
+            partitions = self._topics.partitions_of(topic)
             for commit in commits:
-                if not has(topic, commit.partition):
+                if not 0 <= commit.partition < partitions:
                     return False
         return bool(topics)
 

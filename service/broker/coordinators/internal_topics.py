@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Characters of a key that a record holds whatever they are: one has three bytes at most, or four as two of Java's.
+SHORT_KEY = MAX_STRING_BYTES // 4
+
 #: By name: each topic with a coordinator as it is created by the current configs.
 CoordinatedTopics = Mapping[str, Callable[[], NewTopic]]
 
@@ -67,7 +70,8 @@ class InternalTopic:
     def partition_of(self, key: str) -> int | None:
         """The partition that keeps `key`; None while the topic does not exist. InvalidRequest for a key that no record can
         hold."""
-        check_key(key)
+        if len(key) > SHORT_KEY:
+            check_key(key)
         topic = self._metadata.image.topic(self.name)
         return None if topic is None else partition_of(key, len(topic.partitions))
 
@@ -113,6 +117,5 @@ class InternalTopic:
 
 def check_key(key: str) -> None:
     """InvalidRequest for the id of a group or a transaction that a record's key cannot hold, which gRPC can carry."""
-    # A character has three bytes at most, or four as two of Java's; most ids are far shorter.
-    if len(key) > MAX_STRING_BYTES // 4 and (size := len(key.encode())) > MAX_STRING_BYTES:
+    if len(key) > SHORT_KEY and (size := len(key.encode())) > MAX_STRING_BYTES:
         raise InvalidRequest(f"an id of {size} bytes cannot be kept; at most {MAX_STRING_BYTES} are allowed")

@@ -13,8 +13,11 @@ class KnownPartitions:
         self._metadata = metadata
 
     def has(self, topic: str, partition: int) -> bool:
+        return 0 <= partition < self.partitions_of(topic)
+
+    def partitions_of(self, topic: str) -> int:
         known = self._metadata.image.topic(topic)
-        return known is not None and 0 <= partition < len(known.partitions)
+        return 0 if known is None else len(known.partitions)
 
     def name_of(self, topic_id: TopicId) -> str | None:
         known = self._metadata.image.topic_by_id(topic_id)

@@ -18,6 +18,9 @@ class ExistingPartitions(Protocol):
 class KnownTopics(ExistingPartitions, Protocol):
     """The cluster's topics (`KnownPartitions`)."""
 
+    def partitions_of(self, topic: str) -> int:
+        """How many partitions the topic has; 0 for none."""
+
     def name_of(self, topic_id: TopicId) -> str | None: ...
 
     def id_of(self, topic: str) -> TopicId | None: ...
