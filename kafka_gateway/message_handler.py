@@ -144,9 +144,9 @@ def caller_of(client: ConnectedClient, client_id: str) -> Caller:
 
 def caller_by_header(client: ConnectedClient, data: bytearray, start: int) -> Caller:
     """As `caller_of` with the id at `start`. Kept, because a client names itself alike in all its requests."""
-    head = data[start : start + 2 + (data[start] << 8 | data[start + 1])] if data[start] < 0x80 else _NO_ID
-    if head == client.named and client.caller is not None:
+    if client.caller is not None and data.startswith(client.named, start):  # its length is part of it
         return client.caller
+    head = data[start : start + 2 + (data[start] << 8 | data[start + 1])] if data[start] < 0x80 else _NO_ID
     caller = caller_of(client, client_id_of(data, start))
     if len(head) <= KEPT_ID_BYTES:
         client.named, client.caller = head, caller

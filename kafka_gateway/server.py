@@ -337,8 +337,9 @@ class GatewayServer:
             self._flush_and_count(began)
 
     def _receive(self, session: GatewaySession) -> None:
-        if not self._stopping and session.ending is None and not session.connection.stalled:
-            self._watch(session, session.events | select.EPOLLIN)
+        if session.events & _IN or self._stopping or session.ending is not None or session.connection.stalled:
+            return
+        self._watch(session, session.events | _IN)
 
     # --- sending ------------------------------------------------------------------------------------------------------
     def _flush_soon(self) -> None:
