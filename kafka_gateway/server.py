@@ -337,9 +337,8 @@ class GatewayServer:
             self._flush_and_count(began)
 
     def _receive(self, session: GatewaySession) -> None:
-        if session.events & _IN or self._stopping or session.ending is not None or session.connection.stalled:
-            return
-        self._watch(session, session.events | _IN)
+        if not (session.events & _IN or self._stopping or session.ending is not None or session.connection.stalled):
+            self._watch(session, session.events | _IN)
 
     # --- sending ------------------------------------------------------------------------------------------------------
     def _flush_soon(self) -> None:

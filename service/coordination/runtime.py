@@ -248,11 +248,8 @@ class ShardHost(Generic[State]):
 
     def _append_all(self, producer: ProducerIdAndEpoch | None) -> None:
         records, self._records = self._records, []
-        if len(records) == 1:
-            self._append(records, self._shard.written, producer)
-            return
         through = self._shard.written - len(records)
-        for some in in_batches(records, self._log.max_batch_bytes):
+        for some in [records] if len(records) == 1 else in_batches(records, self._log.max_batch_bytes):
             if self.state is not _ACTIVE:
                 return
             through += len(some)
