@@ -253,6 +253,8 @@ class TransactionShard:
         if event.client_version < EPOCH_PER_TRANSACTION:
             return self._end_before_version_2(known, event, now_ms, outcome)
         asked, current = event.producer, known.producer
+        if known.is_early_end(event, now_ms):
+            return TransactionEnded(concurrent(known))
         is_over_id = known.previous_id == asked.id and asked.epoch == LAST_EPOCH and current.epoch == 0
         is_repeated = is_over_id or current.epoch == asked.epoch + 1
         if current.id != asked.id and not is_over_id:
@@ -334,9 +336,9 @@ class TransactionShard:
             return False
         if isinstance(event, InitProducer):
             return 0 < event.timeout_ms <= self.settings.max_timeout_ms and known.is_known(event.expected)
-        if isinstance(event, AddPartitions) and event.verify_only:
-            return False
-        return event.producer == known.following
+        is_early = isinstance(event, EndTransaction) and known.is_early_end(event, known.update_ms)
+        is_verifying = isinstance(event, AddPartitions) and event.verify_only
+        return event.producer == known.following and not (is_early or is_verifying)
 
     # --- records ------------------------------------------------------------------------------------------------------
     def _decide(self, known: Transaction, outcome: Outcome) -> None:

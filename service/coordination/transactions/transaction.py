@@ -49,6 +49,8 @@ PREPARED = frozenset({_Status.PREPARE_COMMIT, _Status.PREPARE_ABORT})
 COMPLETED = frozenset({_Status.COMPLETE_COMMIT, _Status.COMPLETE_ABORT})
 #: States in which no transaction is open.
 IDLE = COMPLETED | {_Status.EMPTY}
+#: Ms after a transaction in which a commit without records is to be retried; later it is refused.
+EARLY_END_MS = 1_000
 
 #: The states that may follow a state. Kafka's PREPARE_EPOCH_FENCE is never recorded; fencing is a step to PREPARE_ABORT here.
 TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
@@ -242,6 +244,16 @@ class Transaction:
         self.enter(TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT, now_ms)
         if self.is_outdated:
             self.outdate()
+
+    def is_early_end(self, event: EndTransaction, now_ms: int) -> bool:
+        """Whether a client of version 2 commits its next transaction while the last one is being completed, or soon after, and
+        none of its records is here. Kafka's Java producer does if its two threads meet at the wrong moment: it asks whether
+        records wait to be sent, then takes the request that ends the transaction, and both can come between. It waits for its
+        records if it has to retry; INVALID_TXN_STATE would end it. A Kafka broker needs longer to complete a transaction,
+        and so answers CONCURRENT_TRANSACTIONS nearly always."""
+        if not event.commit or event.client_version < EPOCH_PER_TRANSACTION or event.producer != self.following:
+            return False
+        return self.status in PREPARED or (self.status in COMPLETED and 0 <= now_ms - self.update_ms < EARLY_END_MS)
 
     @property
     def following(self) -> ProducerIdAndEpoch:
