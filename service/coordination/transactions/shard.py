@@ -337,8 +337,7 @@ class TransactionShard:
         if isinstance(event, InitProducer):
             return 0 < event.timeout_ms <= self.settings.max_timeout_ms and known.is_known(event.expected)
         is_early = isinstance(event, EndTransaction) and known.is_early_end(event, known.update_ms)
-        is_verifying = isinstance(event, AddPartitions) and event.verify_only
-        return event.producer == known.following and not (is_early or is_verifying)
+        return self.may_write(event) and not is_early and event.producer == known.following
 
     # --- records ------------------------------------------------------------------------------------------------------
     def _decide(self, known: Transaction, outcome: Outcome) -> None:
