@@ -208,8 +208,8 @@ class GatewayServer:
 
     def _readable(self, session: GatewaySession, events: int, until: float) -> None:
         connection = session.connection
-        if session.resuming and not events & GONE:
-            return  # requests that arrived before come first
+        if session.resuming and not events & BROKEN:
+            return  # requests that arrived before come first, also if the client has closed its half
         if self._stopping or session.ending is not None or connection.stalled:
             if events & GONE:
                 self._gone(session, events)

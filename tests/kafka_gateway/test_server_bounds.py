@@ -212,6 +212,19 @@ async def test_the_memory_of_a_request_that_waited_is_given_back_with_its_answer
         await until(lambda: server.held_bytes == 0)
 
 
+@pytest.mark.parametrize("watched_by_loop", [0, 8])
+async def test_no_record_is_lost_when_a_client_without_acknowledgements_closes_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_by_loop: int
+) -> None:
+    """As in Kafka: whatever came before the end of the stream is appended, in however many turns."""
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", watched_by_loop)
+    async with serving(tmp_path) as (core, server):
+        async with connected(server) as client:
+            client.send(*(produce(number, acks=0) for number in range(2_000)))
+        await until(lambda: server.connections == 0)
+        assert core.partitions[PARTITION].next_offset == 2_000
+
+
 async def test_files_are_released_when_the_client_leaves_during_their_sending(tmp_path: Path) -> None:
     batch = record_batch(bytes(8 << 20))
     async with serving(tmp_path) as (core, server):
