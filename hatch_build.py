@@ -24,6 +24,7 @@ KERNELS = (
     "storage_tiers/compaction/offset_map.py",
     "grpc_api/partitioning/murmur2.py",
     "grpc_api/sdk/record_buffer.py",
+    "grpc_api/messages/field_count.py",
     "grpc_api/messages/record_rows.py",
     "kafka_gateway/connection.py",
     "kafka_gateway/hot_parse.py",

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from grpc_api import limits
 from grpc_api.servicers.connections import Connections
 from grpc_api.servicers.errors import ending
 from grpc_api.servicers.memory import CallerMemory, Hold
+from grpc_api.servicers.parsing import Parse, parsed
 from storage_tiers.errors import Busy, InvalidRequest
 from storage_tiers.turns import FREE_S, SLICE_S, Lane
 
@@ -35,7 +35,6 @@ LEAST_ANSWER_BYTES = 16 << 10
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Row = TypeVar("Row")
-Parse = Callable[[bytes], Any]
 
 
 #: Rows of a request between two looks at the clock: cheap rows take 10 to 50 µs each, dear rows nearly 1 ms.
@@ -219,7 +218,7 @@ async def _answer_request(handler: Any, context: CallContext, raw: Any) -> None:
         context.request_room.resize(REQUEST_COPIES * len(data))
         method = handler.unary_stream if handler.response_streaming else handler.unary_unary
         async with context.bounds.turn(len(data)):
-            answering = method(_parsed(handler.request_deserializer, data), context)
+            answering = method(parsed(handler.request_deserializer, data), context)
         del data
         if handler.response_streaming or getattr(method, "writes_its_answer", False):
             await answering
@@ -243,15 +242,7 @@ async def _received(raw: Any, parse: Parse, bounds: Bounds) -> AsyncIterator[Any
     """The requests of a stream, each read and parsed on demand."""
     while (data := await raw.read()) is not grpc.aio.EOF:
         async with bounds.turn(len(data)):
-            request = _parsed(parse, data)
+            request = parsed(parse, data)
         del data
         yield request
         del request
-
-
-def _parsed(parse: Parse, data: bytes) -> Any:
-    """Raises InvalidRequest for malformed bytes: gRPC would report a server error and log a traceback each time."""
-    try:
-        return parse(data)
-    except DecodeError as error:
-        raise InvalidRequest(f"the request ({len(data)} bytes) cannot be parsed: {error}") from None

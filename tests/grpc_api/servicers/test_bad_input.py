@@ -24,6 +24,7 @@ from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.proto.offsets_pb2_grpc import OffsetsStub
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
 from grpc_api.proto.transactions_pb2_grpc import TransactionsStub
+from grpc_api.servicers.parsing import MAX_FIELDS
 from tests.grpc_api.support import Served
 from tests.service.broker.support import batch, until
 
@@ -375,3 +376,33 @@ async def test_a_deleted_topic_is_a_change_like_any(channel: Any, node: Served) 
     update = await call.read()
     assert list(update.deleted_topic_ids) == [topic.topic_id]
     call.cancel()
+
+
+def field(number: int, data: bytes) -> bytes:
+    """A field of bytes on the wire."""
+    size, length = len(data), b""
+    while size > 0x7F:
+        length += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
+EMPTY = field(1, b"") * (MAX_FIELDS + 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "data"),
+    [
+        ("Topics/Create", EMPTY),
+        ("Groups/CommitOffsets", field(5, field(2, b"") * (MAX_FIELDS + 1))),
+        ("Records/Send", field(2, field(3, b"") * (MAX_FIELDS + 1))),
+        ("Transactions/List", field(2, b"\1" * (4 * MAX_FIELDS + 4))),
+    ],
+)
+async def test_a_request_of_too_many_fields_is_refused_before_it_is_parsed(
+    channel: Any, method: str, data: bytes
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await channel.unary_unary(f"/tidelog.v1.{method}")(data)
+    assert refused.value.code() is CODES.INVALID_ARGUMENT
+    assert f"{MAX_FIELDS} fields" in str(refused.value.details())
