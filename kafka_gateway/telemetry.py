@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from kafka_gateway.client import ConnectedClient
 from kafka_gateway.errors import ErrorCode
+from kafka_gateway.match_patterns import longest_text
 from storage_tiers.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage_tiers.records.codecs import Codec, decompress
 from storage_tiers.steps import run_steps
@@ -34,8 +35,6 @@ EVERYTHING = "*"
 ACCEPTED_CODECS = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 #: Largest decompressed push, as a multiple of `telemetry.max.bytes`.
 INFLATION = 16
-#: Longest text of a client that patterns are matched with, in characters, so that matching is fast; longer ones never match.
-LONGEST_MATCHED = 128
 #: Kafka: Uuid.RESERVED.
 RESERVED = (bytes(16), bytes(15) + b"\1")
 
@@ -77,7 +76,7 @@ def fitting(
         for selector, pattern in each.match:
             yield
             text = known.get(selector, "")
-            if len(text) > LONGEST_MATCHED or re.fullmatch(pattern, text) is None:
+            if len(text) > longest_text(pattern) or re.fullmatch(pattern, text) is None:
                 break
         else:
             found.append(each)

@@ -18,7 +18,7 @@ from grpc_api.contract.topics import (
     Resource,
     ResourceKind,
 )
-from service.configs.match_patterns import is_quick
+from kafka_gateway.match_patterns import longest_text
 from service.configs.types import parse, split_list
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage, config_record
@@ -119,4 +119,4 @@ def _is_match(pattern: str) -> bool:
     what, _, expression = pattern.partition("=")
     if what.strip() not in KNOWN_OF_CLIENTS or not expression or "=" in expression.rstrip("="):
         return False
-    return is_quick(expression.strip())
+    return longest_text(expression.strip()) > 0

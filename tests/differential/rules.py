@@ -454,7 +454,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "responses.error_code",
         "NONE",
         "INVALID_CONFIG",
-        "a pattern whose matching can take more than some ten milliseconds is refused; Kafka matches it",
+        "a pattern whose matching can take more than some milliseconds is refused; Kafka matches it",
         "incremental-alter-configs-client-metrics: match that may take for ever",
     ),
     OnPurpose(

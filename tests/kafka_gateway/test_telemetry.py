@@ -9,9 +9,9 @@ import cramjam
 import pytest
 
 from kafka_gateway.client import ConnectedClient
+from kafka_gateway.match_patterns import LONGEST_MATCHED, LONGEST_OF_THREE_REPEATS
 from kafka_gateway.telemetry import (
     EXPIRY_MS,
-    LONGEST_MATCHED,
     PushedMetrics,
     Subscribed,
     Subscription,
@@ -117,6 +117,9 @@ def test_a_very_long_text_fits_no_pattern(world: World) -> None:
     world.subscriptions = [Subscription(["a."], 500, [("client_id", ".*")])]
     assert world.subscribed(ONE, "x" * LONGEST_MATCHED).metrics == ("a.",)
     assert world.subscribed(TWO, "x" * (LONGEST_MATCHED + 1)).metrics == ()
+    world.subscriptions = [Subscription(["a."], 500, [("client_id", ".*x.*x.*x")])]
+    assert world.subscribed(ONE, "x" * LONGEST_OF_THREE_REPEATS).metrics == ("a.",)
+    assert world.subscribed(TWO, "x" * (LONGEST_OF_THREE_REPEATS + 1)).metrics == ()
 
 
 def test_another_subscription_has_another_number(world: World) -> None:

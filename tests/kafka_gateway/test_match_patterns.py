@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from kafka_gateway.telemetry import LONGEST_MATCHED
-from service.configs.match_patterns import is_quick
+from kafka_gateway.match_patterns import LENGTHS, LONGEST_MATCHED, LONGEST_OF_THREE_REPEATS, longest_text
 
 
 @pytest.mark.parametrize(
@@ -15,7 +14,7 @@ from service.configs.match_patterns import is_quick
     ["", "prod-.*", ".*eu.*west.*", "[a-z]+-[0-9]+", "(a|b)-(c|d)", "1[.](2|3)[.].*", "(ab)*c", "(?i)java", "a{2,9}"],
 )
 def test_usual_patterns_are_accepted(pattern: str) -> None:
-    assert is_quick(pattern)
+    assert longest_text(pattern)
 
 
 @pytest.mark.parametrize(
@@ -36,15 +35,29 @@ def test_usual_patterns_are_accepted(pattern: str) -> None:
 )
 def test_patterns_with_exponential_time_are_refused(pattern: str) -> None:
     re.compile(pattern)
-    assert not is_quick(pattern)
+    assert longest_text(pattern) == 0
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{2,1}", "(" * 5000 + ")" * 5000, "a{99999999999999999999}", "[z-a]"])
 def test_invalid_patterns_are_refused(pattern: str) -> None:
-    assert not is_quick(pattern)
+    assert longest_text(pattern) == 0
 
 
-@pytest.mark.parametrize("pattern", [".*a.*b.*c", "[a-z]+a[a-z]+b", "(a|a)(a|a)(a|a)a*b"])
-def test_the_slowest_accepted_pattern_ends(pattern: str) -> None:
-    assert is_quick(pattern)
-    assert re.fullmatch(pattern, "a" * LONGEST_MATCHED) is None
+@pytest.mark.parametrize(
+    ("pattern", "longest"),
+    [
+        (".*a.*b.*c", LONGEST_OF_THREE_REPEATS),
+        ("[a-z]*[a-z]*[a-z]*b", LONGEST_OF_THREE_REPEATS),
+        ("[a-z]+a[a-z]+b", LONGEST_MATCHED),
+        ("(a|a)(a|a)(a|a)a*b", LONGEST_MATCHED),
+    ],
+)
+def test_the_slowest_accepted_pattern_ends(pattern: str, longest: int) -> None:
+    assert longest_text(pattern) == longest
+    assert re.fullmatch(pattern, "a" * longest) is None
+
+
+def test_ways_are_counted_for_the_length_of_the_text() -> None:
+    """Three repeats of a text twice as long are tried in eight times as many ways."""
+    assert sorted(LENGTHS, reverse=True) == list(LENGTHS)
+    assert [longest_text("a*" * repeats + "b") for repeats in range(1, 5)] == [128, 128, 64, 0]
