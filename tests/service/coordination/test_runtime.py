@@ -391,6 +391,16 @@ def test_a_group_is_kept_where_kafka_keeps_it(name: str, code: int | None) -> No
         assert found == code
 
 
+@pytest.mark.parametrize("length", [1, 2, 255, 256, 257, 511, 512, 5_000])
+def test_a_name_of_any_length_has_javas_hash_code(length: int) -> None:
+    name = "".join(chr(97 + number * number % 4_000) for number in range(length - 1)) + "\N{MUSICAL SYMBOL G CLEF}"
+    code = 0
+    raw = name.encode("utf-16-be")
+    for at in range(0, len(raw), 2):
+        code = (31 * code + int.from_bytes(raw[at : at + 2], "big")) % (1 << 32)
+    assert partition_of(name, 1_000_003) == (code & 0x7FFFFFFF) % 1_000_003
+
+
 class Unreadable:
     """A log that is damaged until it is repaired, and keeps nothing."""
 
