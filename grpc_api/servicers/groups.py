@@ -10,11 +10,13 @@ from grpc_api.contract.core import Core
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
+    OffsetDelete,
     OffsetsCommitted,
     PartitionOutcome,
     TopicCommit,
     TopicOutcome,
 )
+from grpc_api.contract.request_parts import AT_ONCE, parts_of
 from grpc_api.messages.group_offsets import (
     commit_of,
     committed_message,
@@ -76,10 +78,15 @@ class CoreGroups(GroupsServicer):
         return pb.HeartbeatResponse(error=maybe_detail(answer.error))
 
     async def Leave(self, request: pb.LeaveGroupRequest, context: Any) -> pb.LeaveGroupResponse:  # noqa: N802
-        left = await self._core.groups.leave(leave_of(request), _caller(request, context))
-        answer = pb.LeaveGroupResponse(error=maybe_detail(left.error))
-        async for members in in_pieces(left.members):
-            answer.members.extend(map(left_member_message, members))
+        leaving, caller = leave_of(request), _caller(request, context)
+        answer = pb.LeaveGroupResponse()
+        for first in range(0, max(1, len(leaving.members)), AT_ONCE):
+            part = leaving._replace(members=leaving.members[first : first + AT_ONCE])
+            left = await self._core.groups.leave(part, caller)
+            if left.error is not None:
+                return pb.LeaveGroupResponse(error=maybe_detail(left.error))
+            async for members in in_pieces(left.members):
+                answer.members.extend(map(left_member_message, members))
         return answer
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -112,9 +119,19 @@ class CoreGroups(GroupsServicer):
         return answer
 
     async def DeleteOffsets(self, request: pb.DeleteOffsetsRequest, context: Any) -> pb.OffsetOutcomes:  # noqa: N802
-        done = await self._core.groups.delete_offsets(delete_offsets_of(request), _caller(request, context))
-        answer = pb.OffsetOutcomes(error=maybe_detail(done.error))
-        await _add_outcomes(answer, done.topics)
+        asked, caller = delete_offsets_of(request), _caller(request, context)
+        outcomes: list[list[PartitionOutcome]] = [[] for _ in asked.topics]
+        for part in parts_of((topic, topic.partitions) for topic in asked.topics) if asked.topics else ([],):
+            topics = [each.topic._replace(partitions=each.partitions) for each in part]
+            done = await self._core.groups.delete_offsets(OffsetDelete(asked.group, topics), caller)
+            if done.error is not None:
+                return pb.OffsetOutcomes(error=maybe_detail(done.error))
+            for each, outcome in zip(part, done.topics, strict=True):
+                outcomes[each.at] += outcome.partitions
+            await lane().rest()
+        answer = pb.OffsetOutcomes()
+        rows = zip(asked.topics, outcomes, strict=True)
+        await _add_outcomes(answer, [TopicOutcome(topic.topic, done, topic.topic_id) for topic, done in rows])
         return answer
 
     # --- administration -----------------------------------------------------------------------------------------------

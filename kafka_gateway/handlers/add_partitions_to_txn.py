@@ -4,11 +4,12 @@ transactions at once, also whether partitions are in one (KIP-890).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from grpc_api.contract.request_parts import is_long, parts_of
 from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, AddPartitions, PartitionsAdded, ProducerIdAndEpoch
-from kafka_gateway.errors import code_of
+from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.message_handler import Call, Delayed, Fields, ended
 from kafka_gateway.transaction_errors import fenced_code
 from storage_tiers.errors import LogError
@@ -24,15 +25,22 @@ def serve(request: Any, call: Call) -> Any:
     if call.messages.version >= BATCHED:
         return _batched(request, call)
     topics = request.v3_and_below_topics
-    asked = AddPartitions(
-        request.v3_and_below_transactional_id,
-        ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
-        _partitions(topics),
-    )
-    future = call.core.transactions.add_partitions(asked, call.caller)
-    return Delayed(
-        future, lambda done: {"results_by_topic_v3_and_below": _topics(call, topics, _codes(done, topics, call))}
-    )
+    if is_long(topics, (len(each.partitions) for each in topics)):
+        return _long(request, call)
+    future = call.core.transactions.add_partitions(_asked(request, _partitions(topics)), call.caller)
+    return Delayed(future, lambda done: {"results_by_topic_v3_and_below": _topics(call, topics, _codes(done, call))})
+
+
+async def _long(request: Any, call: Call) -> Fields:
+    topics = request.v3_and_below_topics
+    partitions = await _partitions_in_slices(topics, call)
+    done = await call.core.transactions.add_partitions(_asked(request, partitions), call.caller)
+    return {"results_by_topic_v3_and_below": _topics(call, topics, await _codes_in_slices(done, call))}
+
+
+def _asked(request: Any, partitions: Sequence[TopicPartition]) -> AddPartitions:
+    producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    return AddPartitions(request.v3_and_below_transactional_id, producer, partitions)
 
 
 async def _batched(request: Any, call: Call) -> Fields:
@@ -41,16 +49,16 @@ async def _batched(request: Any, call: Call) -> Fields:
         asked = AddPartitions(
             each.transactional_id,
             ProducerIdAndEpoch(each.producer_id, each.producer_epoch),
-            _partitions(each.topics),
+            await _partitions_in_slices(each.topics, call),
             verify_only=each.verify_only,
             client_version=EPOCH_PER_TRANSACTION,
         )
         done = await ended(call.core.transactions.add_partitions(asked, call.caller))
         if isinstance(done, Exception):
             done = PartitionsAdded(done if isinstance(done, LogError) else LogError(repr(done)))
-        topics = _topics(call, each.topics, _codes(done, each.topics, call))
+        topics = _topics(call, each.topics, await _codes_in_slices(done, call))
         results.append(
-            call.make("AddPartitionsToTxnResult", transactional_id=each.transactional_id, topic_results=tuple(topics))
+            call.make("AddPartitionsToTxnResult", transactional_id=each.transactional_id, topic_results=topics)
         )
     return {"error_code": 0, "results_by_transaction": tuple(results)}
 
@@ -59,32 +67,49 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     if call.messages.version >= BATCHED:
         return {"error_code": code, "results_by_transaction": ()}
     topics = request.v3_and_below_topics
-    return {"results_by_topic_v3_and_below": _topics(call, topics, dict.fromkeys(_partitions(topics), code))}
+    return {"results_by_topic_v3_and_below": _topics(call, topics, Codes({}, code))}
 
 
 def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
     return [TopicPartition(each.name, number) for each in topics for number in each.partitions]
 
 
-def _codes(done: PartitionsAdded, topics: Sequence[Any], call: Call) -> Mapping[TopicPartition, int]:
+async def _partitions_in_slices(topics: Sequence[Any], call: Call) -> list[TopicPartition]:
+    """Each once."""
+    found: dict[TopicPartition, None] = {}
+    for part in parts_of((each, each.partitions) for each in topics):
+        for _, topic, partitions in part:
+            found.update(dict.fromkeys(TopicPartition(topic.name, number) for number in partitions))
+        await call.turn.rest_if_over()
+    return list(found)
+
+
+class Codes(NamedTuple):
+    """Error codes of partitions; all others have the code `rest`."""
+
+    by_partition: Mapping[TopicPartition, int]
+    rest: int = ErrorCode.NONE
+
+
+def _codes(done: PartitionsAdded, call: Call) -> Codes:
     if done.error is not None:
-        return dict.fromkeys(_partitions(topics), fenced_code(done.error, call.messages.version, KNOWS_FENCED))
-    return {partition: code_of(error) for partition, error in done.errors}
+        return Codes({}, fenced_code(done.error, call.messages.version, KNOWS_FENCED))
+    return Codes({partition: code_of(error) for partition, error in done.errors})
 
 
-def _topics(call: Call, topics: Sequence[Any], codes: Mapping[TopicPartition, int]) -> tuple[Any, ...]:
-    return tuple(
-        call.make(
-            "AddPartitionsToTxnTopicResult",
-            name=each.name,
-            results_by_partition=tuple(
-                call.make(
-                    "AddPartitionsToTxnPartitionResult",
-                    partition_index=number,
-                    partition_error_code=codes.get(TopicPartition(each.name, number), 0),
-                )
-                for number in each.partitions
-            ),
-        )
-        for each in topics
-    )
+async def _codes_in_slices(done: PartitionsAdded, call: Call) -> Codes:
+    if done.error is not None:
+        return _codes(done, call)
+    return Codes({partition: code_of(error) async for partition, error in call.each(done.errors)})
+
+
+def _topics(call: Call, topics: Sequence[Any], codes: Codes) -> Iterator[Any]:
+    for each in topics:
+        rows = _rows(call, each.name, each.partitions, codes)
+        yield call.make("AddPartitionsToTxnTopicResult", name=each.name, results_by_partition=rows)
+
+
+def _rows(call: Call, topic: str, partitions: Sequence[int], codes: Codes) -> Iterator[Any]:
+    for number in partitions:
+        code = codes.by_partition.get(TopicPartition(topic, number), codes.rest)
+        yield call.make("AddPartitionsToTxnPartitionResult", partition_index=number, partition_error_code=code)

@@ -16,13 +16,14 @@ ALL_GROUP_OPERATIONS = 3400
 
 
 async def serve(request: Any, call: Call) -> Fields:
+    """A group that is named again is described once, and its rows are made when they are written: thousands of names of a group
+    with thousands of members would fill the memory."""
     operations = ALL_GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
-    groups = call.core.groups
-    rows = [
-        _row(name, await ended(groups.describe_group(DescribeGroup(name), call.caller)), operations, call)
-        async for name in call.each(request.groups)
-    ]
-    return {"groups": rows}
+    answers: dict[str, DescribedGroup | Exception] = {}
+    async for name in call.each(request.groups):
+        if name not in answers:
+            answers[name] = await ended(call.core.groups.describe_group(DescribeGroup(name), call.caller))
+    return {"groups": (_row(name, answers[name], operations, call) for name in request.groups)}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:

@@ -13,18 +13,22 @@ from storage_tiers.errors import LogError
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    states = []
+    """An id that is named again is described once, and its rows are made when they are written: thousands of names of a
+    transaction with thousands of partitions would fill the memory."""
+    states: dict[str, DescribedTransaction] = {}
     async for each in call.each(request.transactional_ids):
+        if each in states:
+            continue
         found = await ended(call.core.transactions.describe(each, call.caller))
         if isinstance(found, Exception):
             found = DescribedTransaction(found if isinstance(found, LogError) else LogError(repr(found)), each)
-        states.append(_state(call, found))
-    return {"transaction_states": tuple(states)}
+        states[each] = found
+    return {"transaction_states": (_state(call, states[each]) for each in request.transactional_ids)}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {
-        "transaction_states": tuple(
+        "transaction_states": (
             _state(call, DescribedTransaction(None, each), code) for each in request.transactional_ids
         )
     }
@@ -40,7 +44,7 @@ def _state(call: Call, found: DescribedTransaction, code: int = 0) -> Any:
         transaction_start_time=found.start_ms,
         producer_id=found.producer.id,
         producer_epoch=found.producer.epoch,
-        topics=tuple(
+        topics=(
             call.make("TopicData", topic=topic, partitions=tuple(each.partition for each in rows))
             for topic, rows in groupby(found.partitions, key=lambda each: each.topic)
         ),

@@ -11,8 +11,8 @@ from typing import Any
 
 from grpc_api.contract.caller import Caller
 from kafka_gateway.errors import code_of, message_of
-from kafka_gateway.message_handler import Call, Fields
-from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
+from kafka_gateway.message_handler import Call, Fields, ended
+from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest
 
 #: Finds the broker that coordinates a key.
 Find = Callable[[str, Caller], Awaitable[int]]
@@ -32,12 +32,14 @@ async def serve(request: Any, call: Call) -> Fields:
     else:
         raise InvalidRequest(f"coordinators of type {kind} are not served; ask for 0 (group) or 1 (transaction)")
     if call.messages.version < 4:
-        return await _coordinator(request.key, find, call, _NO_ERROR)
+        return _fields(await ended(find(request.key, call.caller)), call, _NO_ERROR)
+    keys = request.coordinator_keys
+    # Rows are made when they are written: to free thousands of them together would hold the event loop.
+    found = [await ended(find(key, call.caller)) async for key in call.each(keys)]
     return {
-        "coordinators": [
-            call.make("Coordinator", key=key, **await _coordinator(key, find, call, ""))
-            async for key in call.each(request.coordinator_keys)
-        ]
+        "coordinators": (
+            call.make("Coordinator", key=key, **_fields(each, call, "")) for key, each in zip(keys, found, strict=True)
+        )
     }
 
 
@@ -48,18 +50,11 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"coordinators": (call.make("Coordinator", key=key, **error) for key in request.coordinator_keys)}
 
 
-async def _coordinator(key: str, find: Find, call: Call, no_error: str) -> Fields:
-    try:
-        node_id = await find(key, call.caller)
+def _fields(found: int | Exception, call: Call, no_error: str) -> Fields:
+    """Of the broker that was found, or of why none was."""
+    if isinstance(found, int):
         for broker, at in call.reachable(call.core.topics.cluster()):
-            if broker.node_id == node_id:
-                return {
-                    "error_code": 0,
-                    "error_message": no_error,
-                    "node_id": node_id,
-                    "host": at.host,
-                    "port": at.port,
-                }
-        raise CoordinatorNotAvailable(f"broker {node_id} has no listener {call.client.listener}")
-    except LogError as error:
-        return {"error_code": code_of(error), "error_message": message_of(error), **_NOWHERE}
+            if broker.node_id == found:
+                return {"error_code": 0, "error_message": no_error, "node_id": found, "host": at.host, "port": at.port}
+        found = CoordinatorNotAvailable(f"broker {found} has no listener {call.client.listener}")
+    return {"error_code": code_of(found), "error_message": message_of(found), **_NOWHERE}

@@ -63,7 +63,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
                 "OffsetCommitResponseTopic",
                 name=getattr(topic, "name", ""),
                 topic_id=getattr(topic, "topic_id", None),
-                partitions=tuple(_partition(call, each.partition_index, code) for each in topic.partitions),
+                partitions=(_partition(call, each.partition_index, code) for each in topic.partitions),
             )
             for topic in request.topics
         )
@@ -93,7 +93,7 @@ def _fields(done: OffsetsCommitted, call: Call) -> Fields:
                 "OffsetCommitResponseTopic",
                 name=topic.topic,
                 topic_id=to_uuid(topic.topic_id),
-                partitions=tuple(_partition(call, each.partition, code_of(each.error)) for each in topic.partitions),
+                partitions=(_partition(call, each.partition, code_of(each.error)) for each in topic.partitions),
             )
             for topic in done.topics
         )

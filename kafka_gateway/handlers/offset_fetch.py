@@ -9,33 +9,63 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
-from grpc_api.contract.groups import OffsetFetch, OffsetsFetched, TopicPartitionIndexes
+from grpc_api.contract.groups import FetchedTopic, OffsetFetch, OffsetsFetched, TopicPartitionIndexes
+from grpc_api.contract.request_parts import AT_ONCE
 from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.message_handler import Call, Delayed, Fields, ended
 from kafka_gateway.messages import NO_TOPIC_ID, from_uuid, to_uuid
+from storage_tiers.errors import PolicyViolation
+
+#: Most offsets of all groups of one answer: some hundred bytes each in memory until they are written.
+OFFSETS_A_REQUEST = 1_000_000
 
 
 def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
     if call.messages.version >= 8:
         return _of_groups(request, call)
-    require_stable = getattr(request, "require_stable", False)
-    answer = call.core.groups.fetch_offsets(
-        OffsetFetch(request.group_id, _wanted(request), require_stable), call.caller
-    )
-    return Delayed(answer, lambda done: _single(request, done, call))
+    if request.topics is not None and len(request.topics) > AT_ONCE:
+        return _of_topics(request, call)
+    fetch = OffsetFetch(request.group_id, _wanted(request.topics), getattr(request, "require_stable", False))
+    return Delayed(call.core.groups.fetch_offsets(fetch, call.caller), lambda done: _single(request, done, call))
+
+
+async def _of_topics(request: Any, call: Call) -> Fields:
+    return _single(request, await _fetched(request, call, getattr(request, "require_stable", False)), call)
 
 
 async def _of_groups(request: Any, call: Call) -> Fields:
-    groups, require_stable = call.core.groups, request.require_stable
-    rows = [
-        _group(
-            each,
-            await ended(groups.fetch_offsets(OffsetFetch(each.group_id, _wanted(each), require_stable), call.caller)),
-            call,
-        )
-        async for each in call.each(request.groups)
-    ]
-    return {"groups": rows}
+    """All offsets of a group that is named again are fetched once, and their rows are made when they are written: thousands of
+    names of a group with thousands of offsets would fill the memory."""
+    answers: list[OffsetsFetched | Exception] = []
+    whole: dict[str, OffsetsFetched | Exception] = {}
+    count = 0
+    async for each in call.each(request.groups):
+        answer = whole.get(each.group_id) if each.topics is None else None
+        if answer is None:
+            answer = await ended(_fetched(each, call, request.require_stable))
+            count += 0 if isinstance(answer, Exception) else sum(len(topic.partitions) for topic in answer.topics)
+            if count > OFFSETS_A_REQUEST:
+                raise PolicyViolation(f"the groups have more than {OFFSETS_A_REQUEST} offsets; ask for less at once")
+            if each.topics is None:
+                whole[each.group_id] = answer
+        answers.append(answer)
+    return {"groups": (_group(each, answer, call) for each, answer in zip(request.groups, answers, strict=True))}
+
+
+async def _fetched(asked: Any, call: Call, require_stable: bool) -> OffsetsFetched:
+    """Offsets of AT_ONCE topics are of one moment, those of more topics perhaps of several."""
+    groups, group, topics = call.core.groups, asked.group_id, asked.topics
+    if topics is None or len(topics) <= AT_ONCE:
+        return await groups.fetch_offsets(OffsetFetch(group, _wanted(topics), require_stable), call.caller)
+    found: list[FetchedTopic] = []
+    for first in range(0, len(topics), AT_ONCE):
+        part = OffsetFetch(group, _wanted(topics[first : first + AT_ONCE]), require_stable)
+        done = await groups.fetch_offsets(part, call.caller)
+        if done.error is not None:
+            return done
+        found += done.topics
+        await call.turn.rest_if_over()
+    return OffsetsFetched(None, found)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -46,14 +76,14 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"topics": _refused(request, code, call)}
 
 
-def _wanted(asked: Any) -> Sequence[TopicPartitionIndexes] | None:
-    if asked.topics is None:
+def _wanted(topics: Sequence[Any] | None) -> Sequence[TopicPartitionIndexes] | None:
+    if topics is None:
         return None
     return [
         TopicPartitionIndexes(topic.name, topic.partition_indexes)
         if hasattr(topic, "name")
         else TopicPartitionIndexes("", topic.partition_indexes, from_uuid(topic.topic_id) or NO_TOPIC_ID)
-        for topic in asked.topics
+        for topic in topics
     ]
 
 
@@ -71,7 +101,7 @@ def _group(asked: Any, answer: OffsetsFetched | Exception, call: Call) -> Any:
     return call.make(
         "OffsetFetchResponseGroup",
         group_id=asked.group_id,
-        topics=tuple(_topics(answer, call, "s")),
+        topics=_topics(answer, call, "s"),
         error_code=ErrorCode.NONE,
     )
 
@@ -89,7 +119,7 @@ def _topics(done: OffsetsFetched, call: Call, plural: str) -> Iterator[Any]:
             f"OffsetFetchResponseTopic{plural}",
             name=topic.topic,
             topic_id=to_uuid(topic.topic_id),
-            partitions=tuple(
+            partitions=(
                 call.make(
                     f"OffsetFetchResponsePartition{plural}",
                     partition_index=each.partition,
@@ -105,7 +135,7 @@ def _topics(done: OffsetsFetched, call: Call, plural: str) -> Iterator[Any]:
 
 def _refused(request: Any, code: int, call: Call) -> Iterator[Any]:
     for topic in request.topics or ():
-        rows = tuple(
+        rows = (
             call.make(
                 "OffsetFetchResponsePartition",
                 partition_index=number,

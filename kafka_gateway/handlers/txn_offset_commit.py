@@ -4,9 +4,11 @@ group's member and generation (KIP-447); from v5 on the commit itself adds the o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from grpc_api.contract.groups import OffsetsCommitted, PartitionCommit, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.groups import PartitionCommit, PartitionOutcome, TopicCommit, TxnOffsetCommit
+from grpc_api.contract.request_parts import parts_of
 from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, ProducerTransaction
 from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.message_handler import Call, Fields
@@ -18,8 +20,21 @@ KNOWS_LOADING, KNOWS_ABORTABLE, ADDS_OFFSETS = 2, 4, 5
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    version = call.messages.version
-    commit = TxnOffsetCommit(
+    """A part that is refused ends the request. The parts before it stay in the transaction, which the client then aborts."""
+    commit = _commit(request, call.messages.version)
+    outcomes: list[list[PartitionOutcome]] = [[] for _ in request.topics]
+    for part in parts_of((topic, topic.partitions) for topic in request.topics):
+        topics = [TopicCommit(each.topic.name, _commits(each.partitions)) for each in part]
+        done = await call.core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), call.caller)
+        for each, outcome in zip(part, done.topics, strict=True):
+            outcomes[each.at] += outcome.partitions
+        await call.turn.rest_if_over()
+    return _fields(request, outcomes, call)
+
+
+def _commit(request: Any, version: int) -> TxnOffsetCommit:
+    """Without its topics."""
+    return TxnOffsetCommit(
         request.group_id,
         ProducerTransaction(
             request.transactional_id,
@@ -31,52 +46,46 @@ async def serve(request: Any, call: Call) -> Fields:
         getattr(request, "generation_id", -1),
         getattr(request, "member_id", ""),
         getattr(request, "group_instance_id", None),
-        [
-            TopicCommit(
-                topic.name,
-                [
-                    PartitionCommit(
-                        each.partition_index,
-                        each.committed_offset,
-                        getattr(each, "committed_leader_epoch", NO_EPOCH),
-                        each.committed_metadata,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
+        (),
     )
-    done = await call.core.groups.commit_offsets_in_transaction(commit, call.caller)
-    return _fields(done, call)
+
+
+def _commits(partitions: Sequence[Any]) -> list[PartitionCommit]:
+    return [
+        PartitionCommit(
+            each.partition_index,
+            each.committed_offset,
+            getattr(each, "committed_leader_epoch", NO_EPOCH),
+            each.committed_metadata,
+        )
+        for each in partitions
+    ]
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and call.messages.version < KNOWS_LOADING:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return {
-        "topics": tuple(
+        "topics": (
             call.make(
                 "TxnOffsetCommitResponseTopic",
                 name=topic.name,
-                partitions=tuple(_partition(call, each.partition_index, code) for each in topic.partitions),
+                partitions=(_partition(call, each.partition_index, code) for each in topic.partitions),
             )
             for topic in request.topics
         )
     }
 
 
-def _fields(done: OffsetsCommitted, call: Call) -> Fields:
+def _fields(request: Any, outcomes: Sequence[Sequence[PartitionOutcome]], call: Call) -> Fields:
     return {
-        "topics": tuple(
+        "topics": (
             call.make(
                 "TxnOffsetCommitResponseTopic",
-                name=topic.topic,
-                partitions=tuple(
-                    _partition(call, each.partition, _code(each.error, call)) for each in topic.partitions
-                ),
+                name=topic.name,
+                partitions=(_partition(call, each.partition, _code(each.error, call)) for each in rows),
             )
-            for topic in done.topics
+            for topic, rows in zip(request.topics, outcomes, strict=True)
         )
     }
 

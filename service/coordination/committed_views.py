@@ -7,7 +7,7 @@ record costs nothing. Invariant: a name shows the view from before its oldest pe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
 View = TypeVar("View")
@@ -48,3 +48,9 @@ class CommittedViews(Generic[View]):
     def __iter__(self) -> Iterator[str]:
         """The names that have a pending record."""
         return iter(tuple(self._views))
+
+
+def names_of(known: Mapping[str, object], views: CommittedViews[View]) -> tuple[str, ...]:
+    """Every name once, of those that are known and of those that readers see instead. Nothing but the names is copied: a shard
+    may have hundreds of thousands, and all of this is one step of the event loop."""
+    return (*known, *(name for name in views if name not in known))

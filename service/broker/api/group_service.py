@@ -7,7 +7,7 @@ Invariant: no request waits in a task of its own; an answer is the shard's futur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from grpc_api.contract.caller import Caller
@@ -143,8 +143,24 @@ class GroupService:
     def fetch_offsets(self, request: OffsetFetch, caller: Caller) -> asyncio.Future[OffsetsFetched]:
         topics = None if request.topics is None else [self._named(each) for each in request.topics]
         named = None if topics is None else [each for each in topics if not _is_unknown(each)]
-        answer = self._look(request.group, lambda shard: shard.fetch_offsets(request._replace(topics=named)))
-        return _then(answer, lambda done: self._with_ids(topics, done))
+        try:
+            steps = self._host(request.group).look(lambda shard: shard.fetch_offsets(request._replace(topics=named)))
+            next(steps)
+        except StopIteration as fetched:
+            return _known(self._with_ids(topics, fetched.value))
+        except LogError as error:
+            return _refused(error)
+        return asyncio.ensure_future(self._fetch(topics, steps))
+
+    async def _fetch(
+        self, topics: Sequence[TopicPartitionIndexes] | None, steps: Generator[None, None, OffsetsFetched]
+    ) -> OffsetsFetched:
+        """Goes on with an answer of many partitions, in slices of the event loop."""
+        turn = self._lane.turn()
+        try:
+            return self._with_ids(topics, await turn.through(steps))
+        finally:
+            turn.leave()
 
     def delete_offsets(self, request: OffsetDelete, caller: Caller) -> asyncio.Future[OffsetsDeleted]:
         """Partitions that the cluster does not have are refused; the request still goes to the group."""

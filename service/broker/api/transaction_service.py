@@ -7,7 +7,7 @@ nor waits. `transaction_markers.py` writes the markers of decided transactions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from grpc_api.contract.caller import Caller
@@ -42,6 +42,9 @@ from storage_tiers.errors import (
 )
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
+
+#: Partitions that are looked up in one turn of the event loop.
+CHECKED = 500
 
 
 class WritesMarkers(Protocol):
@@ -87,20 +90,48 @@ class TransactionService:
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
         """Clients name no internal topics; brokers, which speak EPOCH_PER_TRANSACTION or only verify, add those that offsets
         are committed to."""
+        checks = self._refused(request)
+        try:
+            next(checks)
+        except StopIteration as checked:
+            return self._ask(request, caller) if checked.value is None else _answered(checked.value)
+        return asyncio.ensure_future(self._add_many(request, checks, caller))
+
+    async def _add_many(
+        self, request: AddPartitions, checks: Generator[None, None, PartitionsAdded | None], caller: Caller
+    ) -> PartitionsAdded:
+        """Goes on with many partitions, which are checked in slices of the event loop."""
+        turn = self._lane.turn()
+        try:
+            refused = await turn.through(checks)
+        finally:
+            turn.leave()
+        if refused is not None:
+            return refused
+        answer: PartitionsAdded = await self._ask(request, caller)
+        return answer
+
+    def _refused(self, request: AddPartitions) -> Generator[None, None, PartitionsAdded | None]:
+        """The answer if one of the partitions cannot be added, else None. CHECKED partitions are a step."""
         is_client = request.client_version < EPOCH_PER_TRANSACTION and not request.verify_only
         refusals: dict[TopicPartition, LogError] = {}
-        for each in request.partitions:
+        for number, each in enumerate(request.partitions, 1):
             if is_client and each.topic in INTERNAL_TOPICS:
                 refusals[each] = TopicUnauthorized(
                     f"{each.topic} is an internal topic, which takes no client's records"
                 )
             elif not self._topics.has(*each):
                 refusals[each] = UnknownTopicOrPartition(f"{each} does not exist")
+            if not number % CHECKED:
+                yield
         if not refusals:
-            return self._ask(request, caller)
-        return _answered(
-            PartitionsAdded(None, [(each, refusals.get(each) or _not_added(each)) for each in request.partitions])
-        )
+            return None
+        rows = []
+        for number, each in enumerate(request.partitions, 1):
+            rows.append((each, refusals.get(each) or _not_added(each)))
+            if not number % CHECKED:
+                yield
+        return PartitionsAdded(None, rows)
 
     async def add_offsets(self, request: AddOffsets, caller: Caller) -> PartitionsAdded:
         partition = self._offsets_topic.partition_of(request.group)

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import chain
+from typing import NamedTuple
 
 from service.coordination.commit_fields import OffsetChange
 from service.coordination.group_records import CommittedOffset, decode_offset
@@ -33,6 +34,23 @@ _Entry = bytes
 
 
 _NOTHING: Mapping[TopicPartition, _Entry] = {}
+
+
+class SeenOffsets(NamedTuple):
+    """The offsets of a group as readers see them. `open` are partitions of open transactions; those in `ending` have a marker
+    that is not committed yet."""
+
+    committed: Mapping[TopicPartition, _Entry]
+    open: Container[TopicPartition]
+    ending: Container[tuple[str, TopicPartition]]
+    group: str
+
+    def fetch(self, partition: TopicPartition) -> CommittedOffset | None:
+        entry = self.committed.get(partition)
+        return None if entry is None else _value(entry)
+
+    def is_unstable(self, partition: TopicPartition) -> bool:
+        return partition in self.open or (self.group, partition) in self.ending
 
 
 class CommittedOffsets:
@@ -157,6 +175,13 @@ class CommittedOffsets:
         entry = self._committed.get(group, _NOTHING).get(partition)
         return None if entry is None else _value(entry)
 
+    def seen(self, group: str, *, copied: bool) -> SeenOffsets:
+        """All that readers see of the group. Until the next change, unless it is `copied`."""
+        committed, opened = self._committed.get(group, _NOTHING), self._open.get(group, {})
+        if copied:
+            return SeenOffsets(dict(committed), frozenset(opened), frozenset(self._ending), group)
+        return SeenOffsets(committed, opened, self._ending, group)
+
     def fetch_all(self, group: str) -> Iterable[TopicPartition]:
         """The partitions of all committed offsets of a group, in the order of their first commits."""
         return self._committed.get(group, _NOTHING)
@@ -222,9 +247,15 @@ class CommittedOffsets:
         producers = self._open.get(group, {}).get(partition, ())
         return [_order(self._transactional[each][group, partition]) for each in producers]
 
+    def written(self, group: str) -> Iterator[TopicPartition]:
+        """The partitions of `newest`; a value is not decoded for each."""
+        overlay = self._overlay.get(group, _NOTHING)
+        yield from (partition for partition in self._committed.get(group, _NOTHING) if partition not in overlay)
+        yield from (partition for partition, entry in overlay.items() if not _is_removed(entry))
+
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""
-        return list({**dict(self.newest(group)), **dict.fromkeys(self._open.get(group, ()))})
+        return list({**dict.fromkeys(self.written(group)), **dict.fromkeys(self._open.get(group, ()))})
 
     def has_none_of(self, group: str, partitions: Set[TopicPartition]) -> bool:
         """Whether the group has no offset of any of these, in an open transaction neither."""

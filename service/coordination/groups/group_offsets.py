@@ -8,7 +8,7 @@ Invariants: a refused partition leaves nothing; what is answered as committed is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from grpc_api.contract.groups import (
@@ -31,7 +31,7 @@ from service.coordination.counts import GroupCounts
 from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, later
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.classic_groups import ClassicGroups
-from service.coordination.groups.committed_offsets import CommittedOffsets, shared
+from service.coordination.groups.committed_offsets import CommittedOffsets, SeenOffsets, shared
 from service.coordination.groups.consumer_protocol import CONSUMER, subscribed_topics
 from service.coordination.outcome import Outcome
 from service.coordination.record_batches import record_bytes
@@ -55,6 +55,8 @@ from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 _new_tuple = tuple.__new__
 # Reading a member of an enum's class costs a tenth of a microsecond in Python 3.11.
 _EMPTY, _COMPLETING_REBALANCE = GroupState.EMPTY, GroupState.COMPLETING_REBALANCE
+#: Partitions that are fetched in one turn of the event loop.
+FETCHED = 500
 #: Bytes of a committed offset's key and value, at most, without its names and metadata.
 OFFSET_BYTES = 100
 
@@ -185,36 +187,31 @@ class GroupOffsets:
         return None
 
     # --- fetching -----------------------------------------------------------------------------------------------------
-    def fetch(self, request: OffsetFetch) -> OffsetsFetched:
-        """Committed offsets only. A group that does not exist has none."""
+    def fetch(self, request: OffsetFetch) -> Generator[None, None, OffsetsFetched]:
+        """Committed offsets only. A group that does not exist has none. FETCHED partitions are a step; all offsets are those of
+        the first step."""
+        wanted: Sequence[tuple[str, Sequence[int], TopicId]]
         if request.topics is not None:
-            wanted = [(topic.topic, list(topic.partitions), topic.topic_id or NO_TOPIC_ID) for topic in request.topics]
+            wanted = [(topic.topic, topic.partitions, topic.topic_id or NO_TOPIC_ID) for topic in request.topics]
+            is_long = len(wanted) > FETCHED or sum(len(partitions) for _, partitions, _ in wanted) > FETCHED
         else:
             by_topic: dict[str, list[int]] = {}
-            for partition in self._offsets.fetch_all(request.group):
-                by_topic.setdefault(partition.topic, []).append(partition.partition)
+            for topic, partition in self._offsets.fetch_all(request.group):
+                by_topic.setdefault(topic, []).append(partition)
             wanted = [(topic, partitions, NO_TOPIC_ID) for topic, partitions in by_topic.items()]
-        return OffsetsFetched(
-            None,
-            [
-                FetchedTopic(
-                    topic, [self._fetched(request, TopicPartition(topic, each), topic_id) for each in partitions]
-                )
-                for topic, partitions, topic_id in wanted
-            ],
-        )
-
-    def _fetched(self, request: OffsetFetch, partition: TopicPartition, topic_id: TopicId) -> FetchedOffset:
-        if request.require_stable and self._offsets.is_unstable(request.group, partition):
-            error = UnstableOffsetCommit(
-                f"group {request.group}: a transaction with an offset of {partition} is not over; retry"
-            )
-            return FetchedOffset(partition.partition, error=error)
-        value = self._offsets.fetch(request.group, partition)
-        # An offset that was committed in a topic of that name which is deleted is none of this topic.
-        if value is None or NO_TOPIC_ID != topic_id != value.topic_id != NO_TOPIC_ID:
-            return FetchedOffset(partition.partition)
-        return FetchedOffset(partition.partition, value.offset, value.leader_epoch, value.metadata)
+            is_long = self._offsets.count(request.group) > FETCHED
+        seen = self._offsets.seen(request.group, copied=is_long)
+        found, left = [], FETCHED
+        for topic, partitions, topic_id in wanted:
+            rows = []
+            for number in partitions:
+                rows.append(_fetched(request, seen, TopicPartition(topic, number), topic_id))
+                left -= 1
+                if not left:
+                    left = FETCHED
+                    yield
+            found.append(FetchedTopic(topic, rows))
+        return OffsetsFetched(None, found)
 
     # --- removing -----------------------------------------------------------------------------------------------------
     def delete(self, request: OffsetDelete, order: int, outcome: Outcome) -> OffsetsDeleted:
@@ -228,7 +225,7 @@ class GroupOffsets:
             return OffsetsDeleted(
                 NonEmptyGroup(f"group {request.group} has members whose topics are not known; stop them first")
             )
-        known = dict(self._offsets.newest(request.group))
+        known = set(self._offsets.written(request.group))
         answered, removed = [], []
         for topic in request.topics:
             error: LogError | None = None
@@ -406,3 +403,16 @@ def _commit_error(group: ClassicGroup | None, request: OffsetCommit | TxnOffsetC
     if group.state is _COMPLETING_REBALANCE and not is_transactional:
         return RebalanceInProgress(f"group {request.group} rebalances; join again")
     return None
+
+
+def _fetched(request: OffsetFetch, seen: SeenOffsets, partition: TopicPartition, topic_id: TopicId) -> FetchedOffset:
+    if request.require_stable and seen.is_unstable(partition):
+        error = UnstableOffsetCommit(
+            f"group {request.group}: a transaction with an offset of {partition} is not over; retry"
+        )
+        return FetchedOffset(partition.partition, error=error)
+    value = seen.fetch(partition)
+    # An offset that was committed in a topic of that name which is deleted is none of this topic.
+    if value is None or NO_TOPIC_ID != topic_id != value.topic_id != NO_TOPIC_ID:
+        return FetchedOffset(partition.partition)
+    return FetchedOffset(partition.partition, value.offset, value.leader_epoch, value.metadata)

@@ -33,7 +33,7 @@ from grpc_api.contract.groups import (
     SyncGroup,
     TxnOffsetCommit,
 )
-from service.coordination.committed_views import CommittedViews
+from service.coordination.committed_views import CommittedViews, names_of
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.group_records import (
@@ -417,7 +417,8 @@ class GroupShard:
         yield
 
     # --- readers ------------------------------------------------------------------------------------------------------
-    def fetch_offsets(self, request: OffsetFetch) -> OffsetsFetched:
+    def fetch_offsets(self, request: OffsetFetch) -> Generator[None, None, OffsetsFetched]:
+        """In steps; few partitions are one."""
         return self._offsets.fetch(request)
 
     def list(self, request: ListGroups) -> Iterator[Sequence[ListedGroup]]:
@@ -425,7 +426,7 @@ class GroupShard:
         if request.types and CLASSIC not in {each.lower() for each in request.types}:
             return
         states = {each.lower() for each in request.states}
-        ids = tuple({**self._groups.groups, **dict.fromkeys(self._views)})
+        ids = names_of(self._groups.groups, self._views)
         for at in range(0, len(ids), LISTED):
             yield [
                 ListedGroup(group_id, seen.protocol_type or "", seen.state.value, CLASSIC)

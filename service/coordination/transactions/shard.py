@@ -13,6 +13,7 @@ Invariants: a request of a producer that was fenced changes nothing. A transacti
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
@@ -31,7 +32,7 @@ from grpc_api.contract.transactions import (
     ProducerInitialized,
     TransactionEnded,
 )
-from service.coordination.committed_views import CommittedViews
+from service.coordination.committed_views import CommittedViews, names_of
 from service.coordination.counts import TransactionCounts
 from service.coordination.deadlines import Deadlines, Timer
 from service.coordination.outcome import Outcome
@@ -42,7 +43,7 @@ from service.coordination.transaction_records import (
     encode_key,
     encode_value,
 )
-from service.coordination.transactions.patterns import compiled
+from service.coordination.transactions.readers import Wanted, described
 from service.coordination.transactions.refusals import (
     answer_to,
     concurrent,
@@ -68,7 +69,7 @@ from service.coordination.transactions.transaction import (
     WaitEnd,
     Waiting,
 )
-from storage_tiers.errors import InvalidRequest, LogError, TransactionalIdNotFound
+from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
@@ -106,8 +107,9 @@ class TransactionShard:
         self.written = 0
         self._deadlines = Deadlines()
         self._transactions: dict[str, Transaction] = {}
-        #: Decided transactions whose record is not committed yet, with its order; then those whose markers are wanted.
-        self._deciding: dict[str, int] = {}
+        #: Decided transactions whose record is not committed yet, with its order, lowest first: a dict would pass all places of
+        #: those before it to find the first. Then those whose markers are wanted.
+        self._deciding: OrderedDict[str, int] = OrderedDict()
         self._prepared: dict[str, None] = {}
         #: The committed state, for readers, of ids with an uncommitted record.
         self._views: CommittedViews[TransactionView] = CommittedViews()
@@ -191,9 +193,10 @@ class TransactionShard:
 
     def committed(self, written: int) -> None:
         """The first `written` records are committed."""
-        for each in [name for name, order in self._deciding.items() if order < written]:
-            del self._deciding[each]
-            self._prepared[each] = None
+        deciding = self._deciding
+        while deciding and deciding[name := next(iter(deciding))] < written:
+            del deciding[name]
+            self._prepared[name] = None
         self._views.commit(written)
 
     # --- InitProducerId -----------------------------------------------------------------------------------------------
@@ -451,22 +454,7 @@ class TransactionShard:
 
     # --- readers ------------------------------------------------------------------------------------------------------
     def describe(self, transactional_id: str) -> DescribedTransaction:
-        known = self._seen(transactional_id)
-        if known is None:
-            error: LogError = TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
-            if not transactional_id:
-                error = InvalidRequest("the transactional id is empty")
-            return DescribedTransaction(error, transactional_id)
-        is_open = known.status not in IDLE
-        return DescribedTransaction(
-            None,
-            transactional_id,
-            NAMES[known.status],
-            known.producer,
-            known.timeout_ms,
-            known.start_ms,
-            sorted(known.partitions or ()) if is_open else (),
-        )
+        return described(transactional_id, self._seen(transactional_id))
 
     def _seen(self, transactional_id: str) -> Transaction | TransactionView | None:
         """The id as readers see it; None if they see none."""
@@ -485,16 +473,9 @@ class TransactionShard:
     def list(self, request: ListTransactions, now_ms: int) -> Iterator[Sequence[ListedTransaction]]:
         """In shares, each of what LISTED ids have; the caller lets others work in between. InvalidRegularExpression as
         `patterns.compiled`."""
-        pattern = None if request.pattern is None else compiled(request.pattern)
-        ids = tuple({**self._transactions, **dict.fromkeys(self._views)})
-        share = LISTED if pattern is None else 1  # a match may take milliseconds
+        wanted = Wanted(request, now_ms)
+        ids = names_of(self._transactions, self._views)
+        share = LISTED if wanted.pattern is None else 1  # a match may take milliseconds
         for at in range(0, len(ids), share):
-            yield [
-                ListedTransaction(name, known.producer.id, NAMES[known.status])
-                for name in ids[at : at + share]
-                if (known := self._seen(name)) is not None
-                and (not request.states or NAMES[known.status] in request.states)
-                and (not request.producer_ids or known.producer.id in request.producer_ids)
-                and (request.duration_ms < 0 or known.start_ms < 0 or now_ms - known.start_ms > request.duration_ms)
-                and (pattern is None or pattern.matches(name))
-            ]
+            rows = (wanted.row(name, self._seen(name)) for name in ids[at : at + share])
+            yield [row for row in rows if row is not None]

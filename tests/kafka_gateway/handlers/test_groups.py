@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.request_parts import AT_ONCE
 from grpc_api.contract.topics import NewTopic
+from kafka_gateway.handlers import offset_fetch
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply
 from service.coordination.shard_state import ShardState
@@ -23,6 +25,7 @@ from tests.kafka_gateway.memory_core import MemoryCore
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, INCONSISTENT_GROUP_PROTOCOL, INVALID_GROUP_ID = 0, 3, 16, 23, 24
 UNKNOWN_MEMBER_ID = 25
+POLICY_VIOLATION, OPERATION_NOT_ATTEMPTED = 44, 55
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\5first\xff\xff\xff\xff"
 HALF_A_MINUTE = datetime.timedelta(seconds=30)
 
@@ -154,6 +157,78 @@ async def test_below_version_3_the_error_of_the_member_that_leaves_is_that_of_th
     assert codes == [UNKNOWN_MEMBER_ID, NONE]
     many = await handlers.ask("leave_group", 3, group_id="g", members=({"member_id": "m", "group_instance_id": None},))
     assert (int(many.error_code), [int(each.error_code) for each in many.members]) == (NONE, [UNKNOWN_MEMBER_ID])
+
+
+async def test_commits_and_deletions_of_many_parts_are_answered_in_the_order_of_the_request(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    await loaded(core)
+    await core.create([NewTopic("wide", partitions=AT_ONCE + 100)])
+    names = (("second", 2), ("wide", AT_ONCE + 101), ("first", 3), ("second", 0))
+    known = {"first": 3, "second": 1, "wide": AT_ONCE + 100}
+    wanted = [
+        (name, [(n, NONE if n < known[name] else UNKNOWN_TOPIC_OR_PARTITION) for n in range(count)])
+        for name, count in names
+    ]
+
+    def topics(**more: Any) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "partitions": [{"partition_index": n, **more} for n in range(count)]}
+            for name, count in names
+        ]
+
+    def found(answer: Any) -> list[tuple[str, list[tuple[int, int]]]]:
+        return [(t.name, [(p.partition_index, int(p.error_code)) for p in t.partitions]) for t in answer.topics]
+
+    transaction = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "generation_id": -1, "member_id": ""}
+    offsets = topics(committed_offset=7, committed_metadata=None)
+    assert found(await handlers.ask("txn_offset_commit", 3, group_id="o", **transaction, topics=offsets)) == wanted
+    assert found(await handlers.ask("offset_delete", 0, group_id="o", topics=topics())) == wanted
+    asked = {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0}
+    rows = [{"name": name, "partitions": tuple(range(count))} for name, count in names]
+    answer = await handlers.ask("add_partitions_to_txn", 3, **asked, v3_and_below_topics=rows)
+    added = [
+        (t.name, [(p.partition_index, int(p.partition_error_code)) for p in t.results_by_partition])
+        for t in answer.results_by_topic_v3_and_below
+    ]
+    assert added == [
+        (name, [(n, code or OPERATION_NOT_ATTEMPTED) for n, code in partitions]) for name, partitions in wanted
+    ]
+
+
+async def test_names_that_are_repeated_are_looked_up_once_and_answered_each(
+    core: MemoryCore, handlers: HandlerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await loaded(core)
+    looked_up: list[str] = []
+    for name in ("describe_group", "fetch_offsets"):
+        ask = getattr(core.groups, name)
+
+        def counted(request: Any, caller: Any, ask: Any = ask, name: str = name) -> Any:
+            looked_up.append(name)
+            return ask(request, caller)
+
+        monkeypatch.setattr(core.groups, name, counted)
+    await member(handlers)
+    asked: dict[str, Any] = {"groups": ("g", "h", "g", "g"), "include_authorized_operations": False}
+    described = (await handlers.ask("describe_groups", 5, **asked)).groups
+    assert [(each.group_id, len(each.members)) for each in described] == [("g", 1), ("h", 0), ("g", 1), ("g", 1)]
+    groups = tuple({"group_id": name, "topics": None} for name in ("g", "h", "g"))
+    fetched = (await handlers.ask("offset_fetch", 8, groups=groups, require_stable=False)).groups
+    assert [each.group_id for each in fetched] == ["g", "h", "g"]
+    assert looked_up == ["describe_group"] * 2 + ["fetch_offsets"] * 2
+
+
+async def test_offsets_of_an_answer_have_a_bound(
+    core: MemoryCore, handlers: HandlerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await loaded(core)
+    topics = ({"name": "first", "partition_indexes": (0, 1, 2)},)
+    groups = tuple({"group_id": f"g{number}", "topics": topics} for number in range(3))
+    for most, code in ((9, NONE), (8, POLICY_VIOLATION)):
+        monkeypatch.setattr(offset_fetch, "OFFSETS_A_REQUEST", most)
+        answer = await handlers.ask("offset_fetch", 8, groups=groups, require_stable=False)
+        assert [int(each.error_code) for each in answer.groups] == [code] * 3
 
 
 async def test_a_group_that_does_not_exist_has_no_authorized_operations(

@@ -206,6 +206,24 @@ async def test_a_coordinator_that_cannot_answer_says_so_at_its_place(
         assert codes(await handlers.ask(schema, version, **fields)) - {NONE} == {wanted}, (schema, version)
 
 
+async def test_ids_that_are_repeated_are_described_once_and_answered_each(
+    handlers: HandlerClient, core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await begun(handlers, core)
+    await handlers.ask("add_partitions_to_txn", 3, **adding(3, producer))
+    described: list[str] = []
+    describe = core.transactions.describe
+
+    def counted(transactional_id: str, caller: Caller) -> Any:
+        described.append(transactional_id)
+        return describe(transactional_id, caller)
+
+    monkeypatch.setattr(core.transactions, "describe", counted)
+    answer = await handlers.ask("describe_transactions", 0, transactional_ids=("x", "y", "x"))
+    states = [(each.transactional_id, len(each.topics)) for each in answer.transaction_states]
+    assert (states, described) == ([("x", 1), ("y", 0), ("x", 1)], ["x", "y"])
+
+
 async def test_markers_are_answered_partition_by_partition(handlers: HandlerClient, core: MemoryCore) -> None:
     for version in (1, 2):
         topics = ({"name": "first", "partition_indexes": (0, 99)},)

@@ -28,6 +28,7 @@ from service.broker.partition.partition import Partition
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
+from service.coordination.record_fields import finish
 from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,
@@ -67,7 +68,7 @@ class Held:
         return self.host.ask(OffsetCommit(group, -1, "", None, topics), CALLER)
 
     def fetched(self, group: str = "g") -> list[int]:
-        found = self.host.look(lambda shard: shard.fetch_offsets(OffsetFetch(group, None)))
+        found = finish(self.host.look(lambda shard: shard.fetch_offsets(OffsetFetch(group, None))))
         return [each.offset for topic in found.topics for each in topic.partitions]
 
     def listed(self) -> list[str]:

@@ -31,6 +31,7 @@ from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.ports import PLAIN, WriteSettings
 from service.coordination.record_batches import in_batches
+from service.coordination.record_fields import finish
 from service.coordination.runtime import (
     CoordinatorRuntime,
     ShardHost,
@@ -171,7 +172,7 @@ def commit_in_transaction(host: ShardHost[GroupShard], offset: int, group: str =
 
 def fetched(host: ShardHost[GroupShard], *, stable: bool = False) -> list[tuple[int, bool]]:
     """Offsets of group g, and whether each is refused."""
-    found = host.look(lambda known: known.fetch_offsets(OffsetFetch("g", None, require_stable=stable)))
+    found = finish(host.look(lambda known: known.fetch_offsets(OffsetFetch("g", None, require_stable=stable))))
     return [(each.offset, each.error is not None) for topic in found.topics for each in topic.partitions]
 
 

@@ -105,7 +105,7 @@ class Broker:
 
     def fetch(self, *, partition: int = 0, group: str = "g", stable: bool = False) -> FetchedOffset:
         wanted = [TopicPartitionIndexes("t", [partition])]
-        return self.shard.fetch_offsets(OffsetFetch(group, wanted, stable)).topics[0].partitions[0]
+        return finish(self.shard.fetch_offsets(OffsetFetch(group, wanted, stable))).topics[0].partitions[0]
 
     def join(self, protocols: Sequence[MemberProtocol] = RANGE, protocol_type: str = "consumer") -> Joined:
         waiter = object()

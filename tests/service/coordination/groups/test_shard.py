@@ -53,7 +53,7 @@ def test_all_offsets_of_a_group_are_fetched_without_naming_them() -> None:
     broker.commit(5)
     broker.commit(6, partition=3)
     broker.commit(7, group="other")
-    found = broker.shard.fetch_offsets(OffsetFetch("g", None))
+    found = finish(broker.shard.fetch_offsets(OffsetFetch("g", None)))
     assert [(topic.topic, [(each.partition, each.offset) for each in topic.partitions]) for topic in found.topics] == [
         ("t", [(0, 5), (3, 6)])
     ]
@@ -67,7 +67,9 @@ def test_an_offset_of_a_deleted_topic_is_not_the_one_of_a_topic_that_has_its_nam
 
     def fetched(topic_id: TopicId | None) -> list[int]:
         wanted = [TopicPartitionIndexes("t", [0, 1], topic_id)]
-        return [each.offset for each in broker.shard.fetch_offsets(OffsetFetch("g", wanted)).topics[0].partitions]
+        return [
+            each.offset for each in finish(broker.shard.fetch_offsets(OffsetFetch("g", wanted))).topics[0].partitions
+        ]
 
     assert [fetched(each) for each in (old, new, None)] == [[5, 6], [-1, 6], [5, 6]]
 
@@ -304,7 +306,7 @@ def test_an_offset_of_a_topic_that_no_member_reads_expires_while_the_group_is_st
     broker.ask(OffsetCommit("g", 1, member, None, both))
 
     def fetched() -> list[str]:
-        found = broker.shard.fetch_offsets(OffsetFetch("g", None))
+        found = finish(broker.shard.fetch_offsets(OffsetFetch("g", None)))
         return [topic.topic for topic in found.topics]
 
     for kept in (["t", "unread"], ["t"]):

@@ -1,0 +1,41 @@
+"""Divides long requests for a group into parts that the coordinator decides one by one: each is one turn of the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+#: Partitions, or members, of one part. A coordinator decides as many in some two milliseconds.
+AT_ONCE = 200
+
+
+class TopicPart(NamedTuple):
+    """Some partitions of one topic of a request; `at` is the topic's place in it."""
+
+    at: int
+    topic: Any
+    partitions: Sequence[Any]
+
+
+def parts_of(topics: Iterable[tuple[Any, Sequence[Any]]], most: int = AT_ONCE) -> Iterator[list[TopicPart]]:
+    """Topics with their partitions, in order, at most `most` topics and partitions in a part. A topic without partitions is in
+    one part."""
+    part: list[TopicPart] = []
+    room = most
+    for at, (topic, partitions) in enumerate(topics):
+        first = 0
+        while first < len(partitions) or not first:
+            some = partitions[first : first + room]
+            part.append(TopicPart(at, topic, some))
+            first += max(1, len(some))
+            room -= max(1, len(some))
+            if not room:
+                yield part
+                part, room = [], most
+    if part:
+        yield part
+
+
+def is_long(topics: Sequence[Any], counts: Iterable[int]) -> bool:
+    """Whether a request of these topics, with so many partitions each, has more than one part."""
+    return len(topics) > AT_ONCE or sum(counts) > AT_ONCE
