@@ -23,12 +23,13 @@ from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.coordination.counts import GroupCounts, TransactionCounts
 from service.coordination.groups.group_offsets import OffsetSettings
-from service.coordination.groups.member_memory import MemberMemory
+from service.coordination.groups.member_memory import node_memory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupShard
+from service.coordination.kept_memory import KeptMemory
 from service.coordination.ports import WriteSettings
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from service.coordination.transactions.shard import TransactionSettings, TransactionShard
+from service.coordination.transactions.shard import IDS_BYTES, TransactionSettings, TransactionShard
 from service.coordination.turn_writes import TurnWrites
 from service.metadata import features
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -90,7 +91,8 @@ def build_coordinators(
     #: Lists have slots of their own: they do not wait for shards that load.
     lane, lists, topics = Lane(), Lane(), KnownPartitions(metadata)
 
-    memory, group_counts, transaction_counts = MemberMemory(), GroupCounts(), TransactionCounts()
+    memory, group_counts, transaction_counts = node_memory(), GroupCounts(), TransactionCounts()
+    ids = KeptMemory(IDS_BYTES)
 
     def new_shard() -> GroupShard:
         return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs), memory, group_counts)
@@ -118,7 +120,7 @@ def build_coordinators(
     outdated = OutdatedTransactions(partitions, lane)
     transactions = CoordinatorRuntime(
         TRANSACTION_STATE,
-        lambda: TransactionShard(_transaction_settings(configs), transaction_counts, partial(_version, metadata)),
+        lambda: TransactionShard(_transaction_settings(configs), transaction_counts, partial(_version, metadata), ids),
         clock=host.clock,
         lane=lane,
         backoff=partial(Backoff, LOADING, host.rng),

@@ -7,18 +7,19 @@ from pathlib import Path
 
 from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
 from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS
+from kafka_gateway.match_patterns import LONGEST_MATCHED, LONGEST_OF_THREE_REPEATS
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.message_writer import ANSWER_BYTES
 from kafka_gateway.messages import GROUP_REQUEST_BYTES, MESSAGE_BYTES
 from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
-from kafka_gateway.telemetry import LONGEST_MATCHED
 from service.broker.appending.append_queues import MAX_HELD_BYTES
 from service.configs.types import LONGEST_VALUE
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
-from service.coordination.groups.member_memory import MEMBERS_BYTES
+from service.coordination.groups.member_memory import GROUPS_BYTES, MEMBERS_BYTES
 from service.coordination.groups.rebalancing import PENDING_IDS
 from service.coordination.transactions.patterns import MAX_LENGTH, MAX_STEPS
+from service.coordination.transactions.shard import IDS_BYTES
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, Kind, OnPurpose
@@ -107,6 +108,16 @@ _BEYOND = (
         "COORDINATOR_NOT_AVAILABLE: clients join again",
     ),
     (
+        "bytes that groups without a committed offset, and names of groups above 1 KB, keep on a broker",
+        f"{GROUPS_BYTES >> 20} MiB",
+        "COORDINATOR_NOT_AVAILABLE for a JoinGroup or OffsetCommit that would make another one",
+    ),
+    (
+        "bytes that transactional ids, and the partitions of their open transactions, keep on a broker",
+        f"{IDS_BYTES >> 20} MiB",
+        "COORDINATOR_NOT_AVAILABLE for a new id or further partitions",
+    ),
+    (
         "bytes of the subscriptions of a group's members",
         "`max.message.bytes` of `__consumer_offsets`",
         "GROUP_MAX_SIZE_REACHED when one joins; Kafka refuses the assignment",
@@ -119,7 +130,7 @@ _BEYOND = (
     ("characters of a pattern of ListTransactions", f"{MAX_LENGTH:,}", "INVALID_REGULAR_EXPRESSION"),
     (
         "characters of a client's value that patterns of subscriptions to clients' metrics are matched with",
-        str(LONGEST_MATCHED),
+        f"{LONGEST_MATCHED}; with a pattern of three repeats {LONGEST_OF_THREE_REPEATS}",
         "the client does not match",
     ),
     (

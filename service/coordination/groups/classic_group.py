@@ -209,12 +209,14 @@ class ClassicGroup:
         "generation",
         "group_id",
         "initial_remaining_ms",
+        "is_bare",
         "join",
         "joining",
         "kept_bytes",
         "leader",
         "members",
         "new_member_added",
+        "own_bytes",
         "pending_joins",
         "pending_syncs",
         "previous_state",
@@ -248,6 +250,9 @@ class ClassicGroup:
         self.kept_bytes = self.record_bytes = 0
         #: Bytes of its members' assignments; `kept_bytes` has them, too.
         self.assigned_bytes = 0
+        #: Bytes that count for the group itself, and whether they are those of a group without a committed offset.
+        self.own_bytes = 0
+        self.is_bare = False
         #: Bytes of the value of its newest record.
         self.recorded_bytes = 0
         #: Members that support each protocol.

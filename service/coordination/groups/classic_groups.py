@@ -39,7 +39,7 @@ from service.coordination.groups.classic_group import (
     Session,
     SyncWait,
 )
-from service.coordination.groups.member_memory import ShardMembers, kept_bytes
+from service.coordination.groups.member_memory import GroupMemory, group_bytes, kept_bytes
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
 from service.coordination.groups.unfinished import Steps, shares
 from service.coordination.outcome import Outcome
@@ -75,14 +75,15 @@ class ClassicGroups:
     """The groups of one shard, by id."""
 
     def __init__(
-        self, deadlines: Deadlines, rng: Rng, settings: GroupSettings, memory: ShardMembers, counts: GroupCounts
+        self, deadlines: Deadlines, rng: Rng, settings: GroupSettings, memory: GroupMemory, counts: GroupCounts
     ) -> None:
         self._groups: dict[str, ClassicGroup] = {}
         self._read_only = MappingProxyType(self._groups)
         self._deadlines = deadlines
         self._rng = rng
-        self._memory = memory
-        self.rebalancing = Rebalancing(deadlines, settings, memory, counts)
+        #: Memory of members, which their shard counts, and of groups themselves.
+        self.memory, self._own = memory.members.shard(), memory.groups.shard()
+        self.rebalancing = Rebalancing(deadlines, settings, self.memory, counts)
 
     @property
     def groups(self) -> Mapping[str, ClassicGroup]:
@@ -103,13 +104,17 @@ class ClassicGroups:
             if request.member_id != UNKNOWN_MEMBER:
                 outcome.answer(waiter, Joined(_unknown(request.group, request.member_id), request.member_id))
                 return
+            error = self.no_room_for(request.group, has_offsets=False)
+            if error is not None:
+                outcome.answer(waiter, Joined(error, request.member_id))
+                return
             group = ClassicGroup(request.group, now_ms)
             # So that the group's id is known after a crash, as in Kafka.
             too_large = self.rebalancing.write(group, outcome)
             if too_large is not None:
                 outcome.answer(waiter, Joined(too_large, request.member_id))
                 return
-            self._groups[request.group] = group
+            self.put(group, has_offsets=False)
         if not self._has_room(group, request.member_id):
             self.rebalancing.drop(group, request.member_id, outcome)
             outcome.answer(waiter, Joined(self._full(group), UNKNOWN_MEMBER))
@@ -147,7 +152,7 @@ class ClassicGroups:
             request.member_id or instance or caller.client_id
         )  # the id that it has, or the longest part of one it gets
         names = (named, instance, caller.client_id, caller.host)
-        if not self._memory.has_room(kept_bytes(request.protocols, *names) - before):
+        if not self.memory.has_room(kept_bytes(request.protocols, *names) - before):
             return CoordinatorNotAvailable(
                 f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
             )
@@ -420,13 +425,31 @@ class ClassicGroups:
         self.rebalancing.expired(group, f"member {member_id} sent no heartbeat", now_ms, outcome)
 
     # --- loading and removal ------------------------------------------------------------------------------------------
-    def put(self, group: ClassicGroup) -> None:
-        """A group read from its record replaces the one of that id."""
+    def put(self, group: ClassicGroup, *, has_offsets: bool) -> None:
+        """A new group, or one that is read from its record. There is none of that id."""
         self._groups[group.group_id] = group
+        self.count(group, has_offsets=has_offsets)
+
+    def count(self, group: ClassicGroup, *, has_offsets: bool) -> None:
+        """Counts the group itself as it is now."""
+        before, group.own_bytes = group.own_bytes, group_bytes(group.group_id, has_offsets=has_offsets)
+        group.is_bare = not has_offsets
+        self._own.add(group.own_bytes - before)
+
+    def no_room_for(self, group_id: str, *, has_offsets: bool) -> LogError | None:
+        """Why no further group of that name can be kept."""
+        if self._own.has_room(group_bytes(group_id, has_offsets=has_offsets)):
+            return None
+        return CoordinatorNotAvailable(
+            "the groups of this broker that have no offsets, or long names, keep all of the memory that they may: the group is "
+            "not made; retry, or delete groups"
+        )
 
     def remove(self, group_id: str) -> None:
         """The group has no members and no offsets, or its record was removed."""
-        self._groups.pop(group_id, None)
+        group = self._groups.pop(group_id, None)
+        if group is not None:
+            self._own.add(-group.own_bytes)
 
     def loaded(self, now_ms: int, outcome: Outcome) -> Generator[None, None, None]:
         """All records are read: every member's session begins now. Each group and each member is a step."""

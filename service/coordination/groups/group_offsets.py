@@ -100,11 +100,13 @@ class GroupOffsets:
         """`order` is the one of the first record that is written."""
         group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
+        if error is None and group is None:
+            error = self._groups.no_room_for(request.group, has_offsets=True)
         if error is not None:
             return _refused(request.topics, error)
         if group is None:
             group = ClassicGroup(request.group, now_ms)
-            self._groups.put(group)
+            self._groups.put(group, has_offsets=False)
         member = group.members.get(request.member_id)
         if member is not None:
             self._groups.rebalancing.heard(group, member, now_ms)
@@ -119,7 +121,7 @@ class GroupOffsets:
                     self._counts.commits += len(records)
                 return _new_tuple(OffsetsCommitted, (answered,))
         expires_ms = -1 if request.retention_ms < 0 else later(now_ms, request.retention_ms)
-        return self._record(request.group, request.topics, expires_ms, -1, order, now_ms, outcome)
+        return self._record(group, request.topics, expires_ms, -1, order, now_ms, outcome)
 
     def commit_in_transaction(
         self, request: TxnOffsetCommit, order: int, now_ms: int, outcome: Outcome
@@ -127,15 +129,18 @@ class GroupOffsets:
         """As `commit`; the records belong to the producer's transaction, and count once its marker says so."""
         group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
+        if error is None and group is None:
+            error = self._groups.no_room_for(request.group, has_offsets=True)
         if error is not None:
             return _refused(request.topics, error)
         if group is None:
-            self._groups.put(ClassicGroup(request.group, now_ms))
-        return self._record(request.group, request.topics, -1, request.producer_id, order, now_ms, outcome)
+            group = ClassicGroup(request.group, now_ms)
+            self._groups.put(group, has_offsets=False)
+        return self._record(group, request.topics, -1, request.producer_id, order, now_ms, outcome)
 
     def _record(
         self,
-        group: str,
+        of: ClassicGroup,
         topics: Sequence[TopicCommit],
         expires_ms: int,
         producer_id: int,
@@ -143,7 +148,7 @@ class GroupOffsets:
         now_ms: int,
         outcome: Outcome,
     ) -> OffsetsCommitted:
-        answered = []
+        answered, group = [], of.group_id
         for topic, commits, topic_id in topics:
             outcomes = []
             for partition, offset, leader_epoch, metadata in commits:
@@ -160,6 +165,8 @@ class GroupOffsets:
                     self._counts.commits += 1
                 outcomes.append(_new_tuple(PartitionOutcome, (partition, error)))
             answered.append(_new_tuple(TopicOutcome, (topic, outcomes, topic_id)))
+        if of.is_bare and outcome.records:
+            self._groups.count(of, has_offsets=True)
         return _new_tuple(OffsetsCommitted, (answered,))
 
     def _metadata_error(self, topic: str, partition: int, metadata: str) -> OffsetMetadataTooLarge | None:

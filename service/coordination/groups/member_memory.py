@@ -1,25 +1,44 @@
-"""The memory that members of groups keep on a node: their subscriptions, assignments, and what the broker knows of each.
+"""The memory that groups and their members keep on a node, in bytes: names, subscriptions, and what the broker knows of each.
 
-A member stays for its session after its connection has gone, up to half an hour, with a subscription of any size: its request's
-memory is given back long before. So the members of all shards have one bound. Kafka has none, and ends with its heap.
+A member stays for its session after its connection has gone, up to half an hour, with a subscription of any size. A group stays
+until its offsets expire, or, if it has none, until the next time that expired offsets are looked for.
 
-Pure. Invariant: a shard that is dropped gives back what its members kept.
+Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from sys import getsizeof
+from typing import NamedTuple
 
 from grpc_api.contract.groups import MemberProtocol
+from service.coordination.kept_memory import KeptMemory
 
 #: Bytes that the members and unused member ids of all groups of a node may keep, names included: some hundred thousand members
 #: of ordinary subscriptions.
 MEMBERS_BYTES = 256 << 20
+#: Bytes that groups without a committed offset, and long names of all groups, may keep on a node: some ten thousands of groups
+#: that their first members have just made. Half of the largest answer, so that all of them can be listed.
+GROUPS_BYTES = 128 << 20
 
-#: Bytes that a member takes besides its names and protocols, each of its protocols besides its name and subscription, and an id
-#: that awaits its member.
-MEMBER_BYTES, PROTOCOL_BYTES, PENDING_BYTES = 1_000, 200, 500
+#: Bytes that a member takes besides its names and protocols, each of its protocols besides its name and subscription, an id
+#: that awaits its member, and a group besides its name.
+MEMBER_BYTES, PROTOCOL_BYTES, PENDING_BYTES, GROUP_BYTES = 1_000, 200, 500, 2_500
+#: Longer names of groups count for as long as the group exists.
+ORDINARY_NAME_BYTES = 1_000
+
+
+class GroupMemory(NamedTuple):
+    """The bounds that the group shards of a node share: on members, and on groups themselves."""
+
+    members: KeptMemory
+    groups: KeptMemory
+
+
+def node_memory() -> GroupMemory:
+    """With the bounds of a node."""
+    return GroupMemory(KeptMemory(MEMBERS_BYTES), KeptMemory(GROUPS_BYTES))
 
 
 def kept_bytes(protocols: Sequence[MemberProtocol], *names: str | None) -> int:
@@ -34,32 +53,8 @@ def pending_bytes(member_id: str) -> int:
     return PENDING_BYTES + getsizeof(member_id)
 
 
-class ShardMembers:
-    """The memory of one shard's members."""
-
-    def __init__(self, memory: MemberMemory) -> None:
-        self._memory = memory
-        self._used_bytes = 0
-
-    def add(self, more_bytes: int) -> None:
-        """Negative for what is given back."""
-        self._used_bytes += more_bytes
-        self._memory.used_bytes += more_bytes
-
-    def has_room(self, more_bytes: int) -> bool:
-        return self._memory.used_bytes + more_bytes <= self._memory.limit_bytes
-
-    def __del__(self) -> None:
-        self._memory.used_bytes -= self._used_bytes
-
-
-class MemberMemory:
-    """`used_bytes` is the sum over its shards, kept up to date because each JoinGroup is compared with it."""
-
-    def __init__(self, limit_bytes: int = MEMBERS_BYTES) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-
-    def shard(self) -> ShardMembers:
-        """The part of one more shard, as long as that holds it."""
-        return ShardMembers(self)
+def group_bytes(group_id: str, *, has_offsets: bool) -> int:
+    """Bytes that count for a group. Offsets are their owners' state, which nothing bounds, as in Kafka: a group that has some
+    counts no more than its long name."""
+    name = getsizeof(group_id)
+    return max(0, name - ORDINARY_NAME_BYTES) if has_offsets else GROUP_BYTES + name

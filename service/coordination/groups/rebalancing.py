@@ -28,9 +28,9 @@ from service.coordination.groups.classic_group import (
     Session,
     member_rows,
 )
-from service.coordination.groups.member_memory import ShardMembers
 from service.coordination.groups.recorded_group import group_value, value_head, value_part
 from service.coordination.groups.unfinished import Steps, UnfinishedChanges, shares
+from service.coordination.kept_memory import ShardMemory
 from service.coordination.outcome import CoordinatorAnswer, Outcome
 from storage_tiers.errors import (
     CoordinatorNotAvailable,
@@ -66,9 +66,7 @@ class GroupSettings(NamedTuple):
 class Rebalancing:
     """`settings` may be replaced at any time."""
 
-    def __init__(
-        self, deadlines: Deadlines, settings: GroupSettings, memory: ShardMembers, counts: GroupCounts
-    ) -> None:
+    def __init__(self, deadlines: Deadlines, settings: GroupSettings, memory: ShardMemory, counts: GroupCounts) -> None:
         self.settings = settings
         self._memory = memory
         self._counts = counts

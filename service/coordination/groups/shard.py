@@ -58,7 +58,7 @@ from service.coordination.groups.classic_group import (
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets, shared
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
-from service.coordination.groups.member_memory import MemberMemory
+from service.coordination.groups.member_memory import GroupMemory, node_memory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.unfinished import MEMBERS_A_STEP
 from service.coordination.outcome import Outcome
@@ -108,14 +108,14 @@ class GroupShard:
         rng: Rng,
         groups: GroupSettings,
         offsets: OffsetSettings,
-        memory: MemberMemory | None = None,
+        memory: GroupMemory | None = None,
         counts: GroupCounts | None = None,
     ) -> None:
         """`memory` and `counts` are shared by the shards of a node."""
         counts = counts or GroupCounts()
         self._deadlines = Deadlines()
-        self._memory = (memory or MemberMemory()).shard()
-        self._groups = ClassicGroups(self._deadlines, rng, groups, self._memory, counts)
+        self._groups = ClassicGroups(self._deadlines, rng, groups, memory or node_memory(), counts)
+        self._memory = self._groups.memory
         self._unfinished = self._groups.rebalancing.unfinished
         self._committed = CommittedOffsets()
         self._offsets = GroupOffsets(self._groups, self._committed, offsets, counts)
@@ -393,7 +393,7 @@ class GroupShard:
             group = ClassicGroup(group_id, now_ms)
             is_seen = self._settled == self.written or self._committed.has_record_before(group_id, self._settled)
             if self._committed.has_any(group_id):
-                self._groups.put(group)
+                self._groups.put(group, has_offsets=True)
                 if not is_seen:
                     self._views.keep(group_id, None, self.written - 1)
             elif is_seen and group_id not in self._views:  # its tombstones are not committed yet
@@ -412,7 +412,7 @@ class GroupShard:
         group = yield from ClassicGroup.loaded(group_id, recorded, now_ms)
         group.state_timestamp = max(group.state_timestamp, written_ms)
         group.recorded_bytes = len(value)
-        self._groups.put(group)
+        self._groups.put(group, has_offsets=self._committed.has_any(group_id))
         self._memory.add(group.kept_bytes)
         yield
 

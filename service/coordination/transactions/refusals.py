@@ -27,6 +27,7 @@ from service.coordination.transactions.transaction import (
 )
 from storage_tiers.errors import (
     ConcurrentTransactions,
+    CoordinatorNotAvailable,
     CoordinatorRecordTooLarge,
     InvalidProducerIdMapping,
     InvalidRequest,
@@ -97,6 +98,13 @@ def not_ended(known: Transaction, event: EndTransaction) -> TransactionEnded:
 def not_added(transactional_id: str, partition: TopicPartition) -> TransactionAbortable:
     return TransactionAbortable(
         f"{partition} is not in the open transaction of {transactional_id!r}; abort and begin again"
+    )
+
+
+def no_room(transactional_id: str) -> CoordinatorNotAvailable:
+    return CoordinatorNotAvailable(
+        f"{transactional_id!r}: the transactional ids of this broker keep all of the memory that they may; retry, use fewer "
+        "ids or partitions in one transaction, or lower transactional.id.expiration.ms"
     )
 
 

@@ -35,6 +35,7 @@ from grpc_api.contract.transactions import (
 from service.coordination.committed_views import CommittedViews, names_of
 from service.coordination.counts import TransactionCounts
 from service.coordination.deadlines import Deadlines, Timer
+from service.coordination.kept_memory import KeptMemory
 from service.coordination.outcome import Outcome
 from service.coordination.transaction_records import (
     TransactionStatus,
@@ -50,6 +51,7 @@ from service.coordination.transactions.refusals import (
     fenced,
     init_error,
     no_mapping,
+    no_room,
     not_added,
     not_ended,
     producer_error,
@@ -59,6 +61,7 @@ from service.coordination.transactions.transaction import (
     COMPLETED,
     FENCING_EPOCH,
     IDLE,
+    KEPT_PARTITION_BYTES,
     LAST_EPOCH,
     NAMES,
     PREPARED,
@@ -72,6 +75,9 @@ from service.coordination.transactions.transaction import (
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
+#: Bytes that the transactional ids of a node, and the partitions of their transactions, may keep: some hundred thousand ids.
+#: They stay for `transactional.id.expiration.ms`, a week.
+IDS_BYTES = 256 << 20
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
 WAIT_MS = 5_000
 #: Requests of one transactional id that wait; a client has one under way.
@@ -99,9 +105,11 @@ class TransactionShard:
         settings: TransactionSettings,
         counts: TransactionCounts | None = None,
         version: Callable[[], int] = lambda: EPOCH_PER_TRANSACTION,
+        memory: KeptMemory | None = None,
     ) -> None:
-        """`counts` are shared by the shards of a node; `version` gives the cluster's `transaction.version`."""
+        """`counts` and `memory` are shared by the shards of a node; `version` gives the cluster's `transaction.version`."""
         self.settings = settings
+        self._memory = (memory or KeptMemory(IDS_BYTES)).shard()
         self._version = version
         self._counts = counts or TransactionCounts()
         self.written = 0
@@ -177,6 +185,7 @@ class TransactionShard:
         found.check_completion(self.settings.max_record_bytes)
         self._counts.ended(commit=found.status is TransactionStatus.PREPARE_COMMIT)
         found.complete(now_ms)
+        self._count(found)
         self._write(found, outcome)
         self._idle(found, now_ms)
         waiting, found.waiting = list(found.waiting), type(found.waiting)()
@@ -205,12 +214,15 @@ class TransactionShard:
     ) -> ProducerInitialized | None:
         """None if the answer comes later."""
         error = init_error(known, event, self.settings.max_timeout_ms)
-        if error is None:
-            known = known or Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
+        if error is None and known is None:
+            known = Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
+            error = None if self._memory.has_room(known.kept_bytes()) else no_room(event.transactional_id)
+        if error is None and known is not None:
             error = too_large(known, self.settings.max_record_bytes)
         if known is None or error is not None:
             return ProducerInitialized(error)
         self._transactions[event.transactional_id] = known
+        self._count(known)
         if known.status is TransactionStatus.ONGOING:
             # It is of a producer that has gone: it ends first, and this one waits for that.
             outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
@@ -240,8 +252,11 @@ class TransactionShard:
             too_many = too_large(known, self.settings.max_record_bytes, event.partitions)
             if too_many is not None:
                 return PartitionsAdded(too_many)
+            if not self._memory.has_room(len(missing) * KEPT_PARTITION_BYTES):
+                return PartitionsAdded(no_room(event.transactional_id))
             is_new = known.status is not TransactionStatus.ONGOING
             known.add(event.partitions, event.client_version, now_ms)
+            self._count(known)
             self._write(known, outcome)
             if is_new:
                 self._deadlines.set(known.timeout, now_ms + known.timeout_ms)
@@ -324,6 +339,7 @@ class TransactionShard:
         elif known.status in IDLE:
             known.enter(TransactionStatus.DEAD, known.update_ms)
             del self._transactions[known.transactional_id]
+            self._memory.add(-known.counted_bytes)
             outcome.replace(known.transactional_id, known.recorded)
             outcome.write(encode_key(known.transactional_id), None)
 
@@ -352,6 +368,11 @@ class TransactionShard:
         outcome.replace(known.transactional_id, known.recorded)
         outcome.write(encode_key(known.transactional_id), encode_value(known.value))
         known.recorded = known.view
+
+    def _count(self, known: Transaction) -> None:
+        """Counts the memory that the id keeps now."""
+        before, known.counted_bytes = known.counted_bytes, known.kept_bytes()
+        self._memory.add(known.counted_bytes - before)
 
     def _idle(self, known: Transaction, now_ms: int) -> None:
         self._deadlines.set(known.expiry, now_ms + self.settings.expiration_ms)
@@ -398,6 +419,7 @@ class TransactionShard:
             yield from self._restore(name, value, written_ms)
         for order, name, newer, written_ms in self._later:
             before = self._transactions.pop(name, None)
+            self._memory.add(0 if before is None else -before.counted_bytes)
             self._views.keep(name, None if before is None else before.recorded, order)
             self._deciding.pop(name, None)
             yield from self._restore(name, newer, written_ms)
@@ -424,6 +446,7 @@ class TransactionShard:
         recorded = yield from decode_value_in_steps(value)
         known = self._transactions[name] = yield from Transaction.loaded(name, recorded)
         known.update_ms = max(known.update_ms, written_ms)
+        self._count(known)
         yield
 
     # --- lost records -------------------------------------------------------------------------------------------------
@@ -443,6 +466,7 @@ class TransactionShard:
         if (is_open or more) and too_large(known, self.settings.max_record_bytes, more) is None:
             known.partitions = set(more).union((known.partitions or ()) if is_open else ())
             known.fence(self._version(), now_ms)
+            self._count(known)
             self._decide(known, outcome)
         elif not is_open and known.recorded != known.view:
             self._write(known, outcome)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Mapping, Set
+from sys import getsizeof
 from typing import NamedTuple
 
 from grpc_api.contract.transactions import (
@@ -67,14 +68,13 @@ TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
 NAMES: Mapping[TransactionStatus, str] = {
     status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
 }
+#: Bytes that a transactional id takes in memory besides its name, and a partition of its transaction.
+ID_BYTES, KEPT_PARTITION_BYTES = 1_500, 200
 #: Bytes in a record's value, at most: of all but its partitions, of a topic besides its name, and of a partition.
 VALUE_BYTES, TOPIC_BYTES, PARTITION_BYTES = 100, 11, 4
 #: Size of a partition whose topic has a name of 249 characters, the longest.
 PARTITION_AT_MOST_BYTES = 249 + TOPIC_BYTES + PARTITION_BYTES
 
-
-class Waiting(NamedTuple):
-    """A request that waits for the markers of the transaction before."""
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
     """The partitions in order. To sort the pairs of thousands takes several times as long."""
@@ -87,6 +87,9 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for topic, found in by_topic(partitions) for number in found]
 
+
+class Waiting(NamedTuple):
+    """A request that waits for the markers of the transaction before."""
 
     event: TransactionEvent
     waiter: object
@@ -116,6 +119,7 @@ class Transaction:
 
     __slots__ = (
         "client_version",
+        "counted_bytes",
         "expiry",
         "is_outdated",
         "last_epoch",
@@ -147,6 +151,8 @@ class Transaction:
         self.client_version = 0
         self.recorded: TransactionView | None = None
         self.is_outdated = False
+        #: The `kept_bytes` that its shard has counted.
+        self.counted_bytes = 0
         #: When the open transaction is aborted, and when the idle id is forgotten.
         self.timeout, self.expiry = Timer(self), Timer(self)
         #: Requests that wait for the markers of the transaction before theirs.
@@ -281,6 +287,11 @@ class Transaction:
             in_order(self.partitions or ()),
             self.client_version,
         )
+
+    def kept_bytes(self, partitions: int = 0) -> int:
+        """Memory that the id takes with so many partitions more in its transaction, in bytes."""
+        count = len(self.partitions or ()) + partitions
+        return ID_BYTES + getsizeof(self.transactional_id) + count * KEPT_PARTITION_BYTES
 
     # --- its record ---------------------------------------------------------------------------------------------------
     @property

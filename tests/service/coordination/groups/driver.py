@@ -22,7 +22,7 @@ from service.coordination.deadlines import Deadlines
 from service.coordination.group_records import GroupMetadata, decode_group
 from service.coordination.groups.classic_group import ClassicGroup
 from service.coordination.groups.classic_groups import ClassicGroups
-from service.coordination.groups.member_memory import MemberMemory
+from service.coordination.groups.member_memory import node_memory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.outcome import CoordinatorRecord, Outcome
 from storage_tiers.errors import LogError
@@ -35,10 +35,8 @@ RANGE = (MemberProtocol("range", b"topics"),)
 class Driver:
     def __init__(self, **settings: int) -> None:
         self.deadlines = Deadlines()
-        self.memory = MemberMemory()
-        self.groups = ClassicGroups(
-            self.deadlines, SeededRng(1), GroupSettings(**settings), self.memory.shard(), GroupCounts()
-        )
+        self.memory = node_memory()
+        self.groups = ClassicGroups(self.deadlines, SeededRng(1), GroupSettings(**settings), self.memory, GroupCounts())
         self.now = 1_000_000
         self.answers: dict[str, Any] = {}
         self.records: list[CoordinatorRecord] = []

@@ -11,16 +11,30 @@ from typing import Any
 
 import pytest
 
-from grpc_api.contract.groups import JoinGroup, LeaveGroup, LeavingMember, MemberProtocol, SyncGroup
+from grpc_api.contract.groups import (
+    DeleteGroup,
+    GroupDeleted,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberProtocol,
+    OffsetCommit,
+    PartitionCommit,
+    SyncGroup,
+    TopicCommit,
+    TxnOffsetCommit,
+)
+from grpc_api.contract.transactions import ProducerTransaction
 from service.coordination.answer_queue import ANSWERS_A_COLLECTION, ANSWERS_A_TURN, YOUNG, AnswerQueue
 from service.coordination.groups import rebalancing
 from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.group_offsets import OffsetSettings
-from service.coordination.groups.member_memory import MemberMemory
+from service.coordination.groups.member_memory import GROUP_BYTES, GROUPS_BYTES, MEMBERS_BYTES, GroupMemory
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.recorded_group import group_value
 from service.coordination.groups.shard import AT_ONCE_MS, TIMERS_A_TICK, GroupShard
+from service.coordination.kept_memory import KeptMemory
 from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_fields import finish
 from storage_tiers.errors import (
@@ -28,6 +42,7 @@ from storage_tiers.errors import (
     GroupMaxSizeReached,
     GroupMetadataTooLarge,
     InconsistentGroupProtocol,
+    OffsetMetadataTooLarge,
 )
 from tests.service.coordination.groups.driver import CALLER, Driver
 from tests.support.clock import SeededRng
@@ -37,8 +52,10 @@ def of_size(size: int) -> tuple[MemberProtocol, ...]:
     return (MemberProtocol("range", bytes(size)),)
 
 
-def shard(memory: MemberMemory | None = None) -> GroupShard:
-    return GroupShard(SeededRng(1), GroupSettings(), OffsetSettings(), memory)
+def shard(memory: KeptMemory | None = None, groups: KeptMemory | None = None) -> GroupShard:
+    """`memory` is that of members, `groups` that of groups themselves."""
+    both = GroupMemory(memory or KeptMemory(MEMBERS_BYTES), groups or KeptMemory(GROUPS_BYTES))
+    return GroupShard(SeededRng(1), GroupSettings(), OffsetSettings(), both)
 
 
 def join(to: GroupShard, group: str, size: int = 0) -> list[Any]:
@@ -114,7 +131,7 @@ def test_of_too_many_ids_that_are_not_used_the_oldest_is_forgotten(monkeypatch: 
 
 # --- all groups of a node ---------------------------------------------------------------------------------------------
 def test_members_of_all_shards_share_one_memory_and_give_it_back() -> None:
-    memory = MemberMemory(50_000)
+    memory = KeptMemory(50_000)
     first, second = shard(memory), shard(memory)
     assert join(first, "a", 30_000) == []
     (refused,) = join(second, "b", 30_000)
@@ -134,7 +151,7 @@ def test_members_of_all_shards_share_one_memory_and_give_it_back() -> None:
 @pytest.mark.parametrize("needs_id", [True, False])
 def test_long_names_of_members_and_of_unused_ids_are_counted(letter: str, needs_id: bool) -> None:
     caller = CALLER._replace(client_id=letter * 8_000)
-    memory = MemberMemory(100 * sys.getsizeof(caller.client_id))
+    memory = KeptMemory(100 * sys.getsizeof(caller.client_id))
     one = shard(memory)
     request = JoinGroup("", "", None, "consumer", of_size(0), 30_000, 60_000, needs_member_id=needs_id)
     refused = 0
@@ -154,7 +171,7 @@ def test_long_names_of_members_and_of_unused_ids_are_counted(letter: str, needs_
 
 
 def test_assignments_count_and_are_refused_where_there_is_no_room() -> None:
-    memory = MemberMemory(50_000)
+    memory = KeptMemory(50_000)
     one = shard(memory)
     join(one, "a")
     while (due := one.next_deadline_ms()) is not None and one._groups.groups[
@@ -187,7 +204,7 @@ def test_a_static_member_that_returns_under_a_longer_id_is_counted() -> None:
 
 
 def test_member_memory_is_released_when_sessions_end_and_is_counted_after_a_load() -> None:
-    memory = MemberMemory()
+    memory = KeptMemory(MEMBERS_BYTES)
     one = shard(memory)
     join(one, "a", 1_000)
     now = 0
@@ -206,6 +223,89 @@ def test_member_memory_is_released_when_sessions_end_and_is_counted_after_a_load
         assert (memory.used_bytes > 500) is is_kept
         del loaded
     assert memory.used_bytes == 0
+
+
+def commit(to: GroupShard, group: str, metadata: str = "") -> Any:
+    request = OffsetCommit(group, -1, "", None, [TopicCommit("t", [PartitionCommit(0, 1, -1, metadata)])])
+    answer: Any
+    ((_, answer),) = to.handle(request, CALLER, object(), 0).answers
+    return answer.topics[0].partitions[0].error
+
+
+@pytest.mark.parametrize("needs_id", [True, False])
+def test_groups_that_nobody_commits_for_have_a_bound_and_are_counted_until_they_are_removed(needs_id: bool) -> None:
+    groups = KeptMemory(100_000)
+    one = shard(groups=groups)
+    request = JoinGroup("", "", None, "consumer", of_size(0), 30_000, 60_000, needs_member_id=needs_id)
+    refused = 0
+    answer: Any
+    for number in range(10):
+        outcome = one.handle(request._replace(group=f"{number}-{'n' * 20_000}"), CALLER, object(), 0)
+        for _, answer in outcome.answers:
+            refused += isinstance(answer.error, CoordinatorNotAvailable)
+    assert refused == 6
+    assert len(one._groups.groups) == 4 and 80_000 < groups.used_bytes <= 100_000
+    now = 0
+    while (due := one.next_deadline_ms()) is not None and any(
+        each.members or each.pending_joins for each in one._groups
+    ):
+        now = max(now, due)
+        one.tick(now)
+    used = groups.used_bytes
+    for name in one.group_ids():
+        one.expire(name, now)
+    assert (used > 80_000, groups.used_bytes) == (True, 0)
+
+
+def test_a_group_with_an_offset_counts_no_more_than_its_long_name() -> None:
+    groups = KeptMemory(100_000)
+    one = shard(groups=groups)
+    join(one, "short")
+    join(one, "n" * 20_000)
+    both = groups.used_bytes
+    assert commit(one, "other") is None
+    assert groups.used_bytes == both
+    request = TxnOffsetCommit("other-2", ProducerTransaction("x", 0), 1, 0, -1, "", None, [])
+    one.handle(request._replace(topics=[TopicCommit("t", [PartitionCommit(0, 1, -1, "")])]), CALLER, object(), 0)
+    assert groups.used_bytes == both
+    for number in range(10):
+        error = commit(one, f"{number}-{'n' * 20_000}")
+        assert isinstance(error, CoordinatorNotAvailable) is (number >= 3)
+    assert groups.used_bytes <= 100_000
+    del one
+    assert groups.used_bytes == 0
+
+
+def test_a_group_whose_commits_are_refused_is_one_without_offsets() -> None:
+    groups = KeptMemory(100_000)
+    one = shard(groups=groups)
+    for number in range(3):
+        assert isinstance(commit(one, f"g{number}", metadata="m" * 5_000), OffsetMetadataTooLarge)
+    assert groups.used_bytes > 3 * GROUP_BYTES
+    assert commit(one, "g0") is None
+    assert 2 * GROUP_BYTES < groups.used_bytes < 3 * GROUP_BYTES
+
+
+def test_groups_count_as_before_after_a_load() -> None:
+    groups = KeptMemory(100_000)
+    one = shard(groups=groups)
+    records: list[CoordinatorRecord] = []
+    for name in ("bare", "with an offset", "b" * 20_000):
+        request = JoinGroup(name, "", None, "consumer", of_size(0), 30_000, 60_000, needs_member_id=True)
+        records += one.handle(request, CALLER, object(), 0).records
+    commits = OffsetCommit("with an offset", -1, "", None, [TopicCommit("t", [PartitionCommit(0, 1, -1, "")])])
+    records += one.handle(commits, CALLER, object(), 0).records
+    used = groups.used_bytes
+    del one
+    assert groups.used_bytes == 0
+    loaded = shard(groups=groups)
+    for record in records:
+        loaded.load(record.key, record.value, 0)
+    finish(loaded.loaded(0))
+    assert groups.used_bytes == used > GROUP_BYTES + 20_000
+    (answer,) = loaded.handle(DeleteGroup("bare"), CALLER, object(), 0).answers
+    assert answer.answer == GroupDeleted("bare", None)
+    assert groups.used_bytes < used - GROUP_BYTES
 
 
 # --- one turn of the loop ---------------------------------------------------------------------------------------------

@@ -431,7 +431,7 @@ def test_a_loaded_group_is_the_one_that_was_recorded() -> None:
     before.join("a is back", instance="a")  # the leader is not the first member any more
     ids[0] = before.joined("a is back").member_id
     after = Driver()
-    after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)))
+    after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)), has_offsets=False)
     finish(after.groups.loaded(after.now, Outcome()))
     group = after.group
     assert (group.state, group.generation, group.leader, group.protocol) == (GroupState.STABLE, 1, ids[0], "range")
@@ -447,7 +447,7 @@ def test_a_loaded_group_above_its_bound_rebalances_down_to_it() -> None:
     before = Driver()
     ids = before.stable("a", "b")
     after = Driver(max_size=1)
-    after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)))
+    after.groups.put(finish(ClassicGroup.loaded("g", before.recorded, after.now)), has_offsets=False)
     outcome = Outcome()
     finish(after.groups.loaded(after.now, outcome))
     after.join("first", ids[1])

@@ -1,0 +1,40 @@
+"""Bounds on what the shards of a node keep for its clients: groups, members and transactional ids.
+
+All of them stay after the request that made them, whose own memory is given back long before: members for their session, groups
+and transactional ids for days. So each kind has one bound for all shards. Kafka has none, and ends with its heap.
+
+Pure. Invariant: a shard that is dropped gives back what it kept.
+"""
+
+from __future__ import annotations
+
+
+class ShardMemory:
+    """The part of one shard."""
+
+    def __init__(self, memory: KeptMemory) -> None:
+        self._memory = memory
+        self._used_bytes = 0
+
+    def add(self, more_bytes: int) -> None:
+        """Negative for what is given back."""
+        self._used_bytes += more_bytes
+        self._memory.used_bytes += more_bytes
+
+    def has_room(self, more_bytes: int) -> bool:
+        return self._memory.used_bytes + more_bytes <= self._memory.limit_bytes
+
+    def __del__(self) -> None:
+        self._memory.used_bytes -= self._used_bytes
+
+
+class KeptMemory:
+    """`used_bytes` is the sum over its shards, kept up to date because each request that may add to it is compared with it."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def shard(self) -> ShardMemory:
+        """The part of one more shard, as long as that holds it."""
+        return ShardMemory(self)
