@@ -26,6 +26,8 @@ from storage_tiers.errors import PolicyViolation
 
 #: Largest answer. Kafka's limit is 2 GiB, where the size no longer fits a frame's four bytes.
 ANSWER_BYTES = 256 << 20
+#: Most rows of one answer, in all of its arrays: they are written in some seconds, and a long request has one of few slots.
+ANSWER_ROWS = 2_000_000
 #: Written bytes become a piece at this size.
 _PIECE_BYTES = 64 << 10
 #: Smaller pieces are joined with their neighbours.
@@ -67,12 +69,19 @@ class Writing:
         self.pieces: list[bytes] = []
         self.out = bytearray()
         self.size = 0
+        self._rows = 0
 
     def cut(self) -> None:
         """Makes the bytes written so far a piece. Raises PolicyViolation if the answer gets too large."""
         if self.out:
             self._add(bytes(self.out))
             self.out.clear()
+
+    def count(self, rows: int) -> None:
+        """Counts rows that are written. Raises PolicyViolation if the answer gets too many."""
+        self._rows += rows
+        if self._rows > ANSWER_ROWS:
+            raise PolicyViolation(f"the answer has more than {ANSWER_ROWS} rows; ask for less at once")
 
     def encoded(self, data: bytes) -> None:
         if len(data) < _OWN_PIECE_BYTES:
@@ -262,17 +271,22 @@ def _write_rows(
         writing.out += array_size(sized, flexible)
     else:
         place = writing.place()
-    count = 0
+    count = uncounted = 0
     for row in rows:
         if row.plan.in_steps:
             yield from row.plan.steps(writing, row.values)
         else:
             row.plan.write(writing.out, row.values, writing.codes)
         count += 1
+        uncounted += 1
         if len(writing.out) >= _PIECE_BYTES:
             writing.cut()
-        if (row.plan.in_steps or not count % _LOOK) and writing.turn.is_over:
-            yield
+        if row.plan.in_steps or not count % _LOOK:
+            writing.count(uncounted)
+            uncounted = 0
+            if writing.turn.is_over:
+                yield
+    writing.count(uncounted)
     if place >= 0:
         writing.cut()
         writing.fill(place, array_size(count, flexible))

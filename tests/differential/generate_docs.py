@@ -9,7 +9,7 @@ from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
 from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS
 from kafka_gateway.match_patterns import LONGEST_MATCHED, LONGEST_OF_THREE_REPEATS
 from kafka_gateway.message_reader import ROWS_A_REQUEST
-from kafka_gateway.message_writer import ANSWER_BYTES
+from kafka_gateway.message_writer import ANSWER_BYTES, ANSWER_ROWS
 from kafka_gateway.messages import GROUP_REQUEST_BYTES, MESSAGE_BYTES
 from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
@@ -88,6 +88,7 @@ _BEYOND = (
         "the connection ends",
     ),
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
+    ("rows of an answer (elements of all its arrays), Produce and Fetch aside", f"{ANSWER_ROWS:,}", "POLICY_VIOLATION"),
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
     ("requests in slices at a time, and as many small ones", str(AT_WORK), "further ones wait in order of arrival"),
     (

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.request_parts import parts_of
+from kafka_gateway.errors import ErrorCode
 from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.server_support import connected
 from tests.kafka_gateway.test_waiting_groups import hurried, joined_alone, with_groups
@@ -136,6 +137,17 @@ async def test_rows_of_a_long_request_share_no_turn_of_the_loop(name: str, tmp_p
         assert body is not None
         assert rows_of(response(schema, version, body)) == ROWS
         assert calls.most < CALLS
+
+
+async def test_an_answer_of_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that are repeated would keep one of few slots busy for minutes."""
+    async with with_groups(tmp_path) as (_, server), connected(server) as client:
+        await joined_alone(server, "g")
+        asked: dict[str, Any] = {"groups": ["g"] * 100, "include_authorized_operations": False}
+        for most, code in ((200, 0), (199, int(ErrorCode.POLICY_VIOLATION))):
+            monkeypatch.setattr("kafka_gateway.message_writer.ANSWER_ROWS", most)
+            groups = (await client.ask("describe_groups", 5, **asked)).groups
+            assert [int(each.error_code) for each in groups] == [code] * 100
 
 
 def rows_of(answer: Any) -> int:
