@@ -7,6 +7,9 @@ cpdef object encode_commit(str group, object topics, long long order, long long 
 cdef tuple _as_tuple(object row)
 cdef bytes _encode_entry(long long order, long long offset, long long leader_epoch, bytes metadata, long long now_ms)
 cdef int _put_value(unsigned char* data, Py_ssize_t at, long long offset, long long leader_epoch, bytes metadata, long long commit_timestamp) except -1
+cdef unsigned long long _UINT32, _INT32
+
+cpdef object hash_code(str name)
 cpdef bytes encode_offset_key(str group, str topic, long long partition)
 cpdef bytes encode_short_offset(long long offset, long long leader_epoch, str metadata, long long commit_timestamp)
 cdef void _put_integer(unsigned char* data, Py_ssize_t at, long long number, int size) noexcept nogil

@@ -27,6 +27,7 @@ from storage_tiers.types import TopicPartition
 _KEY_BYTES, _VALUE_BYTES = 10, 24
 #: Metadata whose compact length has one byte.
 _SHORT = 0x7E
+_UINT32, _INT32 = 0xFFFFFFFF, 0x7FFFFFFF
 #: The key's type and the value's version.
 _OFFSET, _VERSION = 1, 4
 #: Bytes of the order in front of a value that is kept.
@@ -152,6 +153,20 @@ def _put_value(
     data[at + 14] = size + 1
     _put_bytes(data, at + 15, metadata, size)
     _put_integer(data, at + 15 + size, commit_timestamp, 8)
+
+
+def hash_code(name: str) -> int:
+    """Java's `String.hashCode` without its sign. Names have up to 32,767 characters, and all requests of a group or of a
+    transactional id begin with it."""
+    units: bytes = name.encode("utf-16-be", "surrogatepass")
+    raw: cython.p_const_uchar = units
+    size: cython.Py_ssize_t = len(units)
+    at: cython.Py_ssize_t = 0
+    code: cython.ulonglong = 0
+    while at < size:
+        code = (31 * code + (raw[at] << 8 | raw[at + 1])) & _UINT32
+        at += 2
+    return code & _INT32
 
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:

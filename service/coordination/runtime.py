@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from operator import mul
 from typing import Any, Generic, TypeVar
 
 from grpc_api.contract.caller import Caller
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.answer_queue import AnswerQueue, FailedRequest, give
+from service.coordination.commit_fields import hash_code
 from service.coordination.commit_timeout import CommitTimeout
 from service.coordination.loading import load
 from service.coordination.outcome import CoordinatorRecord, Outcome
@@ -471,29 +470,12 @@ class CoordinatorRuntime(Generic[State]):
 def partition_of(name: str, partitions: int) -> int:
     """The partition that keeps a group or a transactional id: Java's `String.hashCode` without its sign, modulo the number of
     partitions, as in every version of Kafka."""
-    return _hash_code(name) % partitions if len(name) > LONGEST_KEPT_NAME else _kept_hash_code(name) % partitions
-
-
-def _hash_code(name: str) -> int:
-    # A block at a time: a name may have 32,767 characters, and each is two steps of the interpreter otherwise.
-    units = memoryview(name.encode(_NATIVE_UTF_16, "surrogatepass")).cast("H")
-    code, first = 0, len(units) % _BLOCK
-    if first:
-        code = sum(map(mul, units[:first], _POWERS[_BLOCK - first :])) & 0xFFFFFFFF
-    for at in range(first, len(units), _BLOCK):
-        code = (code * _BLOCK_POWER + sum(map(mul, units[at : at + _BLOCK], _POWERS))) & 0xFFFFFFFF
-    return code & 0x7FFFFFFF
-
-
-_NATIVE_UTF_16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
-_BLOCK = 256
-_POWERS = [pow(31, _BLOCK - 1 - at, 1 << 32) for at in range(_BLOCK)]
-_BLOCK_POWER = pow(31, _BLOCK, 1 << 32)
+    return hash_code(name) % partitions if len(name) > LONGEST_KEPT_NAME else _kept_hash_code(name) % partitions
 
 
 #: Names whose hash codes are kept, and the characters that a kept one has at most: a busy group is asked for with each commit.
 KEPT_NAMES, LONGEST_KEPT_NAME = 10_000, 100
-_kept_hash_code = lru_cache(KEPT_NAMES)(_hash_code)
+_kept_hash_code = lru_cache(KEPT_NAMES)(hash_code)
 
 
 def _loading(partition: TopicPartition) -> CoordinatorLoading:

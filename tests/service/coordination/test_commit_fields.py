@@ -124,3 +124,14 @@ def test_an_uncommon_commit_is_left_to_the_caller(module: ModuleType, topic: Top
     assert module.encode_commit("g", [topic], 0, 0, most_metadata, TopicPartition) is None
     common = topic._replace(topic_id=None, partitions=topic.partitions[:1])
     assert module.encode_commit("g", [common], 0, 0, most_metadata, TopicPartition) is not None
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_hash_codes_are_javas(name: str) -> None:
+    """Of the characters of UTF-16, lone surrogates included."""
+    raw = name.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for at in range(0, len(raw), 2):
+        code = (31 * code + int.from_bytes(raw[at : at + 2], "big")) % (1 << 32)
+    assert {module.hash_code(name) for module in TWINS.values()} == {code & 0x7FFFFFFF}
