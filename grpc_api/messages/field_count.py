@@ -1,6 +1,6 @@
 """Counts the fields of an encoded protobuf message, nested ones included, before it is parsed.
 
-protobuf parses a message in one go, and the event loop serves nobody meanwhile: two million empty elements in 4 MiB hold it
+protobuf parses a message in one go, and no other call is served meanwhile: two million empty elements in 4 MiB hold it
 for a tenth of a second. Rows are bounded by what the servicers check, but only a parsed message shows them.
 
 Cython in pure-Python mode; its C types are in `field_count.pxd`, and uncompiled it gives the same numbers.

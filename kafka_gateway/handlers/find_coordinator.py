@@ -51,7 +51,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def _fields(found: int | Exception, call: Call, no_error: str) -> Fields:
-    """Of the broker that was found, or of why none was."""
+    """The fields of the broker that was found, or of the error."""
     if isinstance(found, int):
         for broker, at in call.reachable(call.core.topics.cluster()):
             if broker.node_id == found:

@@ -166,7 +166,8 @@ def hash_code(name: str) -> int:
     while at < size:
         code = (31 * code + (raw[at] << 8 | raw[at + 1])) & _UINT32
         at += 2
-    return code & _INT32
+    unsigned: int = code & _INT32
+    return unsigned
 
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:

@@ -441,8 +441,7 @@ class ClassicGroups:
         if self._own.has_room(group_bytes(group_id, has_offsets=has_offsets)):
             return None
         return CoordinatorNotAvailable(
-            "the groups of this broker that have no offsets, or long names, keep all of the memory that they may: the group is "
-            "not made; retry, or delete groups"
+            f"group {group_id}: groups without offsets, or with long names, keep all of the memory that they may; retry"
         )
 
     def remove(self, group_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What readers see of transactional ids: the rows of DescribeTransactions and ListTransactions.
+"""Transactional ids as readers see them: the rows of DescribeTransactions and ListTransactions.
 
 Pure; answers are those of Kafka 4.2.1.
 """

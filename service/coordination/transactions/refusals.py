@@ -103,8 +103,7 @@ def not_added(transactional_id: str, partition: TopicPartition) -> TransactionAb
 
 def no_room(transactional_id: str) -> CoordinatorNotAvailable:
     return CoordinatorNotAvailable(
-        f"{transactional_id!r}: the transactional ids of this broker keep all of the memory that they may; retry, use fewer "
-        "ids or partitions in one transaction, or lower transactional.id.expiration.ms"
+        f"{transactional_id!r}: the transactional ids of this broker keep all of the memory that they may; retry"
     )
 
 

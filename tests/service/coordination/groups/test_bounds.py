@@ -233,7 +233,7 @@ def commit(to: GroupShard, group: str, metadata: str = "") -> Any:
 
 
 @pytest.mark.parametrize("needs_id", [True, False])
-def test_groups_that_nobody_commits_for_have_a_bound_and_are_counted_until_they_are_removed(needs_id: bool) -> None:
+def test_groups_without_offsets_have_a_bound_and_are_counted_until_they_are_removed(needs_id: bool) -> None:
     groups = KeptMemory(100_000)
     one = shard(groups=groups)
     request = JoinGroup("", "", None, "consumer", of_size(0), 30_000, 60_000, needs_member_id=needs_id)

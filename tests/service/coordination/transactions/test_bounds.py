@@ -23,7 +23,7 @@ class Bounded(Coordinator):
         return TransactionShard(TransactionSettings(), version=lambda: self.version, memory=self.memory)
 
 
-def test_new_ids_beyond_the_bound_are_refused_and_known_ones_go_on() -> None:
+def test_new_ids_beyond_the_bound_are_refused_and_known_ones_continue() -> None:
     coordinator = Bounded(10 * ID_BYTES)
     errors = [coordinator.init(f"x{number}").error for number in range(12)]
     assert [isinstance(each, CoordinatorNotAvailable) for each in errors] == [False] * 9 + [True] * 3
