@@ -29,7 +29,8 @@ from service.coordination.groups.shard import GroupShard
 from service.coordination.kept_memory import KeptMemory
 from service.coordination.ports import WriteSettings
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from service.coordination.transactions.shard import IDS_BYTES, TransactionSettings, TransactionShard
+from service.coordination.transactions.shard import TransactionSettings, TransactionShard
+from service.coordination.transactions.transaction import IDS_BYTES
 from service.coordination.turn_writes import TurnWrites
 from service.metadata import features
 from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE

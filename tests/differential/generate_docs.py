@@ -19,7 +19,7 @@ from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.member_memory import GROUPS_BYTES, MEMBERS_BYTES
 from service.coordination.groups.rebalancing import PENDING_IDS
 from service.coordination.transactions.patterns import MAX_LENGTH, MAX_STEPS
-from service.coordination.transactions.shard import IDS_BYTES
+from service.coordination.transactions.transaction import IDS_BYTES
 from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, NORMALISED, ON_PURPOSE, Kind, OnPurpose

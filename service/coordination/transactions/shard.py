@@ -61,6 +61,7 @@ from service.coordination.transactions.transaction import (
     COMPLETED,
     FENCING_EPOCH,
     IDLE,
+    IDS_BYTES,
     KEPT_PARTITION_BYTES,
     LAST_EPOCH,
     NAMES,
@@ -75,9 +76,6 @@ from service.coordination.transactions.transaction import (
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
-#: Bytes that the transactional ids of a node, and the partitions of their transactions, may keep: some hundred thousand ids.
-#: They stay for `transactional.id.expiration.ms`, a week.
-IDS_BYTES = 256 << 20
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
 WAIT_MS = 5_000
 #: Requests of one transactional id that wait; a client has one under way.
@@ -115,8 +113,8 @@ class TransactionShard:
         self.written = 0
         self._deadlines = Deadlines()
         self._transactions: dict[str, Transaction] = {}
-        #: Decided transactions whose record is not committed yet, with its order, lowest first: a dict would pass all places of
-        #: those before it to find the first. Then those whose markers are wanted.
+        #: Decided transactions whose record is not committed yet, by its order, lowest first: a dict finds that slowly. Then
+        #: those whose markers are wanted.
         self._deciding: OrderedDict[str, int] = OrderedDict()
         self._prepared: dict[str, None] = {}
         #: The committed state, for readers, of ids with an uncommitted record.
@@ -202,9 +200,8 @@ class TransactionShard:
 
     def committed(self, written: int) -> None:
         """The first `written` records are committed."""
-        deciding = self._deciding
-        while deciding and deciding[name := next(iter(deciding))] < written:
-            del deciding[name]
+        while self._deciding and self._deciding[name := next(iter(self._deciding))] < written:
+            del self._deciding[name]
             self._prepared[name] = None
         self._views.commit(written)
 
@@ -217,8 +214,7 @@ class TransactionShard:
         if error is None and known is None:
             known = Transaction(event.transactional_id, event.spare_producer_id, event.timeout_ms, now_ms)
             error = None if self._memory.has_room(known.kept_bytes()) else no_room(event.transactional_id)
-        if error is None and known is not None:
-            error = too_large(known, self.settings.max_record_bytes)
+        error = error or (None if known is None else too_large(known, self.settings.max_record_bytes))
         if known is None or error is not None:
             return ProducerInitialized(error)
         self._transactions[event.transactional_id] = known

@@ -68,6 +68,9 @@ TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
 NAMES: Mapping[TransactionStatus, str] = {
     status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
 }
+#: Bytes that the transactional ids of a node, and the partitions of their transactions, may keep: some hundred thousand ids.
+#: They stay for `transactional.id.expiration.ms`, a week.
+IDS_BYTES = 256 << 20
 #: Bytes that a transactional id takes in memory besides its name, and a partition of its transaction.
 ID_BYTES, KEPT_PARTITION_BYTES = 1_500, 200
 #: Bytes in a record's value, at most: of all but its partitions, of a topic besides its name, and of a partition.
