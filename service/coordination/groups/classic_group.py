@@ -209,7 +209,6 @@ class ClassicGroup:
         "generation",
         "group_id",
         "initial_remaining_ms",
-        "is_bare",
         "join",
         "joining",
         "kept_bytes",
@@ -248,11 +247,8 @@ class ClassicGroup:
         self.joining = 0
         #: Bytes that its members and pending ids keep, and that their record has at least, without assignments.
         self.kept_bytes = self.record_bytes = 0
-        #: Bytes of its members' assignments; `kept_bytes` has them, too.
-        self.assigned_bytes = 0
-        #: Bytes that count for the group itself, and whether they are those of a group without a committed offset.
-        self.own_bytes = 0
-        self.is_bare = False
+        #: Bytes of its members' assignments, which are in `kept_bytes`, too, and those that count for the group itself.
+        self.assigned_bytes = self.own_bytes = 0
         #: Bytes of the value of its newest record.
         self.recorded_bytes = 0
         #: Members that support each protocol.

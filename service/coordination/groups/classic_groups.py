@@ -104,8 +104,7 @@ class ClassicGroups:
             if request.member_id != UNKNOWN_MEMBER:
                 outcome.answer(waiter, Joined(_unknown(request.group, request.member_id), request.member_id))
                 return
-            error = self.no_room_for(request.group, has_offsets=False)
-            if error is not None:
+            if (error := self.no_room_for(request.group, has_offsets=False)) is not None:
                 outcome.answer(waiter, Joined(error, request.member_id))
                 return
             group = ClassicGroup(request.group, now_ms)
@@ -148,9 +147,8 @@ class ClassicGroups:
         member = group.members.get(group.static.get(request.group_instance_id or "", request.member_id))
         before = 0 if member is None else member.kept_bytes - len(member.assignment)
         instance = request.group_instance_id
-        named = (
-            request.member_id or instance or caller.client_id
-        )  # the id that it has, or the longest part of one it gets
+        # The id that it has, or the longest part of one it gets.
+        named = request.member_id or instance or caller.client_id
         names = (named, instance, caller.client_id, caller.host)
         if not self.memory.has_room(kept_bytes(request.protocols, *names) - before):
             return CoordinatorNotAvailable(
@@ -433,7 +431,6 @@ class ClassicGroups:
     def count(self, group: ClassicGroup, *, has_offsets: bool) -> None:
         """Counts the group itself as it is now."""
         before, group.own_bytes = group.own_bytes, group_bytes(group.group_id, has_offsets=has_offsets)
-        group.is_bare = not has_offsets
         self._own.add(group.own_bytes - before)
 
     def no_room_for(self, group_id: str, *, has_offsets: bool) -> LogError | None:
@@ -446,8 +443,7 @@ class ClassicGroups:
 
     def remove(self, group_id: str) -> None:
         """The group has no members and no offsets, or its record was removed."""
-        group = self._groups.pop(group_id, None)
-        if group is not None:
+        if (group := self._groups.pop(group_id, None)) is not None:
             self._own.add(-group.own_bytes)
 
     def loaded(self, now_ms: int, outcome: Outcome) -> Generator[None, None, None]:

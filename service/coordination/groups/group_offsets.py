@@ -33,6 +33,7 @@ from service.coordination.groups.classic_group import ClassicGroup, GroupState
 from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets, SeenOffsets, shared
 from service.coordination.groups.consumer_protocol import CONSUMER, subscribed_topics
+from service.coordination.groups.member_memory import GROUP_BYTES
 from service.coordination.outcome import Outcome
 from service.coordination.record_batches import record_bytes
 from service.coordination.record_fields import MAX_STRING_BYTES
@@ -165,7 +166,7 @@ class GroupOffsets:
                     self._counts.commits += 1
                 outcomes.append(_new_tuple(PartitionOutcome, (partition, error)))
             answered.append(_new_tuple(TopicOutcome, (topic, outcomes, topic_id)))
-        if of.is_bare and outcome.records:
+        if of.own_bytes >= GROUP_BYTES and outcome.records:
             self._groups.count(of, has_offsets=True)
         return _new_tuple(OffsetsCommitted, (answered,))
 
