@@ -109,8 +109,7 @@ class ClassicGroups:
                 return
             group = ClassicGroup(request.group, now_ms)
             # So that the group's id is known after a crash, as in Kafka.
-            too_large = self.rebalancing.write(group, outcome)
-            if too_large is not None:
+            if (too_large := self.rebalancing.write(group, outcome)) is not None:
                 outcome.answer(waiter, Joined(too_large, request.member_id))
                 return
             self.put(group, has_offsets=False)

@@ -120,6 +120,8 @@ class GroupOffsets:
                     self._offsets.write_all(request.group, changes)
                     outcome.records += records
                     self._counts.commits += len(records)
+                    if group.own_bytes >= GROUP_BYTES:
+                        self._groups.count(group, has_offsets=True)
                 return _new_tuple(OffsetsCommitted, (answered,))
         expires_ms = -1 if request.retention_ms < 0 else later(now_ms, request.retention_ms)
         return self._record(group, request.topics, expires_ms, -1, order, now_ms, outcome)
