@@ -113,8 +113,7 @@ class TransactionShard:
         self.written = 0
         self._deadlines = Deadlines()
         self._transactions: dict[str, Transaction] = {}
-        #: Decided transactions whose record is not committed yet, by its order, lowest first: a dict finds that slowly. Then
-        #: those whose markers are wanted.
+        #: Decided, by the order of the uncommitted record (a dict finds the first slowly); then those whose markers are wanted.
         self._deciding: OrderedDict[str, int] = OrderedDict()
         self._prepared: dict[str, None] = {}
         #: The committed state, for readers, of ids with an uncommitted record.
