@@ -189,7 +189,7 @@ class MessageHandler:
         messages = messages_of(self._schema, version)
         body = body_start(data, start, end, version >= self._flexible_from)
         client = self._options.request_context.client
-        turn = self._options.lane.turn(client.is_there, end - start)
+        turn = self._options.scheduler.turn(client.is_there, end - start)
         call = Call(self._core, messages, self._options, client_id_of(data, start), client, turn)
         messages.check(end - body)
         reading = messages.reading(bytes(view[body:end]), turn)
@@ -260,7 +260,7 @@ class MessageHandler:
     ) -> Made:
         """An answer to a request that was read otherwise, and is too large to be written otherwise. `request` has what
         `refuse` reads of it."""
-        turn = self._options.lane.turn(client.is_there)
+        turn = self._options.scheduler.turn(client.is_there)
         call = Call(self._core, messages_of(self._schema, version), self._options, client_id, client, turn)
         return self._written(fields(answer, call), request, call, correlation)
 

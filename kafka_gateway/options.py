@@ -8,7 +8,7 @@ from kafka_gateway.client import RequestContext
 from kafka_gateway.settings import GatewaySettings
 from kafka_gateway.telemetry import Telemetry
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +25,4 @@ class Options:
         default_factory=lambda: Telemetry(None, max_bytes=GatewaySettings().telemetry_max_bytes)
     )
     #: Shares the loop among requests that take long.
-    lane: Lane = field(default_factory=Lane)
+    scheduler: TurnScheduler = field(default_factory=TurnScheduler)

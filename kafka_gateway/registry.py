@@ -103,7 +103,7 @@ def _message(
 
 
 def _produce(core: NodeCore, options: Options) -> Handler:
-    return ProduceHandler(core, options.lane)
+    return ProduceHandler(core, options.scheduler)
 
 
 def _api_versions(core: NodeCore, options: Options) -> Handler:

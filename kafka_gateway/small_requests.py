@@ -86,7 +86,7 @@ class SmallRequests:
         fields, in_steps = self._codec.fields, self._codec.in_steps
         steps = None if in_steps is None else in_steps(answer, asked.version, asked.correlation, self.errors)
         if steps is not None:
-            return self._write(steps, self._options.lane.turn(asked.client.is_there))
+            return self._write(steps, self._options.scheduler.turn(asked.client.is_there))
         assert fields is not None
         return self._by_schema.write(
             answer, fields, asked.request, asked.version, asked.correlation, asked.client, asked.client_id

@@ -30,7 +30,7 @@ AT_WORK = 8
 SMALL_BYTES = 1 << 10
 
 
-class Lane:
+class TurnScheduler:
     """The long requests of one event loop. `seconds` returns the current time in seconds."""
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:  # noqa: TID251 - the shell
@@ -126,35 +126,35 @@ class _Entrance:
 class Turn:
     """One request's share of the loop. `is_wanted` tells whether its client still waits."""
 
-    __slots__ = ("_entrance", "_has_entered", "_is_wanted", "_lane", "_until")
+    __slots__ = ("_entrance", "_has_entered", "_is_wanted", "_scheduler", "_until")
 
-    def __init__(self, lane: Lane, entrance: _Entrance, is_wanted: Callable[[], bool]) -> None:
-        self._lane = lane
+    def __init__(self, scheduler: TurnScheduler, entrance: _Entrance, is_wanted: Callable[[], bool]) -> None:
+        self._scheduler = scheduler
         self._entrance = entrance
         self._is_wanted = is_wanted
         self._has_entered = False
-        self._until = lane.seconds() + FREE_S
+        self._until = scheduler.seconds() + FREE_S
 
     @property
     def is_over(self) -> bool:
         """Whether it is time to rest."""
-        return self._lane.seconds() >= self._until
+        return self._scheduler.seconds() >= self._until
 
     def resume(self) -> None:
         """The request continues after a wait, or for the first time as a task: others used the loop meanwhile. Unless it has
         used up its first slice, it gets that again, and does not wait for long requests."""
         if not self._has_entered:
-            self._until = self._lane.seconds() + FREE_S
+            self._until = self._scheduler.seconds() + FREE_S
 
     async def rest(self) -> None:
         """Yields the loop to others. Raises CancelledError if the client has left."""
         if not self._has_entered:
             await self._entrance.enter()
             self._has_entered = True
-        await self._lane.rest()
+        await self._scheduler.rest()
         if not self._is_wanted():
             raise asyncio.CancelledError("the client has left")
-        self._until = self._lane.seconds() + SLICE_S
+        self._until = self._scheduler.seconds() + SLICE_S
 
     async def rest_if_over(self) -> None:
         if self.is_over:

@@ -24,7 +24,7 @@ from grpc_api.servicers.errors import ending
 from grpc_api.servicers.memory import CallerMemory, Hold
 from grpc_api.servicers.parsing import Parse, parsed
 from storage_tiers.errors import Busy, InvalidRequest
-from storage_tiers.turns import FREE_S, SLICE_S, Lane
+from storage_tiers.turns import FREE_S, SLICE_S, TurnScheduler
 
 #: Copies of a request in memory: its bytes, the parsed message, and the contract's values.
 REQUEST_COPIES = 3
@@ -40,17 +40,17 @@ Row = TypeVar("Row")
 #: Rows of a request between two looks at the clock: cheap rows take 10 to 50 µs each, dear rows nearly 1 ms.
 PIECE, DEAR_PIECE = 16, 1
 
-_lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = weakref.WeakKeyDictionary()
+_schedulers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TurnScheduler] = weakref.WeakKeyDictionary()
 
 
-def lane() -> Lane:
-    """The running loop's lane: all calls that work on many rows share one slice of a turn."""
-    return _lanes.setdefault(asyncio.get_running_loop(), Lane())
+def scheduler() -> TurnScheduler:
+    """The running loop's scheduler: all calls that work on many rows share one slice of a turn."""
+    return _schedulers.setdefault(asyncio.get_running_loop(), TurnScheduler())
 
 
 async def in_pieces(rows: Sequence[Row], size: int = PIECE) -> AsyncIterator[Sequence[Row]]:
     """The rows in order, `size` at a time; yields to the loop when the slice is used up."""
-    shared = lane()
+    shared = scheduler()
     until = shared.seconds() + FREE_S
     for first in range(0, len(rows), size):
         if first and shared.seconds() >= until:
@@ -80,7 +80,7 @@ class Bounds:
         """Admits one call at a time to copy `size` bytes or work on `rows` rows; the rest of the loop runs before the next
         one. Never wait for a caller inside the block."""
         if rows > PIECE:
-            await lane().rest()
+            await scheduler().rest()
         if size <= limits.LARGE_BYTES:
             yield
             return

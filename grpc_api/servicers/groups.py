@@ -43,7 +43,7 @@ from grpc_api.messages.groups import (
 )
 from grpc_api.proto import groups_pb2 as pb
 from grpc_api.proto.groups_pb2_grpc import GroupsServicer
-from grpc_api.servicers.calls import in_pieces, lane
+from grpc_api.servicers.calls import in_pieces, scheduler
 from grpc_api.servicers.connections import host_of
 
 #: Partitions that are committed in one turn of the event loop.
@@ -128,7 +128,7 @@ class CoreGroups(GroupsServicer):
                 return pb.OffsetOutcomes(error=maybe_detail(done.error))
             for each, outcome in zip(part, done.topics, strict=True):
                 outcomes[each.at] += outcome.partitions
-            await lane().rest()
+            await scheduler().rest()
         answer = pb.OffsetOutcomes()
         rows = zip(asked.topics, outcomes, strict=True)
         await _add_outcomes(answer, [TopicOutcome(topic.topic, done, topic.topic_id) for topic, done in rows])
@@ -169,12 +169,12 @@ async def _committed(
         return answer
     for number, topic in enumerate(topics):
         if number and not number % COMMITTED_AT_ONCE:
-            await lane().rest()
+            await scheduler().rest()
         done: list[PartitionOutcome] = []
         for first in range(0, len(topic.partitions), COMMITTED_AT_ONCE):
             part = topic._replace(partitions=topic.partitions[first : first + COMMITTED_AT_ONCE])
             done += (await commit([part])).topics[0].partitions
-            await lane().rest()
+            await scheduler().rest()
         await _add_outcomes(answer, [TopicOutcome(topic.topic, done, topic.topic_id)])
     return answer
 

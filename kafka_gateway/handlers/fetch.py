@@ -80,7 +80,7 @@ class FetchHandler:
         self._name_of = core.log.topic_name
         self._parser = HotParser(core.log.topic_name)
         self._clock = options.clock
-        self._lane = options.lane
+        self._scheduler = options.scheduler
         self._request_context = options.request_context
         self.errors: Counter[int] = Counter()
         self.sessions = FetchSessionCache(options.rng.token, slots=options.settings.fetch_session_slots)
@@ -88,7 +88,7 @@ class FetchHandler:
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         listener = self._request_context.client.listener
         if end - start > LARGE_BYTES:
-            turn = self._lane.turn(self._request_context.client.is_there)
+            turn = self._scheduler.turn(self._request_context.client.is_there)
             return self._read_on(bytearray(view[start:end]), version, correlation, listener, turn)
         request = self._parser.fetch(data, start, end, version)
         if request.replica_id >= 0:
@@ -98,7 +98,7 @@ class FetchHandler:
             self.errors[context] += 1
             return encode((), version, correlation, error=context)
         if len(context.partitions) > MANY:
-            turn = self._lane.turn(self._request_context.client.is_there)
+            turn = self._scheduler.turn(self._request_context.client.is_there)
             return self._go_on(context, request, version, correlation, listener, turn)
         readable, nameless = (
             context.partitions,

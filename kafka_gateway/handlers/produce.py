@@ -35,7 +35,7 @@ from storage_tiers.errors import (
     TransactionalIdUnauthorized,
 )
 from storage_tiers.steps import freeing, run_steps
-from storage_tiers.turns import Lane, Turn
+from storage_tiers.turns import Turn, TurnScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,9 @@ _APPENDED_V9 = struct.Struct(">ihqqqbbb")
 class ProduceHandler:
     """Serves Produce on all connections. `errors` counts answered partitions by error code."""
 
-    def __init__(self, core: Core, lane: Lane) -> None:
+    def __init__(self, core: Core, scheduler: TurnScheduler) -> None:
         self._append = core.log.append
-        self._lane = lane
+        self._scheduler = scheduler
         self._parser = HotParser(core.log.topic_name)
         self.errors: Counter[int] = Counter()
 
@@ -108,7 +108,7 @@ class ProduceHandler:
     async def _read_on(
         self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int
     ) -> Sequence[Piece]:
-        turn = self._lane.turn()  # appended even if the client disconnects
+        turn = self._scheduler.turn()  # appended even if the client disconnects
         try:
             reading = self._parser.reading(data, view, start, end, version)
             del data, view  # only `reading` and its batches keep the bytes
@@ -122,7 +122,7 @@ class ProduceHandler:
 
     async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
         """The bytes stay valid meanwhile: a large request has a buffer of its own."""
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             return await self._work_on(request, version, correlation, turn)
         finally:

@@ -38,7 +38,7 @@ from service.metadata.log import MetadataLog
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.policy.segments import Now
 from storage_tiers.records.codecs import Codec
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 
 #: Pauses in seconds between attempts to load a coordinator whose partition cannot be read.
@@ -90,7 +90,7 @@ def build_coordinators(
     """`now` is the time by which offsets expire."""
     host, broker, metadata = ground.host, configs.broker, ground.metadata
     #: Lists have slots of their own: they do not wait for shards that load.
-    lane, lists, topics = Lane(), Lane(), KnownPartitions(metadata)
+    scheduler, lists, topics = TurnScheduler(), TurnScheduler(), KnownPartitions(metadata)
 
     memory, group_counts, transaction_counts = node_memory(), GroupCounts(), TransactionCounts()
     ids = KeptMemory(IDS_BYTES)
@@ -103,7 +103,7 @@ def build_coordinators(
         CONSUMER_OFFSETS,
         new_shard,
         clock=host.clock,
-        lane=lane,
+        scheduler=scheduler,
         backoff=partial(Backoff, LOADING, host.rng),
         writes=writes,
     )
@@ -118,12 +118,12 @@ def build_coordinators(
         clock=host.clock,
         backoff=backoff,
     )
-    outdated = OutdatedTransactions(partitions, lane)
+    outdated = OutdatedTransactions(partitions, scheduler)
     transactions = CoordinatorRuntime(
         TRANSACTION_STATE,
         lambda: TransactionShard(_transaction_settings(configs), transaction_counts, partial(_version, metadata), ids),
         clock=host.clock,
-        lane=lane,
+        scheduler=scheduler,
         backoff=partial(Backoff, LOADING, host.rng),
         writes=writes,
         after=partial(_after, outdated, markers),
@@ -133,7 +133,7 @@ def build_coordinators(
     decisions = InternalTopic(metadata, configs.controller, host.rng, coordinated[TRANSACTION_STATE])
     producer_ids = ProducerIds(blocks_of(configs.controller, ground.settings.node_id))
     coordinator = TransactionService(
-        transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, lane=lists
+        transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, scheduler=lists
     )
     return NodeCoordinators(
         led=Coordinators(
@@ -144,8 +144,8 @@ def build_coordinators(
         transactions=coordinator,
         markers=markers,
         producer_ids=producer_ids,
-        offset_expiry=OffsetExpiry(groups, metadata, topics, lane, now=now),
-        recovered_offsets=RecoveredOffsets(groups, partitions, lane, partial(outdated.is_settled, transactions)),
+        offset_expiry=OffsetExpiry(groups, metadata, topics, scheduler, now=now),
+        recovered_offsets=RecoveredOffsets(groups, partitions, scheduler, partial(outdated.is_settled, transactions)),
         outdated_transactions=outdated,
         offsets_topic=offsets,
         transactions_topic=decisions,

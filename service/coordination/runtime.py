@@ -50,7 +50,7 @@ from storage_tiers.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class ShardHost(Generic[State]):
         new: Callable[[], State],
         *,
         clock: Clock,
-        lane: Lane,
+        scheduler: TurnScheduler,
         backoff: Callable[[], Backoff],
         writes: TurnWrites,
         after: Callable[[ShardHost[State]], None] | None = None,
@@ -90,7 +90,7 @@ class ShardHost(Generic[State]):
         self._log = log
         self._new = new
         self._clock = clock
-        self._lane = lane
+        self._scheduler = scheduler
         self._backoff = backoff
         #: Writes in a row that failed.
         self._drops = backoff()
@@ -99,7 +99,7 @@ class ShardHost(Generic[State]):
         self._loop = asyncio.get_running_loop()
         self._timeout = CommitTimeout(self._loop, log.writing.timeout_ms, self._overdue)
         self._release = AnswerQueue(self._loop)
-        self._uncommitted = UncommittedBatches(self._loop, lane, self._committed, self._fail)
+        self._uncommitted = UncommittedBatches(self._loop, scheduler, self._committed, self._fail)
         self._begin(new())
         self._loading: asyncio.Task[None] = self._loop.create_task(self._load(), name=f"load {partition}")
 
@@ -311,7 +311,7 @@ class ShardHost(Generic[State]):
 
     def _fired(self, planned_ms: int) -> None:
         """All shards of a node may have timers that are due now."""
-        self._lane.soon(partial(self._tick, self._timer, planned_ms))
+        self._scheduler.soon(partial(self._tick, self._timer, planned_ms))
 
     def _tick(self, timer: asyncio.TimerHandle | None, planned_ms: int) -> None:
         if timer is not self._timer:
@@ -357,7 +357,7 @@ class ShardHost(Generic[State]):
 
     async def _load_once(self) -> None:
         began_ms = self._clock.steady_ms()
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             found = await load(self._shard, self._log, turn, began_ms)
         finally:
@@ -409,7 +409,7 @@ class CoordinatorRuntime(Generic[State]):
         new: Callable[[], State],
         *,
         clock: Clock,
-        lane: Lane,
+        scheduler: TurnScheduler,
         backoff: Callable[[], Backoff],
         writes: TurnWrites,
         after: Callable[[ShardHost[State]], None] | None = None,
@@ -418,7 +418,7 @@ class CoordinatorRuntime(Generic[State]):
         self._after = after
         self._new = new
         self._clock = clock
-        self._lane = lane
+        self._scheduler = scheduler
         self._backoff = backoff
         self._writes = writes
         self._hosts: dict[int, ShardHost[State]] = {}
@@ -436,7 +436,7 @@ class CoordinatorRuntime(Generic[State]):
             log,
             self._new,
             clock=self._clock,
-            lane=self._lane,
+            scheduler=self._scheduler,
             backoff=self._backoff,
             writes=self._writes,
             after=self._after,

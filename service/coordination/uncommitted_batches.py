@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from storage_tiers.errors import CoordinatorNotAvailable, LogError
-from storage_tiers.turns import SLICE_S, Lane
+from storage_tiers.turns import SLICE_S, TurnScheduler
 
 #: Records that are reported between two looks at the clock, each in a microsecond or less.
 COMMITTED_AT_ONCE = 500
@@ -24,13 +24,13 @@ class UncommittedBatches:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        lane: Lane,
+        scheduler: TurnScheduler,
         committed: Callable[[int], None],
         failed: Callable[[LogError], None],
     ) -> None:
         """`failed` gets the error of the first batch that cannot be committed; it calls `begin_at`."""
         self._loop = loop
-        self._lane = lane
+        self._scheduler = scheduler
         self._committed = committed
         self._failed = failed
         #: The shard's `written` after each batch. It stays the same deque.
@@ -61,7 +61,7 @@ class UncommittedBatches:
 
     def _go_on(self) -> None:
         self._is_planned = False
-        until = self._lane.seconds() + SLICE_S
+        until = self._scheduler.seconds() + SLICE_S
         while self.batches and self.batches[0][1].done():
             through, done = self.batches[0]
             # A cancelled wait does not show whether its records are committed: the log is read again.
@@ -73,7 +73,7 @@ class UncommittedBatches:
             if some == through:
                 self.batches.popleft()
             self._report(some)
-            if self._lane.seconds() >= until:
+            if self._scheduler.seconds() >= until:
                 self._is_planned = True
                 self._loop.call_soon(self._go_on)
                 return

@@ -17,7 +17,7 @@ from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
 TOPIC = "__consumer_offsets"
@@ -96,10 +96,10 @@ def memory_groups(topics: KnownTopics, writes: TurnWrites) -> GroupService:
         TOPIC,
         shard,
         clock=SystemClock(),
-        lane=Lane(),
+        scheduler=TurnScheduler(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
         writes=writes,
     )
     for number in range(PARTITIONS):
         runtime.gained(number, MemoryCoordinatorLog())
-    return GroupService(runtime, MemoryGroupTopic(), topics, NoTransactions(), Lane())
+    return GroupService(runtime, MemoryGroupTopic(), topics, NoTransactions(), TurnScheduler())

@@ -14,7 +14,7 @@ from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError, UnknownTopicOrPartition
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.memory_groups import PARTITIONS, MemoryCoordinatorLog, MemoryGroupTopic
 
@@ -50,7 +50,7 @@ def memory_transactions(topics: KnownTopics, writes: TurnWrites) -> TransactionS
         TOPIC,
         lambda: TransactionShard(TransactionSettings()),
         clock=SystemClock(),
-        lane=Lane(),
+        scheduler=TurnScheduler(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
         writes=writes,
         after=_decided,
@@ -70,5 +70,5 @@ def memory_transactions(topics: KnownTopics, writes: TurnWrites) -> TransactionS
         next_id,
         MemoryMarkers(topics),
         clock=SystemClock(),
-        lane=Lane(),
+        scheduler=TurnScheduler(),
     )

@@ -14,7 +14,7 @@ from kafka_gateway.connection import PRODUCE
 from kafka_gateway.options import Options
 from kafka_gateway.ready_sockets import MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS, ReadySockets
 from kafka_gateway.server import GatewayServer
-from storage_tiers.turns import AT_WORK, SLICE_S, Lane
+from storage_tiers.turns import AT_WORK, SLICE_S, TurnScheduler
 from tests.kafka_gateway.handler_client import HandlerClient, joined
 from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.server_support import PARTITION, PATIENCE_S, connected, metadata, produce, serving, until
@@ -50,12 +50,12 @@ async def test_clients_that_pipeline_share_a_slice_between_others(
 
 async def test_a_short_request_whose_task_starts_late_does_not_wait_for_long_ones(tmp_path: Path) -> None:
     now = 0.0
-    lane = Lane(lambda: now)
+    scheduler = TurnScheduler(lambda: now)
     async with serving(tmp_path) as (core, _):
         for _ in range(AT_WORK):
-            await lane.turn().rest()
+            await scheduler.turn().rest()
         rows = [{"partition_index": 0, "timestamp": -1}]
-        looks_up = HandlerClient(core, Options(lane=lane)).begin(
+        looks_up = HandlerClient(core, Options(scheduler=scheduler)).begin(
             "list_offsets", 7, replica_id=-1, topics=[{"name": "topic", "partitions": rows}]
         )
         now += 1  # the loop was busy with others

@@ -57,7 +57,7 @@ from storage_tiers.errors import (
     RebalanceInProgress,
     UnknownTopicOrPartition,
 )
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.kafka_gateway.test_hot_parse import ANSWERS, PLAIN
 
@@ -167,7 +167,7 @@ def outcome(api: str, version: int, frame: bytes, how: str, form: str | None) ->
     """What reached the groups, the answer or the reason of the refused frame, and the counted codes. `form` None: by schema."""
     groups = RecordingGroups(how)
     core = cast(NodeCore, SimpleNamespace(groups=groups))
-    options = Options(lane=Lane(lambda: 0.0))  # no turn is ever over
+    options = Options(scheduler=TurnScheduler(lambda: 0.0))  # no turn is ever over
     module, flexible_from = HANDLERS[api]
     by_schema = MessageHandler(
         core, options, api, flexible_from=flexible_from, serve=module.serve, refuse=module.refuse

@@ -129,7 +129,7 @@ async def test_rows_of_a_long_request_share_no_turn_of_the_loop(name: str, tmp_p
     schema, version, fields = LONG[name]
     request = request_frame(schema, version, **fields)
     async with with_groups(tmp_path, hurried()) as (core, server), connected(server) as client:
-        core.groups._lane = core.transactions._lane = hurried()
+        core.groups._scheduler = core.transactions._scheduler = hurried()
         await joined_alone(server, "g")
         with counted() as calls:
             client.send(request)

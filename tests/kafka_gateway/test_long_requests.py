@@ -23,7 +23,7 @@ from kafka_gateway.message_reader import ROWS_A_REQUEST, Endless
 from kafka_gateway.message_writer import Writing
 from kafka_gateway.options import Options
 from storage_tiers.errors import LogError, PolicyViolation
-from storage_tiers.turns import AT_WORK, Lane
+from storage_tiers.turns import AT_WORK, TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.handler_client import AFTER_CORRELATION, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
@@ -81,8 +81,8 @@ LONG = {
 }
 
 
-class Held(Lane):
-    """A lane whose slices end as soon as they begin, and whose first resting request resumes only when `go` is set."""
+class Held(TurnScheduler):
+    """A scheduler whose slices end as soon as they begin, and whose first resting request resumes only when `go` is set."""
 
     def __init__(self) -> None:
         hurried = itertools.count()
@@ -130,8 +130,11 @@ def produce_to_each(core: MemoryCore, batch: bytes, correlation: int, acks: int)
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behind_it(acks: int, tmp_path: Path) -> None:
-    lane = Held()
-    async with serving(tmp_path, options=Options(lane=lane)) as (core, server), connected(server) as asks_much:
+    scheduler = Held()
+    async with (
+        serving(tmp_path, options=Options(scheduler=scheduler)) as (core, server),
+        connected(server) as asks_much,
+    ):
         await core.create([NewTopic("wide", partitions=40)])
         first, last = core.partitions[TopicPartition("wide", 0)], core.partitions[TopicPartition("wide", 39)]
         async with connected(server) as asks_little:
@@ -141,7 +144,7 @@ async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behin
             asks_little.send(metadata(5))
             assert await asks_little.correlation() == 5
             assert last.next_offset == 0
-            lane.go.set()
+            scheduler.go.set()
         for correlation in (1, 2) if acks else ():
             body = await asks_much.receive()
             assert body is not None
@@ -153,8 +156,8 @@ async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behin
 
 
 async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_received(tmp_path: Path) -> None:
-    lane = Held()
-    async with serving(tmp_path, options=Options(lane=lane)) as (core, server):
+    scheduler = Held()
+    async with serving(tmp_path, options=Options(scheduler=scheduler)) as (core, server):
         await core.create([NewTopic("wide", partitions=MANY_PARTITIONS + 1)])
         batch = record_batch(bytes(range(50)))
         async with connected(server) as asks_much, connected(server) as asks_little:
@@ -163,7 +166,7 @@ async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_rec
             asks_little.send(produce(5, batch=record_batch(bytes(60_000))))
             assert await asks_little.correlation() == 5
             assert core.partitions[TopicPartition("wide", MANY_PARTITIONS)].next_offset == 0
-            lane.go.set()
+            scheduler.go.set()
             body = await asks_much.receive()
         assert body is not None
         rows = response("produce", 9, body).responses[0].partition_responses
@@ -197,7 +200,7 @@ async def test_a_produce_that_waits_for_its_answer_keeps_no_bytes(
 ) -> None:
     core = MemoryCore(str(tmp_path))
     await core.create([NewTopic("wide", partitions=partitions)])
-    handler = ProduceHandler(core, Lane())
+    handler = ProduceHandler(core, TurnScheduler())
     parser = handler._parser = Remembering(handler._parser)
     committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if waits_for == "the core":
@@ -239,7 +242,10 @@ async def test_produces_that_fail_in_the_middle_make_room_for_the_next(
         return append(self, appends, **words)
 
     monkeypatch.setattr(MemoryCore, "append", in_the_second_slice)
-    async with serving(tmp_path, options=Options(lane=Lane(lambda: float(next(hurried))))) as (core, server):
+    async with serving(tmp_path, options=Options(scheduler=TurnScheduler(lambda: float(next(hurried))))) as (
+        core,
+        server,
+    ):
         await core.create([NewTopic("wide", partitions=MANY_PARTITIONS + 1)])
         async with connected(server) as client, asyncio.timeout(30):
             for correlation in range(AT_WORK + 1):

@@ -19,7 +19,7 @@ from kafka_gateway.hot_parse import AT_ONCE, HotParser, ProduceReading, ProduceR
 from kafka_gateway.options import Options
 from kafka_gateway.reply import CloseConnection, DelayedReply
 from storage_tiers.errors import NotEnoughReplicas
-from storage_tiers.turns import AT_WORK, Lane
+from storage_tiers.turns import AT_WORK, TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.handler_client import AFTER_CORRELATION, HandlerClient, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
@@ -38,8 +38,8 @@ MIXED: tuple[tuple[str, list[tuple[int, bytes | None]]], ...] = (
 )
 
 
-class Resting(Lane):
-    """A lane whose slices end as soon as they begin, and which counts rests."""
+class Resting(TurnScheduler):
+    """A scheduler whose slices end as soon as they begin, and which counts rests."""
 
     def __init__(self) -> None:
         hurried = itertools.count()
@@ -91,7 +91,7 @@ async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> byte
 @pytest.mark.parametrize("acks", [-1, 0, 1, 7])
 @pytest.mark.parametrize("version", [3, 7, 9, 12])
 async def test_answers_are_the_same_in_slices_and_at_once(core: MemoryCore, version: int, acks: int) -> None:
-    answers, lane = [], Resting()
+    answers, scheduler = [], Resting()
     for at_once in (AT_ONCE, 0):
         for name in ("a", "b"):
             if name in core.ids:
@@ -99,12 +99,12 @@ async def test_answers_are_the_same_in_slices_and_at_once(core: MemoryCore, vers
             await core.create([NewTopic(name, partitions=3)])
         core.partitions[TopicPartition("b", 0)].committed = refused = asyncio.get_running_loop().create_future()
         refused.set_exception(NotEnoughReplicas("two of three"))
-        handler = ProduceHandler(core, lane)
+        handler = ProduceHandler(core, scheduler)
         handler._parser.at_once = at_once
         frame = frame_of(core, version, MIXED, acks=acks, timeout=milliseconds(5_000))
         sizes = [each.size for each in core.partitions.values()]
         answers.append((await answer_of(handler, frame, version), dict(handler.errors), sizes))
-        assert bool(lane.rests) == (not at_once)
+        assert bool(scheduler.rests) == (not at_once)
     first, second = answers
     assert first == second
     if acks in (-1, 1):
@@ -118,21 +118,21 @@ async def test_answers_are_the_same_in_slices_and_at_once(core: MemoryCore, vers
 async def test_a_produce_of_unknown_topics_rests_while_it_is_read_appended_and_answered(
     core: MemoryCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane, rows, rests_at = Resting(), 40 * SLICE_ROWS, list[int]()
+    scheduler, rows, rests_at = Resting(), 40 * SLICE_ROWS, list[int]()
     append = MemoryCore.append
 
     def watched(self: MemoryCore, appends: Sequence[Append], **words: ProducerTransaction | None) -> object:
         assert len(appends) <= SLICE_ROWS
-        rests_at.append(lane.rests)
+        rests_at.append(scheduler.rests)
         return append(self, appends, **words)
 
     monkeypatch.setattr(MemoryCore, "append", watched)
     frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(rows)], acks=1)
-    answer = response("produce", 9, (await answer_of(ProduceHandler(core, lane), frame, 9))[4:])
+    answer = response("produce", 9, (await answer_of(ProduceHandler(core, scheduler), frame, 9))[4:])
     assert [topic.name for topic in answer.responses] == [f"unknown-{n}" for n in range(rows)]
     assert rests_at[0] >= 2 * rows // STEP - 1, "while topics and partitions are read"
     assert all(later > before for before, later in itertools.pairwise(rests_at)), "between two slices"
-    assert lane.rests - rests_at[-1] >= rows // STEP + rows // SLICE_ROWS, "while batches are counted and written"
+    assert scheduler.rests - rests_at[-1] >= rows // STEP + rows // SLICE_ROWS, "while batches are counted and written"
 
 
 class Kept(HotParser):
@@ -153,7 +153,7 @@ class Kept(HotParser):
 
 @pytest.mark.parametrize("acks", [0, 1, 7])
 async def test_objects_of_many_rows_are_freed_before_the_answer_is_sent(core: MemoryCore, acks: int) -> None:
-    handler = ProduceHandler(core, Lane())
+    handler = ProduceHandler(core, TurnScheduler())
     parser = handler._parser = Kept(handler._parser)
     frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(AT_ONCE + 1)], acks=acks)
     assert await answer_of(handler, frame, 9)
@@ -179,12 +179,14 @@ async def test_a_refused_batch_of_a_large_produce_without_acks_closes_the_connec
 
 @pytest.mark.parametrize("schema", ["alter_configs", "incremental_alter_configs"])
 async def test_one_resource_of_many_configs_rests_between_them(core: MemoryCore, schema: str) -> None:
-    lane, rows = Resting(), 2_000
+    scheduler, rows = Resting(), 2_000
     configs = [{"name": f"unknown-{n}", "value": "1"} for n in range(rows)]
     resource = {"resource_type": 2, "resource_name": "none", "configs": configs}
-    answer = await HandlerClient(core, Options(lane=lane)).ask(schema, 1, resources=[resource], validate_only=False)
+    answer = await HandlerClient(core, Options(scheduler=scheduler)).ask(
+        schema, 1, resources=[resource], validate_only=False
+    )
     assert [row.resource_name for row in answer.responses] == ["none"]
-    assert lane.rests > rows
+    assert scheduler.rests > rows
 
 
 @pytest.fixture
@@ -215,7 +217,7 @@ async def test_waiting_for_many_commits_ends_with_the_time_that_the_request_give
     frame = await wide(core, "wide", acks=-1, timeout=milliseconds(50))
     for partition in core.partitions.values():
         partition.committed = never
-    (topic,) = response("produce", 9, (await answer_of(ProduceHandler(core, Lane()), frame, 9))[4:]).responses
+    (topic,) = response("produce", 9, (await answer_of(ProduceHandler(core, TurnScheduler()), frame, 9))[4:]).responses
     assert {int(row.error_code) for row in topic.partition_responses} == {7}
     assert len(given) > AT_ONCE // SLICE_ROWS
     assert max(given[1:]) <= 1
@@ -269,7 +271,7 @@ async def test_a_produce_of_large_batches_is_appended_a_few_of_them_at_a_time(
     batches = [larger, third, third, half, larger, *[third] * (LARGE_BYTES // len(third))]
     await core.create([NewTopic("t", partitions=len(batches))])
     frame = frame_of(core, 9, [("t", list(enumerate(batches)))], acks=1)
-    answer = response("produce", 9, (await answer_of(ProduceHandler(core, Lane()), frame, 9))[4:])
+    answer = response("produce", 9, (await answer_of(ProduceHandler(core, TurnScheduler()), frame, 9))[4:])
     assert {int(row.error_code) for row in answer.responses[0].partition_responses} == {0}
     assert [size for some in slices for size in some] == [len(batch) for batch in batches]
     assert all(len(some) == 1 or sum(some) <= SLICE_BYTES for some in slices)
@@ -280,7 +282,7 @@ async def test_a_produce_of_large_batches_is_appended_a_few_of_them_at_a_time(
 async def test_a_request_that_waits_for_commits_keeps_none_of_its_bytes(
     core: MemoryCore, never: asyncio.Future[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler = ProduceHandler(core, Lane())
+    handler = ProduceHandler(core, TurnScheduler())
     parser = handler._parser = Kept(handler._parser)
     frame = await wide(core, "waits", acks=-1, timeout=milliseconds(3_600_000))
     for partition in core.partitions.values():

@@ -19,7 +19,7 @@ from kafka_gateway.telemetry import (
     TelemetryClient,
 )
 from storage_tiers.errors import InvalidRecord
-from storage_tiers.turns import SLICE_S, Lane
+from storage_tiers.turns import SLICE_S, TurnScheduler
 
 ONE, TWO, THREE = (bytes(15) + bytes([number]) for number in (11, 12, 13))
 MAX_BYTES = 1000
@@ -265,7 +265,7 @@ async def test_patterns_of_a_new_client_are_matched_in_slices_and_once() -> None
 
     loop = asyncio.get_running_loop()
     loop.call_soon(count)
-    turn = Lane(seconds).turn()
+    turn = TurnScheduler(seconds).turn()
     await world.telemetry.know(caller, subscriptions, 0.0, turn)
     turn.leave()
     assert turns >= len(pairs)

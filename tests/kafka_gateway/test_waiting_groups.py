@@ -21,7 +21,7 @@ from kafka_gateway.server import GatewayServer
 from service.coordination.deadlines import Timer
 from service.coordination.groups import unfinished
 from service.coordination.shard_state import ShardState
-from storage_tiers.turns import AT_WORK, Lane
+from storage_tiers.turns import AT_WORK, TurnScheduler
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import connected, serving, until
@@ -46,8 +46,10 @@ def join(group: str, member: str = "", protocols: int = 1, metadata: bytes = b""
 
 
 @asynccontextmanager
-async def with_groups(directory: Path, lane: Lane | None = None) -> AsyncIterator[tuple[MemoryCore, GatewayServer]]:
-    async with serving(directory, Options(lane=lane or Lane())) as (core, server):
+async def with_groups(
+    directory: Path, scheduler: TurnScheduler | None = None
+) -> AsyncIterator[tuple[MemoryCore, GatewayServer]]:
+    async with serving(directory, Options(scheduler=scheduler or TurnScheduler())) as (core, server):
         hosts = core.groups._runtime.hosts.values()
         await until(lambda: all(host.state is ShardState.ACTIVE for host in hosts))
         yield core, server
@@ -62,10 +64,10 @@ async def joined_alone(server: GatewayServer, group: str) -> str:
         return str(response("join_group", 3, body).member_id)
 
 
-def hurried() -> Lane:
+def hurried() -> TurnScheduler:
     """Every slice ends as soon as it begins, so that every request is a long one."""
     steps = itertools.count()
-    return Lane(lambda: float(next(steps)))
+    return TurnScheduler(lambda: float(next(steps)))
 
 
 async def test_long_requests_continue_while_large_ones_wait_for_members(tmp_path: Path) -> None:
@@ -87,11 +89,11 @@ async def test_long_requests_continue_while_large_ones_wait_for_members(tmp_path
             each.cancel()
 
 
-@pytest.mark.parametrize("lane", [None, hurried()], ids=["read at once", "read in slices"])
+@pytest.mark.parametrize("scheduler", [None, hurried()], ids=["read at once", "read in slices"])
 async def test_a_request_that_waits_for_members_is_counted_until_its_client_leaves(
-    lane: Lane | None, tmp_path: Path
+    scheduler: TurnScheduler | None, tmp_path: Path
 ) -> None:
-    async with with_groups(tmp_path, lane) as (core, server):
+    async with with_groups(tmp_path, scheduler) as (core, server):
         await joined_alone(server, "g")
         tasks = len(asyncio.all_tasks())
         async with connected(server) as client:
@@ -128,7 +130,7 @@ async def test_a_client_that_is_leaving_stays_in_the_epoll_that_has_named_it(tmp
             assert session.epoll is epoll
 
 
-class RestingLane(Lane):
+class RestingScheduler(TurnScheduler):
     """Counts the rests; from `hurry` on every slice ends as soon as it begins."""
 
     def __init__(self) -> None:
@@ -148,8 +150,8 @@ async def test_a_large_answer_to_a_member_that_waited_is_made_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_messages, "MEMBERS_AT_ONCE", 39)
-    lane = RestingLane()
-    async with with_groups(tmp_path, lane) as (core, server), AsyncExitStack() as stack:
+    scheduler = RestingScheduler()
+    async with with_groups(tmp_path, scheduler) as (core, server), AsyncExitStack() as stack:
         leading, *others = [await stack.enter_async_context(connected(server)) for _ in range(40)]
         leader = await joined_alone(server, "g")
         for client in others:
@@ -161,14 +163,14 @@ async def test_a_large_answer_to_a_member_that_waited_is_made_in_slices(
         host._shard._groups.groups["g"].pending_joins["late"] = Timer(None)
         leading.send(join("g", leader))
         await until(lambda: server.counters.requests == 41)
-        assert lane.rests == 0 and member.join_waiter is not None
-        lane.hurry()
+        assert scheduler.rests == 0 and member.join_waiter is not None
+        scheduler.hurry()
         leave = LeaveGroup("g", [LeavingMember("late")])
         host.ask(leave, CALLER)
         body = await leading.receive()
         assert body is not None
         assert len(response("join_group", 3, body).members) == 40
-        assert lane.rests > 0
+        assert scheduler.rests > 0
         for client in others:
             answer = await client.receive()
             assert answer is not None and response("join_group", 3, answer).generation_id == 2
@@ -217,7 +219,7 @@ async def test_groups_and_transactions_are_listed_in_slices(kind: str, tmp_path:
         await until(lambda: all(host.state is ShardState.ACTIVE for host in hosts))
         host: Any = next(iter(hosts))
         host._shard = ManyRows(rows)
-        service._lane = hurried()
+        service._scheduler = hurried()
         counting = Listing()
         if kind == "groups":
             listed: GroupsListed | TransactionsListed = await core.groups.list_groups(ListGroups(), CALLER)

@@ -54,7 +54,7 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
     as_value,
 )
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
 #: Requests that refuse the empty group id; the others take it, for old clients.
@@ -79,10 +79,10 @@ class GroupService:
         topic: CoordinatorTopic,
         topics: KnownTopics,
         transactional: EntersTransaction,
-        lane: Lane,
+        scheduler: TurnScheduler,
     ) -> None:
         self._runtime = runtime
-        self._lane = lane
+        self._scheduler = scheduler
         self._transactional = transactional
         self._topic = topic
         self._topics = topics
@@ -156,7 +156,7 @@ class GroupService:
         self, topics: Sequence[TopicPartitionIndexes] | None, steps: Generator[None, None, OffsetsFetched]
     ) -> OffsetsFetched:
         """Goes on with an answer of many partitions, in slices of the event loop."""
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             return self._with_ids(topics, await turn.through(steps))
         finally:
@@ -187,7 +187,7 @@ class GroupService:
 
     # --- administration -----------------------------------------------------------------------------------------------
     async def list_groups(self, request: ListGroups, caller: Caller) -> GroupsListed:
-        found = await listed(self._runtime, lambda shard: shard.list(request), self._lane.turn())
+        found = await listed(self._runtime, lambda shard: shard.list(request), self._scheduler.turn())
         return GroupsListed(*found)
 
     def describe_group(self, request: DescribeGroup, caller: Caller) -> asyncio.Future[DescribedGroup]:

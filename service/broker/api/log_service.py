@@ -36,7 +36,7 @@ from storage_tiers.errors import (
     UnsupportedVersion,
     as_value,
 )
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId, TopicPartition
 
 
@@ -59,7 +59,7 @@ class LogService:
         self._tiering = tiering
         self._metadata = metadata
         self._fetch_max_bytes = fetch_max_bytes
-        self._lane = Lane()
+        self._scheduler = TurnScheduler()
         self._rechecks = FetchRechecks()
         self.bytes_read = BytesRead()
         self._append = appending.append
@@ -76,7 +76,7 @@ class LogService:
             # As in Kafka: a fetch never waits for more bytes than its answer may hold.
             fetch = fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))
         if len(fetch.partitions) > MANY:
-            many = ManyFetch(fetch, self._partitions.get, self.bytes_read, self._lane)
+            many = ManyFetch(fetch, self._partitions.get, self.bytes_read, self._scheduler)
             return asyncio.ensure_future(many.answers())
         return fetch_records(fetch, self._partitions.get, self.bytes_read, self._rechecks)
 

@@ -40,7 +40,7 @@ from storage_tiers.errors import (
     TopicUnauthorized,
     UnknownTopicOrPartition,
 )
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 
 #: Partitions that are looked up in one turn of the event loop.
@@ -66,9 +66,9 @@ class TransactionService:
         markers: WritesMarkers,
         *,
         clock: Clock,
-        lane: Lane,
+        scheduler: TurnScheduler,
     ) -> None:
-        self._lane = lane
+        self._scheduler = scheduler
         self._runtime = runtime
         self._topic = topic
         self._offsets_topic = offsets_topic
@@ -101,7 +101,7 @@ class TransactionService:
         self, request: AddPartitions, checks: Generator[None, None, PartitionsAdded | None], caller: Caller
     ) -> PartitionsAdded:
         """Goes on with many partitions, which are checked in slices of the event loop."""
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             refused = await turn.through(checks)
         finally:
@@ -166,7 +166,7 @@ class TransactionService:
     # --- administration -----------------------------------------------------------------------------------------------
     async def list(self, request: ListTransactions, caller: Caller) -> TransactionsListed:
         now_ms = self._clock.steady_ms()
-        found = await listed(self._runtime, lambda shard: shard.list(request, now_ms), self._lane.turn())
+        found = await listed(self._runtime, lambda shard: shard.list(request, now_ms), self._scheduler.turn())
         return TransactionsListed(*found)
 
     def describe(self, transactional_id: str, caller: Caller) -> asyncio.Future[DescribedTransaction]:

@@ -26,7 +26,7 @@ from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
 from storage_tiers.errors import LogError
 from storage_tiers.policy.segments import Now
-from storage_tiers.turns import Lane, Turn
+from storage_tiers.turns import Turn, TurnScheduler
 from storage_tiers.types import TopicPartition
 
 
@@ -61,14 +61,14 @@ class OffsetExpiry:
         runtime: CoordinatorRuntime[GroupShard],
         metadata: MetadataLog,
         existing: ExistingPartitions,
-        lane: Lane,
+        scheduler: TurnScheduler,
         *,
         now: Callable[[], Now],
     ) -> None:
         """`now` is the time by which records expire (`ExpiryClock`): a step of the wall clock expires no offset."""
         self._runtime = runtime
         self._existing = existing
-        self._lane = lane
+        self._scheduler = scheduler
         self._now = now
         self._seen = metadata.image
         #: Partitions of deleted topics that a shard which was loading may still have offsets of.
@@ -118,7 +118,7 @@ class OffsetExpiry:
     ) -> Collection[ShardHost[GroupShard]]:
         """Visits every group of the loaded shards, in slices of the event loop's time. Returns the hosts where every visit was
         successful, and where all that was decided is committed."""
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             visited = {host: shard for host in hosts if (shard := await self._visit(host, visit, turn)) is not None}
         finally:

@@ -29,7 +29,7 @@ from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import OpenPartitions
 from storage_tiers import events
 from storage_tiers.errors import LogError
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -61,9 +61,9 @@ _NONE: frozenset[TopicPartition] = frozenset()
 class OutdatedTransactions:
     """`loaded` is called with every shard before it decides anything; `tick` ends what was fenced."""
 
-    def __init__(self, partitions: Iterable[Partition], lane: Lane) -> None:
+    def __init__(self, partitions: Iterable[Partition], scheduler: TurnScheduler) -> None:
         self._partitions = partitions
-        self._lane = lane
+        self._scheduler = scheduler
         self._examined: dict[ShardHost[TransactionShard], _Examined] = {}
 
     def loaded(self, host: ShardHost[TransactionShard]) -> None:
@@ -114,7 +114,7 @@ class OutdatedTransactions:
         """Keeps in `fenced` the ids that are left for the next round."""
         rest, examined.fenced = deque(examined.fenced), ()
         open_in, left = self._open(), list[str]()
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             while rest and host.look(_itself) is examined.shard:  # `loaded` examines the next one
                 host.change(partial(TransactionShard.end_outdated, name=rest[0], open_in=open_in))
@@ -132,7 +132,7 @@ class OutdatedTransactions:
     async def _epochs(self, losses: Set[RecoveredEnd]) -> Mapping[int, int]:
         """The latest epoch of each producer id that the partitions with these losses know."""
         found: dict[int, int] = {}
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             for each in self._partitions if losses else ():
                 if each.recovered_end in losses:

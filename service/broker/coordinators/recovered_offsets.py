@@ -24,7 +24,7 @@ from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers import events
 from storage_tiers.errors import CoordinatorRecordTooLarge, LogError, StorageError
-from storage_tiers.turns import Lane, Turn
+from storage_tiers.turns import Turn, TurnScheduler
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -50,14 +50,14 @@ class RecoveredOffsets:
         self,
         runtime: CoordinatorRuntime[GroupShard],
         partitions: Iterable[Partition],
-        lane: Lane,
+        scheduler: TurnScheduler,
         is_settled: Callable[[RecoveredEnd], bool] = lambda _: True,
     ) -> None:
         """`is_settled` says whether the note of a loss is needed for nothing else."""
         self._is_settled = is_settled
         self._runtime = runtime
         self._partitions = partitions
-        self._lane = lane
+        self._scheduler = scheduler
         self._pending: dict[tuple[ShardHost[GroupShard], str], _PendingVisit] = {}
         #: Groups whose offsets do not fit a record, each logged once.
         self._too_large: set[str] = set()
@@ -94,7 +94,7 @@ class RecoveredOffsets:
         self, hosts: Mapping[int, ShardHost[GroupShard]], ends: Mapping[frozenset[int], Mapping[TopicPartition, int]]
     ) -> frozenset[int]:
         """Returns the coordinators that have lowered all that they had to, and committed it."""
-        turn, visited = self._lane.turn(), {}
+        turn, visited = self._scheduler.turn(), {}
         try:
             for number, host in hosts.items():
                 left, shard = _ends_to_lower(ends, number), _shard(host)

@@ -13,7 +13,7 @@ from grpc_api.contract.log import Fetch, Fetched
 from service.broker.fetching.fetching import Attempt, BytesRead, Locate, Misses, attempt_some
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import LogError
-from storage_tiers.turns import Lane, Turn
+from storage_tiers.turns import Turn, TurnScheduler
 
 #: A fetch with more partitions than this is answered in slices.
 MANY = 500
@@ -23,11 +23,11 @@ _STEP = 32
 class ManyFetch:
     """Call `answers` once. Cancelling it leaves nothing behind."""
 
-    def __init__(self, fetch: Fetch, locate: Locate, read: BytesRead, lane: Lane) -> None:
+    def __init__(self, fetch: Fetch, locate: Locate, read: BytesRead, scheduler: TurnScheduler) -> None:
         self._fetch = fetch
         self._locate = locate
         self._read = read
-        self._lane = lane
+        self._scheduler = scheduler
         self._moved = asyncio.Event()
         self._is_late = fetch.max_wait_ms <= 0
         self._watched: list[Partition] = []
@@ -61,7 +61,7 @@ class ManyFetch:
 
     async def _attempt(self, failed: Mapping[int, LogError], *, is_first: bool) -> Attempt:
         taken, partitions = Attempt(), self._fetch.partitions
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         try:
             for at in range(0, len(partitions), _STEP):
                 attempt_some(
@@ -81,7 +81,7 @@ class ManyFetch:
 
     async def _watch_all(self) -> None:
         """Registers with all partitions; runs before the first look, so that no change is missed."""
-        turn = self._lane.turn()
+        turn = self._scheduler.turn()
         notify = self._moved.set  # one object for all partitions
         try:
             for index, wanted in enumerate(self._fetch.partitions):

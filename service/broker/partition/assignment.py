@@ -36,7 +36,7 @@ from storage_tiers import events
 from storage_tiers.errors import LogError, NotLeader, StorageError
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.hot.log import HotLog
-from storage_tiers.turns import Lane, Turn
+from storage_tiers.turns import Turn, TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Assignment:
         #: Partitions whose configs may have changed, and the task that applies them.
         self._unconfigured: dict[Partition, None] = {}
         self._configuring: asyncio.Task[None] | None = None
-        self._lane = Lane()
+        self._scheduler = TurnScheduler()
 
     def subscribe(self, listener: LeadershipListener) -> None:
         """Before `recover`, if it is to learn of every gain."""
@@ -268,7 +268,7 @@ class Assignment:
             concerned = (known for key in keys if (known := self._partitions.find(key)) is not None)
             self._unconfigured.update(dict.fromkeys(concerned))
         if self._unconfigured and self._configuring is None:
-            turn = self._lane.turn()
+            turn = self._scheduler.turn()
             self._configure_some(turn)
             if self._unconfigured:
                 rest = self._configure_rest(turn)

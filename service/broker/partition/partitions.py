@@ -35,7 +35,7 @@ from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.log_ground import LogGround
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.tiered_log import TieredLog
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Partitions:
         if cold is not None:
             self._load, self._reload = partial(self._manifest, cold.current), partial(self._manifest, cold.newest)
         self._open: dict[TopicPartition, Partition] = {}
-        self._lane = Lane()
+        self._scheduler = TurnScheduler()
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
         #: Log starts that are written again.
@@ -354,7 +354,7 @@ class Partitions:
     async def _gathered(self, known: Offsets, offset_of: Callable[[Partition], int | None]) -> Offsets:
         """The offsets of all open partitions that have one, and what is kept of others. In slices of the loop's time: a node
         may have tens of thousands of partitions."""
-        found, turn = self._kept(known), self._lane.turn()
+        found, turn = self._kept(known), self._scheduler.turn()
         try:
             for partition, opened in tuple(self._open.items()):
                 offset = None if opened.deleted else offset_of(opened)
@@ -373,7 +373,7 @@ class Partitions:
         await write(RECOVERY_POINTS, lambda known: gathered(known, lambda each: _recovery_point(each, known)))
         await write(HIGH_WATERMARKS, lambda known: gathered(known, lambda each: each.state.high_watermark))
         await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
-        await self.directories.save(tuple(self._open.values()), self._keeps, self._lane.turn())
+        await self.directories.save(tuple(self._open.values()), self._keeps, self._scheduler.turn())
 
     async def close(self) -> None:
         """Flushes and closes every log, then checkpoints. Raises StorageError if one failed, after closing all others."""

@@ -35,7 +35,7 @@ from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import NewRecord, build_batch
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.grpc_api.support import Served
 from tests.service.broker.support import batch, until
@@ -368,8 +368,8 @@ async def test_a_topic_that_is_named_a_thousand_times_is_described_some_at_a_tim
     """Each mention of the topic counts as a row, and so does each of its partitions."""
     await node.node.create("wide", partitions=100)
     hurried = itertools.count()
-    shared = Lane(lambda: float(next(hurried)))
-    monkeypatch.setattr("grpc_api.servicers.calls.lane", lambda: shared, raising=False)
+    shared = TurnScheduler(lambda: float(next(hurried)))
+    monkeypatch.setattr("grpc_api.servicers.calls.scheduler", lambda: shared, raising=False)
     request = topics_pb2.DescribeTopicsRequest(names=["wide"] * 50)
     describing = asyncio.ensure_future(topics.CoreTopics(node.node.core).Describe(request, None))
     turns = 0

@@ -29,7 +29,7 @@ from storage_tiers.records import columns
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
 from storage_tiers.records.codecs import decompress
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import AbortedTransaction
 from tests.grpc_api.support import Served
 from tests.service.broker.support import until
@@ -131,8 +131,8 @@ async def test_thousands_of_refused_records_are_answered_in_slices(
 ) -> None:
     await client.create_topic("t")
     hurried = itertools.count()
-    shared = Lane(lambda: float(next(hurried)))  # each look at the clock is the end of a slice
-    monkeypatch.setattr("grpc_api.servicers.calls.lane", lambda: shared)
+    shared = TurnScheduler(lambda: float(next(hurried)))  # each look at the clock is the end of a slice
+    monkeypatch.setattr("grpc_api.servicers.calls.scheduler", lambda: shared)
     made = 0
 
     def counted(error: LogError) -> Any:

@@ -19,7 +19,7 @@ from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply
 from service.coordination.shard_state import ShardState
 from storage_tiers.errors import NotCoordinator
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore
 
@@ -60,7 +60,7 @@ async def member(handlers: HandlerClient) -> str:
 async def test_members_that_wait_cost_no_task(core: MemoryCore) -> None:
     await loaded(core)
     # Requests are read at once, however busy the machine is.
-    handlers = HandlerClient(core, Options(lane=Lane(lambda: 0.0)))
+    handlers = HandlerClient(core, Options(scheduler=TurnScheduler(lambda: 0.0)))
     leader = await member(handlers)
     before = len(asyncio.all_tasks())
     waiting = [handlers.begin("join_group", 3, **join()) for _ in range(50)]

@@ -17,7 +17,7 @@ from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import InvalidProducerEpoch, NotCoordinator, NotLeader, UnknownTopicOrPartition
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.service.coordination.test_runtime_log import shard
@@ -73,7 +73,7 @@ def retries() -> Backoff:
 def writer(partitions: HeldPartitions, epoch: Callable[[], int] = lambda: 0) -> TransactionMarkers:
     clock = SystemClock()
     groups = CoordinatorRuntime(
-        "__consumer_offsets", shard, clock=clock, lane=Lane(), backoff=retries, writes=TurnWrites()
+        "__consumer_offsets", shard, clock=clock, scheduler=TurnScheduler(), backoff=retries, writes=TurnWrites()
     )
     return TransactionMarkers(
         partitions, groups, partitions, lambda _: epoch(), admit=lambda: None, clock=clock, backoff=retries

@@ -16,7 +16,7 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, read_offsets
 from storage_tiers.hot.producer_state import ProducerEntry
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, filled, running, until
 from tests.service.broker.test_groups import CALLER, commit, coordinated, offsets
@@ -96,7 +96,7 @@ async def test_a_partition_with_many_producers_has_a_turn_of_its_own(
         monkeypatch.undo()
 
 
-class RestlessNodeLane(Lane):
+class RestlessNodeScheduler(TurnScheduler):
     """Every turn is over at once. Counts the rests, which end while `open` is set."""
 
     def __init__(self) -> None:
@@ -122,14 +122,14 @@ async def test_checkpoints_are_gathered_in_slices(tmp_path: Path, monkeypatch: p
         partitions = node.node.broker.partitions
         for number in range(20):
             await node.append("t", b"a", partition=number)
-        lane = RestlessNodeLane()
-        monkeypatch.setattr(partitions, "_lane", lane)
+        scheduler = RestlessNodeScheduler()
+        monkeypatch.setattr(partitions, "_scheduler", scheduler)
         await partitions.checkpoint()
-        assert lane.rests >= 4 * 20  # three checkpoints and the directories' identities
+        assert scheduler.rests >= 4 * 20  # three checkpoints and the directories' identities
         raising = dict.fromkeys(partitions, 1)
-        lane.rests = 0
+        scheduler.rests = 0
         await partitions.raise_log_starts(raising)
-        assert lane.rests >= 20
+        assert scheduler.rests >= 20
     for name in (HIGH_WATERMARKS, LOG_STARTS):
         assert set(read_offsets(str(tmp_path / "data" / name)).values()) == {1}
 
@@ -139,15 +139,15 @@ async def test_a_partition_that_is_deleted_or_made_during_a_checkpoint_is_as_it_
 ) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("old", partitions=2)
-        partitions, lane = node.node.broker.partitions, RestlessNodeLane()
+        partitions, scheduler = node.node.broker.partitions, RestlessNodeScheduler()
         await node.append("old", b"a", partition=1)
-        monkeypatch.setattr(partitions, "_lane", lane)
-        lane.open.clear()
+        monkeypatch.setattr(partitions, "_scheduler", scheduler)
+        scheduler.open.clear()
         writing = asyncio.ensure_future(partitions.checkpoint())
-        await until(lambda: lane.rests > 0)
+        await until(lambda: scheduler.rests > 0)
         await node.core.topics.delete(["old"])
         making = asyncio.ensure_future(node.create("old", partitions=2))
-        lane.open.set()
+        scheduler.open.set()
         await writing
         await making
         await partitions.checkpoint()
@@ -160,8 +160,8 @@ async def test_a_changed_broker_config_reaches_all_partitions_in_slices(
 ) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", partitions=20)
-        assignment, lane = node.node.broker.assignment, RestlessNodeLane()
-        monkeypatch.setattr(assignment, "_lane", lane)
+        assignment, scheduler = node.node.broker.assignment, RestlessNodeScheduler()
+        monkeypatch.setattr(assignment, "_scheduler", scheduler)
 
         def sizes() -> set[int]:
             return {each.log.hot.settings.max_message_bytes for each in node.node.broker.partitions}
@@ -170,14 +170,14 @@ async def test_a_changed_broker_config_reaches_all_partitions_in_slices(
             change = ConfigAlteration("message.max.bytes", AlterOp.SET, value)
             await node.core.configs.alter_configs(Resource(ResourceKind.BROKER, ""), [change])
 
-        lane.open.clear()
+        scheduler.open.clear()
         await change("2000000")
         assert len(sizes()) == 2, "the first slice"
         await change("3000000")  # while the first change is under way
         await node.create("new")
-        lane.open.set()
+        scheduler.open.set()
         await until(lambda: sizes() == {3_000_000})
-        assert lane.rests >= 20
+        assert scheduler.rests >= 20
 
 
 async def test_offsets_of_a_deleted_topic_go_in_slices_and_those_of_a_new_one_stay(
@@ -189,14 +189,14 @@ async def test_offsets_of_a_deleted_topic_go_in_slices_and_those_of_a_new_one_st
         groups = await coordinated(node, "g0")
         for name in names:
             await commit(groups, 5, group=name)
-        lane = RestlessNodeLane()
-        monkeypatch.setattr(node.node.broker.coordinators.offset_expiry, "_lane", lane)
-        lane.open.clear()
+        scheduler = RestlessNodeScheduler()
+        monkeypatch.setattr(node.node.broker.coordinators.offset_expiry, "_scheduler", scheduler)
+        scheduler.open.clear()
         await node.core.topics.delete(["t"])
-        await until(lambda: lane.rests > 0)
+        await until(lambda: scheduler.rests > 0)
         await node.create("t")
         await commit(groups, 7, group=names[-1])
-        lane.open.set()
+        scheduler.open.set()
 
         async def kept() -> list[dict[str, list[int]]]:
             return [offsets(await groups.fetch_offsets(OffsetFetch(name, None), CALLER)) for name in names]
@@ -204,7 +204,7 @@ async def test_offsets_of_a_deleted_topic_go_in_slices_and_those_of_a_new_one_st
         async with asyncio.timeout(20):
             while await kept() != [{}] * 19 + [{"t": [7]}]:
                 await asyncio.sleep(0.005)
-        assert lane.rests >= 20
+        assert scheduler.rests >= 20
 
 
 async def test_slices_hold_every_item_once_and_in_order() -> None:

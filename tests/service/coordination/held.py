@@ -37,7 +37,7 @@ from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, running, until
 from tests.support.clock import SeededRng
@@ -101,7 +101,7 @@ async def coordinated(
             TOPIC,
             shard,
             clock=clock,
-            lane=Lane(),
+            scheduler=TurnScheduler(),
             backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
             writes=writes,
         )

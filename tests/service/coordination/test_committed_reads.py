@@ -39,7 +39,7 @@ from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import GroupIdNotFound, NotCoordinator, StorageError, TransactionalIdNotFound
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.service.coordination.held import CALLER, Held, release, turn
@@ -170,7 +170,7 @@ class HeldTransactions:
             PartitionLog(held.partition),
             lambda: TransactionShard(TransactionSettings()),
             clock=SystemClock(),
-            lane=Lane(),
+            scheduler=TurnScheduler(),
             backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
             writes=TurnWrites(),
         )

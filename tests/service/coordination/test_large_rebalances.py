@@ -15,7 +15,7 @@ from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.errors import CoordinatorNotAvailable
 from storage_tiers.records.batch import headers
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.service.coordination.test_runtime_log import CALLER, MemoryLog, end, retries, shard
@@ -28,7 +28,9 @@ HOUR_MS = 3_600_000
 async def coordinator(log: MemoryLog, clock: ManualClock) -> ShardHost[GroupShard]:
     settings = GroupSettings(initial_rebalance_delay_ms=0)
     at = TopicPartition("offsets", 0)
-    host = ShardHost(at, log, lambda: shard(settings), clock=clock, lane=Lane(), backoff=retries, writes=TurnWrites())
+    host = ShardHost(
+        at, log, lambda: shard(settings), clock=clock, scheduler=TurnScheduler(), backoff=retries, writes=TurnWrites()
+    )
     await until(lambda: host.state is ShardState.ACTIVE)
     return host
 

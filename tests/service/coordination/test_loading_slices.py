@@ -39,7 +39,7 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import NotCoordinator
 from storage_tiers.records.builder import ControlKind
-from storage_tiers.turns import SLICE_S, Lane
+from storage_tiers.turns import SLICE_S, TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.test_runtime_log import MemoryLog, marker, shard
 
@@ -48,7 +48,7 @@ CALL_S = 0.000_001
 SLACK = 700
 
 
-class CountingLane(Lane):
+class CountingScheduler(TurnScheduler):
     """`stretches` are the calls between two rests."""
 
     def __init__(self) -> None:
@@ -116,24 +116,24 @@ def transactions() -> TransactionShard:
     ],
 )
 async def test_no_slice_of_a_load_is_longer_than_two_milliseconds(log: list[bytes], new: Callable[[], Any]) -> None:
-    lane = CountingLane()
+    scheduler = CountingScheduler()
     host: ShardHost[Any] = ShardHost(
         TopicPartition("offsets", 0),
         MemoryLog(*log),
         new,
         clock=SystemClock(),
-        lane=lane,
+        scheduler=scheduler,
         writes=TurnWrites(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
     )
-    sys.setprofile(lane.count)
+    sys.setprofile(scheduler.count)
     try:
         while host.state is ShardState.LOADING:
             await asyncio.sleep(0)
-        lane.mark()
+        scheduler.mark()
     finally:
         sys.setprofile(None)
     assert host.state is ShardState.ACTIVE
-    assert len(lane.stretches) > 2
-    assert max(lane.stretches) <= SLICE_S / CALL_S + SLACK
+    assert len(scheduler.stretches) > 2
+    assert max(scheduler.stretches) <= SLICE_S / CALL_S + SLACK
     await host.close(NotCoordinator("the test is over"))

@@ -22,10 +22,18 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import NotCoordinator, StorageError
-from storage_tiers.turns import AT_WORK, Lane
+from storage_tiers.turns import AT_WORK, TurnScheduler
 from storage_tiers.types import FileSlice, TopicPartition
 from tests.service.broker.support import running, until
-from tests.service.coordination.test_runtime_log import MemoryLog, RestlessLane, commit, end, hosted, recorded, shard
+from tests.service.coordination.test_runtime_log import (
+    MemoryLog,
+    RestlessScheduler,
+    commit,
+    end,
+    hosted,
+    recorded,
+    shard,
+)
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
 AT = TopicPartition("offsets", 0)
@@ -57,7 +65,7 @@ async def test_a_disk_that_refuses_every_write_has_the_log_read_ever_more_seldom
         log,
         shard,
         clock=clock,
-        lane=Lane(),
+        scheduler=TurnScheduler(),
         backoff=lambda: Backoff(BackoffSettings(1, 64), SystemRng()),
         writes=TurnWrites(),
     )
@@ -84,7 +92,7 @@ async def test_a_partition_whose_disk_has_failed_keeps_its_coordinator(tmp_path:
             PartitionLog(partition),
             shard,
             clock=SystemClock(),
-            lane=Lane(),
+            scheduler=TurnScheduler(),
             backoff=lambda: Backoff(backoff, SystemRng()),
             writes=TurnWrites(),
         )
@@ -117,11 +125,11 @@ class StuckLog(MemoryLog):
 
 
 async def test_loads_that_wait_for_the_store_hold_up_no_other() -> None:
-    lane, batch = RestlessLane(), await recorded(in_transaction=False)
+    scheduler, batch = RestlessScheduler(), await recorded(in_transaction=False)
     stuck = [StuckLog(batch) for _ in range(AT_WORK)]
-    waiting = [hosted(log, lane) for log in stuck]
+    waiting = [hosted(log, scheduler) for log in stuck]
     await until(lambda: all(log.is_stuck for log in stuck))
-    other = hosted(MemoryLog(batch), lane)
+    other = hosted(MemoryLog(batch), scheduler)
     await until(lambda: other.state is ShardState.ACTIVE)
     for host in (*waiting, other):
         await end(host)

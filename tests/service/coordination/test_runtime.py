@@ -47,7 +47,7 @@ from storage_tiers.errors import (
     UnknownMemberId,
 )
 from storage_tiers.records.batch import headers
-from storage_tiers.turns import SLICE_S, Lane
+from storage_tiers.turns import SLICE_S, TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.service.coordination.held import CALLER, Held, coordinated, join_request, release, turn
@@ -215,7 +215,7 @@ async def test_a_partition_that_cannot_be_read_says_so_and_is_tried_again(tmp_pa
         log,
         lambda: GroupShard(SeededRng(1), GroupSettings(), OffsetSettings()),
         clock=SystemClock(),
-        lane=Lane(),
+        scheduler=TurnScheduler(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
         writes=TurnWrites(),
     )
@@ -305,7 +305,7 @@ async def test_a_session_ends_by_the_clock_and_empties_the_group(coordinator: He
 
 async def test_timers_of_shards_that_are_due_together_share_a_slice_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, now = ManualClock(), 0.0
-    lane = Lane(lambda: now)
+    scheduler = TurnScheduler(lambda: now)
     turns, ticks, turn_number = list[int](), GroupShard.tick, 0
 
     def tick(shard: GroupShard, now_ms: int) -> Outcome:
@@ -326,7 +326,7 @@ async def test_timers_of_shards_that_are_due_together_share_a_slice_a_turn(monke
                 log,
                 lambda: GroupShard(SeededRng(1), settings, OffsetSettings()),
                 clock=clock,
-                lane=lane,
+                scheduler=scheduler,
                 backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
                 writes=TurnWrites(),
             )
@@ -355,7 +355,7 @@ async def test_after_a_pause_requests_in_the_sockets_are_served_before_sessions_
         log,
         lambda: GroupShard(SeededRng(1), settings, OffsetSettings()),
         clock=clock,
-        lane=Lane(),
+        scheduler=TurnScheduler(),
         backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
         writes=TurnWrites(),
     )

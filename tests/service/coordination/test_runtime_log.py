@@ -56,7 +56,7 @@ from storage_tiers.errors import (
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
 from storage_tiers.records.codecs import Codec
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
 from tests.support.clock import SeededRng
@@ -117,7 +117,7 @@ class MemoryLog:
         return [(each.producer_id, each.producer_epoch, each.transactional, each.count) for each in found]
 
 
-class RestlessLane(Lane):
+class RestlessScheduler(TurnScheduler):
     """Every turn is over at once; counts the rests."""
 
     def __init__(self) -> None:
@@ -142,15 +142,19 @@ def retries() -> Backoff:
     return Backoff(BackoffSettings(0.01, 0.02), SystemRng())
 
 
-def hosted(log: MemoryLog, lane: Lane | None = None, new: Callable[[], GroupShard] = shard) -> ShardHost[GroupShard]:
+def hosted(
+    log: MemoryLog, scheduler: TurnScheduler | None = None, new: Callable[[], GroupShard] = shard
+) -> ShardHost[GroupShard]:
     at = TopicPartition("offsets", 0)
-    return ShardHost(at, log, new, clock=SystemClock(), lane=lane or Lane(), backoff=retries, writes=TurnWrites())
+    return ShardHost(
+        at, log, new, clock=SystemClock(), scheduler=scheduler or TurnScheduler(), backoff=retries, writes=TurnWrites()
+    )
 
 
 async def active(
-    log: MemoryLog, lane: Lane | None = None, new: Callable[[], GroupShard] = shard
+    log: MemoryLog, scheduler: TurnScheduler | None = None, new: Callable[[], GroupShard] = shard
 ) -> ShardHost[GroupShard]:
-    host = hosted(log, lane, new)
+    host = hosted(log, scheduler, new)
     await until(lambda: host.state is ShardState.ACTIVE)
     return host
 
@@ -258,7 +262,7 @@ async def test_commits_of_one_moment_are_reported_in_slices(monkeypatch: pytest.
     """After a stall of the disk, and after a load, a hundred thousand records may."""
     monkeypatch.setattr(uncommitted_batches, "COMMITTED_AT_ONCE", 2)
     log = MemoryLog()
-    host = await active(log, RestlessLane())
+    host = await active(log, RestlessScheduler())
     late = asyncio.get_running_loop().create_future()
     log.pending = [late, late]
     partitions = [PartitionCommit(each, each) for each in range(5)]
@@ -276,14 +280,14 @@ async def test_commits_of_one_moment_are_reported_in_slices(monkeypatch: pytest.
     ]
     await end(host)
     log.flushed, log.high_watermark = asyncio.get_running_loop().create_future(), 0
-    again = await active(log, RestlessLane())
+    again = await active(log, RestlessScheduler())
     log.flushed.set_result(None)
     assert await seen_over(lambda: len(fetched(again))) == [0, 2, 4, 5]
     await end(again)
     log.flushed = None  # all of it was committed while it was read
     reported: list[int] = []
     monkeypatch.setattr(GroupShard, "committed", lambda _, written: reported.append(written))
-    third = await active(log, RestlessLane())
+    third = await active(log, RestlessScheduler())
     await until(lambda: reported[-1] == 6)
     assert reported == [0, 2, 4, 6]
     await end(third)
@@ -466,9 +470,9 @@ async def test_an_offset_is_unstable_until_its_marker_is_committed() -> None:
 
 
 async def test_loading_rests_whenever_its_turn_is_over() -> None:
-    lane = RestlessLane()
-    host = await active(MemoryLog(*[await recorded(in_transaction=False)] * 3), lane)
-    assert lane.rests == 5  # after each batch, and at the group that they have offsets of
+    scheduler = RestlessScheduler()
+    host = await active(MemoryLog(*[await recorded(in_transaction=False)] * 3), scheduler)
+    assert scheduler.rests == 5  # after each batch, and at the group that they have offsets of
     await end(host)
 
 
@@ -476,7 +480,7 @@ async def test_loading_rests_whenever_its_turn_is_over() -> None:
 async def test_requests_end_when_their_partition_is_gained_again() -> None:
     log = MemoryLog()
     coordinators = CoordinatorRuntime(
-        "offsets", shard, clock=SystemClock(), lane=Lane(), backoff=retries, writes=TurnWrites()
+        "offsets", shard, clock=SystemClock(), scheduler=TurnScheduler(), backoff=retries, writes=TurnWrites()
     )
     coordinators.gained(0, log)
     await until(lambda: coordinators.host(0).state is ShardState.ACTIVE)

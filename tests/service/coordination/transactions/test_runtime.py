@@ -19,7 +19,7 @@ from service.coordination.transactions.shard import TransactionSettings, Transac
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.turns import Lane
+from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import running, until
 from tests.service.coordination.held import CALLER, HELD, turn
@@ -48,7 +48,7 @@ async def coordinating(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Asyn
             DECISIONS.topic,
             lambda: TransactionShard(TransactionSettings()),
             clock=SystemClock(),
-            lane=Lane(),
+            scheduler=TurnScheduler(),
             backoff=lambda: Backoff(BackoffSettings(0.01, 0.02), SystemRng()),
             writes=TurnWrites(),
         )
