@@ -14,25 +14,25 @@ View = TypeVar("View")
 
 
 class CommittedViews(Generic[View]):
-    """By name; a view of None means that readers see nothing of that name. `order` numbers the records of the shard."""
+    """By name; a view of None means that readers see nothing of that name. `record_number` counts the records of the shard."""
 
-    __slots__ = ("_orders", "_views")
+    __slots__ = ("_record_numbers", "_views")
 
     def __init__(self) -> None:
         self._views: dict[str, deque[View | None]] = {}
         #: The pending records, oldest first.
-        self._orders: deque[tuple[int, str]] = deque()
+        self._record_numbers: deque[tuple[int, str]] = deque()
 
-    def keep(self, name: str, view: View | None, order: int) -> None:
-        """The name's record of this order, later than all before it, replaces `view`."""
+    def keep(self, name: str, view: View | None, record_number: int) -> None:
+        """The name's record of this number, later than all before it, replaces `view`."""
         self._views.setdefault(name, deque()).append(view)
-        self._orders.append((order, name))
+        self._record_numbers.append((record_number, name))
 
     def commit(self, written: int) -> None:
-        """The records of lower orders than `written` are committed."""
-        orders = self._orders
-        while orders and orders[0][0] < written:
-            name = orders.popleft()[1]
+        """The records of lower numbers than `written` are committed."""
+        record_numbers = self._record_numbers
+        while record_numbers and record_numbers[0][0] < written:
+            name = record_numbers.popleft()[1]
             views = self._views[name]
             views.popleft()
             if not views:

@@ -4,12 +4,12 @@ Two views: `newest` has every offset that was written, for decisions; `fetch` ha
 readers. An offset of a transaction is in neither until the transaction's marker is. Until that marker is committed the
 partition is unstable: a reader of stable offsets waits, since it could only be shown what the transaction replaces.
 
-An offset is kept as the bytes of its record's value behind its order: a node may have millions, and Python's objects for one
-would take five times as much. Partitions of the same topic are shared among groups for the same reason.
+An offset is kept as the bytes of its record's value behind its record number: a node may have millions, and Python's
+objects for one would take five times as much. Partitions of the same topic are shared among groups for the same reason.
 
-Pure. `order` numbers the shard's records as they are written: offsets while it loads, counted on from there. Invariants: orders
-rise; `fetch` never shows what a crash could take back; of two values of one partition the later record's counts, so a commit
-marker replaces no plain commit that was written after the transaction's own.
+Pure. A record number counts the shard's records as they are written: offsets while it loads, counted on from there. Invariants:
+numbers rise; `fetch` never shows what a crash could take back; of two values of one partition the later record's counts, so a
+commit marker replaces no plain commit that was written after the transaction's own.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from storage_tiers.types import TopicPartition
 
 #: Partitions whose objects groups share.
 SHARED_PARTITIONS = 1 << 16
-_ORDER = struct.Struct(">q")
-_ORDER_BYTES = _ORDER.size
-#: The order, and behind it the value of the record; nothing is behind it if the offset was removed.
+_RECORD_NUMBER = struct.Struct(">q")
+_RECORD_NUMBER_BYTES = _RECORD_NUMBER.size
+#: The record number, and behind it the value of the record; nothing is behind it if the offset was removed.
 _Entry = bytes
 
 
@@ -67,17 +67,17 @@ class CommittedOffsets:
         #: Offsets of open transactions by producer id, and for each partition the producers that have one.
         self._transactional: dict[int, dict[tuple[str, TopicPartition], _Entry]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
-        #: Markers that are not committed yet, by their orders, with the offsets that they end; and each offset's last marker.
+        #: Markers that are not committed yet, by record number, with the offsets that they end; and each offset's last marker.
         self._ended: deque[tuple[int, tuple[tuple[str, TopicPartition], ...]]] = deque()
         self._ending: dict[tuple[str, TopicPartition], int] = {}
 
     # --- writing ------------------------------------------------------------------------------------------------------
-    def write(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
+    def write(self, group: str, partition: TopicPartition, value: bytes | None, record_number: int) -> None:
         """A record outside any transaction, by its value; None for a tombstone, which also drops the offsets of open
         transactions. The partition of a value is `shared`."""
         if value is None:
             self._drop_open(group, partition)
-        self._change(group, partition, _entry(value, order), order)
+        self._change(group, partition, _entry(value, record_number), record_number)
 
     def write_all(self, group: str, changes: Sequence[OffsetChange]) -> None:
         """As `write`, of the records of one commit, at least one, which are encoded already."""
@@ -88,34 +88,34 @@ class CommittedOffsets:
         for _, partition, entry, _ in changes:
             overlay[partition] = entry
 
-    def load(self, group: str, partition: TopicPartition, value: bytes | None, order: int) -> None:
+    def load(self, group: str, partition: TopicPartition, value: bytes | None, record_number: int) -> None:
         """As `write`, of a record that is committed, as are all before it."""
         if self._changes or self._ended:
-            self.commit_through(order - 1)
+            self.commit_through(record_number - 1)
         if value is None:
             self._drop_open(group, partition)
             self._remove(group, partition)
         else:
-            self._committed.setdefault(group, {})[partition] = _entry(value, order)
+            self._committed.setdefault(group, {})[partition] = _entry(value, record_number)
 
     def write_in_transaction(
-        self, producer_id: int, group: str, partition: TopicPartition, value: bytes, order: int
+        self, producer_id: int, group: str, partition: TopicPartition, value: bytes, record_number: int
     ) -> None:
-        self._transactional.setdefault(producer_id, {})[group, partition] = _entry(value, order)
+        self._transactional.setdefault(producer_id, {})[group, partition] = _entry(value, record_number)
         self._open.setdefault(group, {}).setdefault(partition, set()).add(producer_id)
 
-    def end_transaction(self, producer_id: int, *, commit: bool, order: int) -> None:
-        """The producer's marker; `order` is the marker's."""
+    def end_transaction(self, producer_id: int, *, commit: bool, record_number: int) -> None:
+        """The producer's marker; `record_number` is the marker's."""
         entries = tuple(self._transactional.get(producer_id, {}).items())
         if entries:
             ended = tuple(key for key, _ in entries)
-            self._ended.append((order, ended))
-            self._ending.update(dict.fromkeys(ended, order))
+            self._ended.append((record_number, ended))
+            self._ending.update(dict.fromkeys(ended, record_number))
         for (group, partition), entry in entries:
             self._drop(producer_id, group, partition)
             known = self._newest(group, partition)
-            if commit and (known is None or _order(known) < _order(entry)):
-                self._change(group, partition, entry, order)
+            if commit and (known is None or _record_number(known) < _record_number(entry)):
+                self._change(group, partition, entry, record_number)
 
     def _change(self, group: str, partition: TopicPartition, entry: _Entry, visible: int) -> None:
         self._changes.append((group, partition, entry, visible))
@@ -141,12 +141,12 @@ class CommittedOffsets:
             if not partitions:
                 del self._open[group]
 
-    def commit_through(self, order: int) -> None:
+    def commit_through(self, record_number: int) -> None:
         """All records up to this one are committed: readers see them."""
         changes = self._changes
-        while changes and changes[0][3] <= order:
+        while changes and changes[0][3] <= record_number:
             group, partition, entry, _ = changes.popleft()
-            if len(entry) == _ORDER_BYTES:
+            if len(entry) == _RECORD_NUMBER_BYTES:
                 self._remove(group, partition)
             elif (committed := self._committed.get(group)) is None:
                 self._committed[group] = {partition: entry}
@@ -157,7 +157,7 @@ class CommittedOffsets:
                 del overlay[partition]
                 if not overlay:
                     del self._overlay[group]
-        while self._ended and self._ended[0][0] <= order:
+        while self._ended and self._ended[0][0] <= record_number:
             marker, ended = self._ended.popleft()
             for key in ended:
                 if self._ending.get(key) == marker:
@@ -198,11 +198,11 @@ class CommittedOffsets:
                 yield partition, value.offset
 
     def pending(self, group: str) -> Iterator[tuple[TopicPartition, CommittedOffset, int]]:
-        """The offsets of a group in open transactions, each with the order of its record."""
+        """The offsets of a group in open transactions, each with the number of its record."""
         for partition, producers in self._open.get(group, {}).items():
             for producer_id in producers:
                 entry = self._transactional[producer_id][group, partition]
-                yield partition, _value(entry), _order(entry)
+                yield partition, _value(entry), _record_number(entry)
 
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
         """Whether a transaction has an offset for it that is open, or whose marker is not committed yet."""
@@ -225,27 +225,27 @@ class CommittedOffsets:
             if not _is_removed(entry):
                 yield partition, _value(entry)
 
-    def order(self, group: str, partition: TopicPartition) -> int:
-        """The order of the newest record of an offset; -1 if there is none."""
+    def record_number(self, group: str, partition: TopicPartition) -> int:
+        """The number of the newest record of an offset; -1 if there is none."""
         entry = self._newest(group, partition)
-        return -1 if entry is None else _order(entry)
+        return -1 if entry is None else _record_number(entry)
 
     def newest_order(self, group: str, partition: TopicPartition) -> int:
-        """As `order`; records of open transactions count, too."""
-        return max([self.order(group, partition), *self._pending_orders(group, partition)])
+        """As `record_number`; records of open transactions count, too."""
+        return max([self.record_number(group, partition), *self._pending_record_numbers(group, partition)])
 
-    def has_pending_beside(self, group: str, partition: TopicPartition, order: int) -> bool:
-        """Whether an open transaction has an offset of this order or a newer one, beside one that is older and counts, or may
+    def has_pending_beside(self, group: str, partition: TopicPartition, record_number: int) -> bool:
+        """Whether an open transaction has an offset of this number or a newer one, beside one that is older and counts, or may
         count once its own transaction ends."""
-        pending = self._pending_orders(group, partition)
-        if max(pending, default=-1) < order:
+        pending = self._pending_record_numbers(group, partition)
+        if max(pending, default=-1) < record_number:
             return False
         entry = self._newest(group, partition)
-        return (min(pending) if entry is None or _is_removed(entry) else _order(entry)) < order
+        return (min(pending) if entry is None or _is_removed(entry) else _record_number(entry)) < record_number
 
-    def _pending_orders(self, group: str, partition: TopicPartition) -> list[int]:
+    def _pending_record_numbers(self, group: str, partition: TopicPartition) -> list[int]:
         producers = self._open.get(group, {}).get(partition, ())
-        return [_order(self._transactional[each][group, partition]) for each in producers]
+        return [_record_number(self._transactional[each][group, partition]) for each in producers]
 
     def written(self, group: str) -> Iterator[TopicPartition]:
         """The partitions of `newest`; a value is not decoded for each."""
@@ -265,10 +265,13 @@ class CommittedOffsets:
             if group in offsets
         )
 
-    def has_record_before(self, group: str, order: int) -> bool:
-        """Whether an offset of the group is left from a record before this order, in an open transaction, too."""
+    def has_record_before(self, group: str, record_number: int) -> bool:
+        """Whether an offset of the group is left from a record before this number, in an open transaction, too."""
         entries = chain(self._committed.get(group, _NOTHING).values(), self._overlay.get(group, _NOTHING).values())
-        return any(each < order for each in chain(map(_order, entries), (found for *_, found in self.pending(group))))
+        return any(
+            each < record_number
+            for each in chain(map(_record_number, entries), (found for *_, found in self.pending(group)))
+        )
 
     def has_any(self, group: str) -> bool:
         """Whether the group has an offset, as written or in an open transaction."""
@@ -295,18 +298,18 @@ def shared(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def _entry(value: bytes | None, order: int) -> _Entry:
-    return _ORDER.pack(order) + (value or b"")
+def _entry(value: bytes | None, record_number: int) -> _Entry:
+    return _RECORD_NUMBER.pack(record_number) + (value or b"")
 
 
-def _order(entry: _Entry) -> int:
-    order: int = _ORDER.unpack_from(entry)[0]
-    return order
+def _record_number(entry: _Entry) -> int:
+    record_number: int = _RECORD_NUMBER.unpack_from(entry)[0]
+    return record_number
 
 
 def _is_removed(entry: _Entry) -> bool:
-    return len(entry) == _ORDER_BYTES
+    return len(entry) == _RECORD_NUMBER_BYTES
 
 
 def _value(entry: _Entry) -> CommittedOffset:
-    return decode_offset(entry[_ORDER.size :])
+    return decode_offset(entry[_RECORD_NUMBER.size :])

@@ -97,8 +97,8 @@ class GroupOffsets:
         self._settings, self._holds_any_commit = settings, settings.holds_any_commit
 
     # --- committing ---------------------------------------------------------------------------------------------------
-    def commit(self, request: OffsetCommit, order: int, now_ms: int, outcome: Outcome) -> OffsetsCommitted:
-        """`order` is the one of the first record that is written."""
+    def commit(self, request: OffsetCommit, record_number: int, now_ms: int, outcome: Outcome) -> OffsetsCommitted:
+        """`record_number` is that of the first record that is written."""
         group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
         if error is None and group is None:
@@ -113,7 +113,7 @@ class GroupOffsets:
             self._groups.rebalancing.heard(group, member, now_ms)
         if request.retention_ms < 0:
             most_metadata = self._settings.metadata_max_bytes
-            common = encode_commit(request.group, request.topics, order, now_ms, most_metadata, shared)
+            common = encode_commit(request.group, request.topics, record_number, now_ms, most_metadata, shared)
             if common is not None:
                 records, changes, answered = common
                 if records:
@@ -124,10 +124,10 @@ class GroupOffsets:
                         self._groups.count(group, has_offsets=True)
                 return _new_tuple(OffsetsCommitted, (answered,))
         expires_ms = -1 if request.retention_ms < 0 else later(now_ms, request.retention_ms)
-        return self._record(group, request.topics, expires_ms, -1, order, now_ms, outcome)
+        return self._record(group, request.topics, expires_ms, -1, record_number, now_ms, outcome)
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommit, order: int, now_ms: int, outcome: Outcome
+        self, request: TxnOffsetCommit, record_number: int, now_ms: int, outcome: Outcome
     ) -> OffsetsCommitted:
         """As `commit`; the records belong to the producer's transaction, and count once its marker says so."""
         group = self._by_id.get(request.group)
@@ -139,7 +139,7 @@ class GroupOffsets:
         if group is None:
             group = ClassicGroup(request.group, now_ms)
             self._groups.put(group, has_offsets=False)
-        return self._record(group, request.topics, -1, request.producer_id, order, now_ms, outcome)
+        return self._record(group, request.topics, -1, request.producer_id, record_number, now_ms, outcome)
 
     def _record(
         self,
@@ -147,7 +147,7 @@ class GroupOffsets:
         topics: Sequence[TopicCommit],
         expires_ms: int,
         producer_id: int,
-        order: int,
+        record_number: int,
         now_ms: int,
         outcome: Outcome,
     ) -> OffsetsCommitted:
@@ -160,11 +160,13 @@ class GroupOffsets:
                     at = topic_id or NO_TOPIC_ID
                     value = encode_offset(CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms, at))
                     if producer_id >= 0:
-                        self._offsets.write_in_transaction(producer_id, group, shared(topic, partition), value, order)
+                        self._offsets.write_in_transaction(
+                            producer_id, group, shared(topic, partition), value, record_number
+                        )
                     else:
-                        self._offsets.write(group, shared(topic, partition), value, order)
+                        self._offsets.write(group, shared(topic, partition), value, record_number)
                     outcome.write(encode_offset_key(group, topic, partition), value)
-                    order += 1
+                    record_number += 1
                     self._counts.commits += 1
                 outcomes.append(_new_tuple(PartitionOutcome, (partition, error)))
             answered.append(_new_tuple(TopicOutcome, (topic, outcomes, topic_id)))
@@ -224,7 +226,7 @@ class GroupOffsets:
         return OffsetsFetched(None, found)
 
     # --- removing -----------------------------------------------------------------------------------------------------
-    def delete(self, request: OffsetDelete, order: int, outcome: Outcome) -> OffsetsDeleted:
+    def delete(self, request: OffsetDelete, record_number: int, outcome: Outcome) -> OffsetsDeleted:
         group = self._by_id.get(request.group)
         if not request.group:
             return OffsetsDeleted(InvalidGroupId("the group id is empty; set group.id"))
@@ -253,7 +255,7 @@ class GroupOffsets:
         if too_large is not None:  # as in Kafka nothing of the request is done then
             return OffsetsDeleted(too_large)
         for number, key in enumerate(removed):
-            self.remove(request.group, key, order + number, outcome)
+            self.remove(request.group, key, record_number + number, outcome)
         self._counts.deletions += len(removed)
         return OffsetsDeleted(None, answered)
 
@@ -271,27 +273,28 @@ class GroupOffsets:
             "max.message.bytes of __consumer_offsets"
         )
 
-    def remove(self, group: str, partition: TopicPartition, order: int, outcome: Outcome) -> None:
+    def remove(self, group: str, partition: TopicPartition, record_number: int, outcome: Outcome) -> None:
         """Adds the tombstone of one offset."""
-        self._offsets.write(group, partition, None, order)
+        self._offsets.write(group, partition, None, record_number)
         outcome.write(encode_offset_key(group, *partition), None)
 
-    def remove_all(self, group: str, order: int, outcome: Outcome) -> None:
+    def remove_all(self, group: str, record_number: int, outcome: Outcome) -> None:
         """Adds the tombstones of all offsets of a group."""
         for partition in self._offsets.partitions(group):
-            self.remove(group, partition, order, outcome)
-            order += 1
+            self.remove(group, partition, record_number, outcome)
+            record_number += 1
             self._counts.deletions += 1
 
     def lower(
-        self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int, order: int, outcome: Outcome
+        self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int, record_number: int, outcome: Outcome
     ) -> None:
-        """Lowers the group's offsets above these ends, if their records are older than order `loaded`.
+        """Lowers the group's offsets above these ends, if their records are older than number `loaded`.
         CoordinatorRecordTooLarge if a record does not fit, as the topic's max.message.bytes was lowered: nothing is changed."""
         too_high = [
             (partition, value, encode_offset_key(group, *partition))
             for partition, value in self._offsets.newest(group)
-            if value.offset > ends.get(partition, value.offset) and self._offsets.order(group, partition) < loaded
+            if value.offset > ends.get(partition, value.offset)
+            and self._offsets.record_number(group, partition) < loaded
         ]
         changes = [
             (partition, value.offset, key, encode_offset(value._replace(offset=ends[partition], leader_epoch=NO_EPOCH)))
@@ -305,22 +308,22 @@ class GroupOffsets:
                     "max.message.bytes of __consumer_offsets"
                 )
         for partition, offset, key, lowered in changes:
-            self._offsets.write(group, partition, lowered, order)
+            self._offsets.write(group, partition, lowered, record_number)
             outcome.write(key, lowered)
             topic, number = partition
             outcome.note(
                 "group.offset_lowered", group=group, topic=topic, partition=number, offset=offset, end=ends[partition]
             )
-            order += 1
+            record_number += 1
 
     def has_pending_above(self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int) -> bool:
         """Whether `lower` may have more to do once the group's open transactions have ended."""
         return any(
-            order < loaded and value.offset > ends.get(partition, value.offset)
-            for partition, value, order in self._offsets.pending(group)
+            record_number < loaded and value.offset > ends.get(partition, value.offset)
+            for partition, value, record_number in self._offsets.pending(group)
         )
 
-    def expire(self, group: ClassicGroup, order: int, now_ms: int, outcome: Outcome) -> bool:
+    def expire(self, group: ClassicGroup, record_number: int, now_ms: int, outcome: Outcome) -> bool:
         """Adds tombstones of the offsets whose retention is over (KIP-211), counted from the commit where the group never had
         members or is not subscribed to the topic. For an empty group it is counted from the time when it became empty, or from
         a later commit: Kafka forgets an offset that an administrator set on a group that has long been empty. Returns whether
@@ -341,8 +344,8 @@ class GroupOffsets:
             is_over = value.expire_timestamp <= now_ms if value.expire_timestamp >= 0 else since + retention <= now_ms
             is_kept = self._offsets.is_unstable(group.group_id, partition)
             if is_over and not is_kept and self.tombstone_error(group.group_id, (partition.topic,)) is None:
-                self.remove(group.group_id, partition, order, outcome)
-                order += 1
+                self.remove(group.group_id, partition, record_number, outcome)
+                record_number += 1
                 self._counts.expirations += 1
             else:
                 is_left = True

@@ -119,7 +119,7 @@ class GroupShard:
         self._unfinished = self._groups.rebalancing.unfinished
         self._committed = CommittedOffsets()
         self._offsets = GroupOffsets(self._groups, self._committed, offsets, counts)
-        #: The order of the next record.
+        #: The number of the next record.
         self.written = 0
         #: How many records are committed.
         self._settled = 0
@@ -267,7 +267,7 @@ class GroupShard:
     def lower_offsets(self, group_id: str, ends: Mapping[TopicPartition, int]) -> Outcome:
         """The newest records of these partitions were lost, which end there now: offsets that were loaded go down to it."""
         outcome = Outcome()
-        self._offsets.lower(group_id, ends, loaded=self.loaded_records, order=self.written, outcome=outcome)
+        self._offsets.lower(group_id, ends, loaded=self.loaded_records, record_number=self.written, outcome=outcome)
         self.written += len(outcome.records)
         return outcome
 
@@ -293,7 +293,9 @@ class GroupShard:
     def has_pending_beside(self, group_id: str, before: Mapping[TopicPartition, int]) -> bool:
         """Whether `forget_partitions` leaves an older offset, because a newer one is in an open transaction: the tombstone
         would drop that, too."""
-        return any(self._committed.has_pending_beside(group_id, each, order) for each, order in before.items())
+        return any(
+            self._committed.has_pending_beside(group_id, each, record_number) for each, record_number in before.items()
+        )
 
     def _delete(self, group_id: str, outcome: Outcome) -> GroupDeleted:
         error: LogError | None = None
@@ -327,7 +329,7 @@ class GroupShard:
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """The producer's marker was written; it counts as a record."""
-        self._committed.end_transaction(producer_id, commit=commit, order=self.written)
+        self._committed.end_transaction(producer_id, commit=commit, record_number=self.written)
         self.written += 1
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -347,13 +349,13 @@ class GroupShard:
         `written_ms` is the record's own time, by the wall clock. A process that began with a wrong clock has put times into
         its values that are as wrong, although its wall clock was set right: the later of the two counts, so that no offset
         expires early."""
-        parsed, order = decode_key(key), self.written
+        parsed, record_number = decode_key(key), self.written
         self.written += 1
         if isinstance(parsed, UnknownKey):
             return
         if isinstance(parsed, GroupKey):
             if not is_committed:
-                self._later.append((order, parsed.group, value, written_ms))
+                self._later.append((record_number, parsed.group, value, written_ms))
             elif value is None:
                 self._records.pop(parsed.group, None)
             else:
@@ -361,29 +363,29 @@ class GroupShard:
         else:
             if value is not None and (found := decode_offset(value)).commit_timestamp < written_ms:
                 value = encode_offset(found.not_before(written_ms))
-            self._load_offset(parsed, value, order, producer_id, is_committed=is_committed)
+            self._load_offset(parsed, value, record_number, producer_id, is_committed=is_committed)
 
     def _load_offset(
-        self, key: OffsetKey, value: bytes | None, order: int, producer_id: int, *, is_committed: bool
+        self, key: OffsetKey, value: bytes | None, record_number: int, producer_id: int, *, is_committed: bool
     ) -> None:
         partition = shared(key.topic, key.partition)
         if value is not None and producer_id != NO_PRODUCER_ID:
-            self._committed.write_in_transaction(producer_id, key.group, partition, value, order)
+            self._committed.write_in_transaction(producer_id, key.group, partition, value, record_number)
         elif is_committed:
-            self._committed.load(key.group, partition, value, order)
+            self._committed.load(key.group, partition, value, record_number)
         else:
-            self._committed.write(key.group, partition, value, order)
+            self._committed.write(key.group, partition, value, record_number)
 
     def loaded(self, now_ms: int) -> Generator[None, None, Outcome]:
         """All records are read, and `committed` says which of them are. Nothing else may be asked before the last step."""
         outcome = Outcome()
         for group_id, (value, written_ms) in self._records.items():
             yield from self._restore(group_id, value, written_ms, now_ms)
-        for order, group_id, newer, written_ms in self._later:
+        for record_number, group_id, newer, written_ms in self._later:
             known = self._groups.groups.get(group_id)
             if known is None and self._committed.has_record_before(group_id, self._settled):
                 known = ClassicGroup(group_id, now_ms)  # readers know it by its offsets
-            self._views.keep(group_id, None if known is None else known.view(), order)
+            self._views.keep(group_id, None if known is None else known.view(), record_number)
             yield from self._restore(group_id, newer, written_ms, now_ms)
         self._records, self._later = {}, []
         for group_id in self._committed.names():

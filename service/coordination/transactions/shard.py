@@ -412,14 +412,14 @@ class TransactionShard:
         """All records are read: what was decided is completed, open transactions run on, and idle ids may expire."""
         for name, (value, written_ms) in self._records.items():
             yield from self._restore(name, value, written_ms)
-        for order, name, newer, written_ms in self._later:
+        for record_number, name, newer, written_ms in self._later:
             before = self._transactions.pop(name, None)
             self._memory.add(0 if before is None else -before.counted_bytes)
-            self._views.keep(name, None if before is None else before.recorded, order)
+            self._views.keep(name, None if before is None else before.recorded, record_number)
             self._deciding.pop(name, None)
             yield from self._restore(name, newer, written_ms)
             if name in self._transactions and self._transactions[name].status in PREPARED:
-                self._deciding[name] = order
+                self._deciding[name] = record_number
         self._records, self._later = {}, []
         for name, known in self._transactions.items():
             if known.status in PREPARED:

@@ -78,7 +78,7 @@ commits = st.builds(
 @given(
     group=names,
     topics=st.lists(st.builds(TopicCommit, names, st.lists(commits, max_size=4), st.none()), max_size=3),
-    order=st.integers(0, 1 << 62),
+    record_number=st.integers(0, 1 << 62),
     now_ms=int64,
 )
 def test_a_whole_commit_is_its_keys_and_values_one_by_one(

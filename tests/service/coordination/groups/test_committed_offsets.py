@@ -45,7 +45,7 @@ def test_an_offset_of_a_transaction_counts_once_its_marker_is_committed() -> Non
     book.write_in_transaction(7, "g", A, record(5), 0)
     book.commit_through(0)
     assert (book.fetch("g", A), book.is_unstable("g", A), dict(book.newest("g"))) == (None, True, {})
-    book.end_transaction(7, commit=True, order=1)
+    book.end_transaction(7, commit=True, record_number=1)
     assert (book.fetch("g", A), book.is_unstable("g", A), book.is_open("g", A)) == (None, True, False)
     book.commit_through(1)
     assert (book.fetch("g", A), book.is_unstable("g", A)) == (offset(5), False)
@@ -55,8 +55,8 @@ def test_an_offset_is_stable_once_the_last_of_its_markers_is_committed() -> None
     book = CommittedOffsets()
     for order, producer in enumerate((7, 8)):
         book.write_in_transaction(producer, "g", A, record(producer), order)
-    book.end_transaction(7, commit=True, order=2)
-    book.end_transaction(8, commit=False, order=3)
+    book.end_transaction(7, commit=True, record_number=2)
+    book.end_transaction(8, commit=False, record_number=3)
     seen = []
     for order in (1, 2, 3):
         book.commit_through(order)
@@ -67,7 +67,7 @@ def test_an_offset_is_stable_once_the_last_of_its_markers_is_committed() -> None
 def test_an_aborted_transaction_leaves_nothing() -> None:
     book = CommittedOffsets()
     book.write_in_transaction(7, "g", A, record(5), 0)
-    book.end_transaction(7, commit=False, order=1)
+    book.end_transaction(7, commit=False, record_number=1)
     book.commit_through(1)
     assert (book.fetch("g", A), book.is_unstable("g", A), book.groups()) == (None, False, set())
 
@@ -77,7 +77,7 @@ def test_a_commit_marker_does_not_replace_a_plain_commit_that_was_written_after_
     book.write_in_transaction(7, "g", A, record(5), 0)
     book.write("g", A, record(9), 1)
     book.write_in_transaction(7, "g", B, record(6), 2)
-    book.end_transaction(7, commit=True, order=3)
+    book.end_transaction(7, commit=True, record_number=3)
     book.commit_through(3)
     assert (book.fetch("g", A), book.fetch("g", B)) == (offset(9), offset(6))
 
@@ -87,7 +87,7 @@ def test_a_tombstone_takes_the_offsets_of_open_transactions_with_it() -> None:
     book.write_in_transaction(7, "g", A, record(5), 0)
     assert book.partitions("g") == [A]
     book.write("g", A, None, 1)
-    book.end_transaction(7, commit=True, order=2)
+    book.end_transaction(7, commit=True, record_number=2)
     book.commit_through(2)
     assert (book.fetch("g", A), book.has_open_transactions("g")) == (None, False)
 
@@ -159,7 +159,7 @@ def test_both_views_are_those_of_the_log(life: list[Step]) -> None:
             elif what == "in transaction":
                 book.write_in_transaction(producer, group, partition, record(order), order)
             else:
-                book.end_transaction(producer, commit=what == "commit", order=order)
+                book.end_transaction(producer, commit=what == "commit", record_number=order)
         for index, (name, each) in enumerate(groups):
             seen, newest = book.fetch(name, each), dict(book.newest(name)).get(each)
             assert (seen and seen.offset) == replay(written[:settled], index)
@@ -177,7 +177,7 @@ def loaded_from(written: list[Step], groups: list[tuple[str, TopicPartition]]) -
     for order, (what, at, producer) in enumerate(written):
         group, partition = groups[at]
         if what in ("commit", "abort"):
-            book.end_transaction(producer, commit=what == "commit", order=order)
+            book.end_transaction(producer, commit=what == "commit", record_number=order)
         elif what == "in transaction":
             book.write_in_transaction(producer, group, partition, record(order), order)
         else:
