@@ -28,8 +28,8 @@ _DISK_FULL = (
 )
 _DISK_MENDED = (
     HOT + "test_short_of_resources.py::test_a_transient_refusal_is_retried",
-    BROKER + "test_fetching.py::test_a_disk_that_cannot_be_read_costs_its_partition_alone",
-    BROKER + "test_flusher.py::test_a_transient_error_does_not_refuse_writes_until_the_restart",
+    BROKER + "fetching/test_fetching.py::test_a_disk_that_cannot_be_read_costs_its_partition_alone",
+    BROKER + "background/test_flusher.py::test_a_transient_error_does_not_refuse_writes_until_the_restart",
 )
 _STOP_THIS_NODE = (
     FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
@@ -38,11 +38,12 @@ _STOP_THIS_NODE = (
     "tests/service/takeover/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_to_continue_the_cluster",
 )
 _PUT_BACK = (
-    BROKER + "test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
+    BROKER
+    + "background/test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
     STORE + "another_store_is_corrected",
 )
 _FSYNC_FAILED = (
-    BROKER + "test_flusher.py::test_a_failed_fsync_is_final_until_the_next_start",
+    BROKER + "background/test_flusher.py::test_a_failed_fsync_is_final_until_the_next_start",
     HOT + "test_failed_fsync.py::test_records_flushed_after_the_restart_are_on_disk",
 )
 
@@ -67,7 +68,7 @@ DIRECTORY_ROWS = (
     ),
     row(
         "the metadata log is lost; restore it from a copy, or rebuild it from the store",
-        BROKER + "test_damaged_files.py::test_an_emptied_metadata_log_sets_no_partition_aside",
+        BROKER + "partition/test_damaged_files.py::test_an_emptied_metadata_log_sets_no_partition_aside",
         DIRECTORY + "a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay",
         DIRECTORY + "the_error_of_a_lost_metadata_log_says_how_to_keep_partitions",
     ),
@@ -81,14 +82,15 @@ DIRECTORY_ROWS = (
     row("belongs to cluster … already: give an empty --data-dir", LIBRARIES + "a_restore_goes_to_an_empty_directory"),
     row(
         "nothing else names the topic of these records; restore it from a copy|write the two lines `version: 0`",
-        BROKER + "test_damaged_files.py::test_an_unrecoverable_topic_id_holds_back_only_its_partition",
+        BROKER + "partition/test_damaged_files.py::test_an_unrecoverable_topic_id_holds_back_only_its_partition",
     ),
     row("has …; move it away", DIRECTORY + "another_topics_directory_in_the_way_is_moved_and_whole"),
     row("remove it by hand", DIRECTORY + "a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_hand"),
     row(
         "leave it there: a starting node rebuilds it",
-        BROKER + "test_epoch_history.py::test_records_stay_where_the_epoch_history_is_lost",
-        BROKER + "test_epoch_history.py::test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batches",
+        BROKER + "partition/test_epoch_history.py::test_records_stay_where_the_epoch_history_is_lost",
+        BROKER
+        + "partition/test_epoch_history.py::test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batches",
     ),
     row("Keep this file and the segments beside it", DAMAGE + "a_file_that_fsck_says_to_keep_shows_what_is_missing"),
     row(
@@ -102,11 +104,11 @@ DIRECTORY_ROWS = (
     row(
         "put the file back from a copy…$",
         DIRECTORY + "a_damaged_batch_is_put_back_from_a_copy",
-        BROKER + "test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
+        BROKER + "background/test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
     ),
     row(
         "^, or delete the records below offset … to continue without them",
-        BROKER + "test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
+        BROKER + "background/test_tiering.py::test_bytes_damaged_by_the_disk_do_not_get_a_good_checksum",
         COLD + "test_sidecar.py::test_the_error_of_a_damaged_header_advises_no_deletion",
     ),
     row(
@@ -128,7 +130,7 @@ DIRECTORY_ROWS = (
     ),
     row(
         "the cleaner process ended; see its last lines",
-        BROKER + "test_cleaning.py::test_a_cleaner_that_dies_is_started_again",
+        BROKER + "background/cleaner/test_cleaning.py::test_a_cleaner_that_dies_is_started_again",
     ),
     row("fsync failed .*repair or replace the disk, then restart the node", *_FSYNC_FAILED),
     row(
@@ -151,7 +153,7 @@ DIRECTORY_ROWS = (
         *_DISK_FULL,
         FAULTS + "test_disk_full.py::test_a_full_disk_still_allows_removals",
         FAULTS + "test_store_trouble.py::test_produce_continues_up_to_the_disk_watermark",
-        BROKER + "test_tiering.py::test_below_log_start_the_disk_is_freed_while_the_store_is_unreachable",
+        BROKER + "background/test_tiering.py::test_below_log_start_the_disk_is_freed_while_the_store_is_unreachable",
     ),
     row(
         "free some space, or let the node write there",
@@ -192,7 +194,7 @@ STORE_ROWS = (
     row("Stop this (node|one); the (one|node) that started last owns the cluster", *_STOP_THIS_NODE),
     row(
         "Start the newer directory again. If its disk is lost, keep this one",
-        BROKER + "test_copies.py::test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues",
+        BROKER + "partition/test_copies.py::test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues",
         "tests/service/takeover/test_takeover.py::test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster",
     ),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
@@ -202,9 +204,9 @@ STORE_ROWS = (
     ),
     row(
         "or see what `tidelog cold repair …` can prove",
-        BROKER + "test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts",
-        BROKER + "test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs",
-        BROKER + "test_store_lineage.py::test_a_manifest_of_another_partition_is_ignored",
+        BROKER + "background/test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts",
+        BROKER + "background/test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs",
+        BROKER + "background/test_store_lineage.py::test_a_manifest_of_another_partition_is_ignored",
         COLD + "test_repair.py::test_a_repair_restores_everything_and_the_partition_continues",
         "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
     ),
@@ -250,7 +252,8 @@ STORE_ROWS = (
     ),
     row(
         "see what `tidelog cold repair …` would write",
-        BROKER + "test_files_written_again.py::test_a_topic_file_that_went_backwards_blocks_until_it_is_written_again",
+        BROKER
+        + "background/test_files_written_again.py::test_a_topic_file_that_went_backwards_blocks_until_it_is_written_again",
     ),
     row("plan its repair again", COLD + "test_repair.py::test_a_repair_that_meets_another_manifest_changes_nothing"),
     row(

@@ -16,8 +16,8 @@ from storage_tiers.cold.stores.open import open_store
 from storage_tiers.errors import LogError
 from storage_tiers.files import OsFiles
 from tests.advice.support import configure, leads
+from tests.service.broker.background.test_store_lineage import T0, led
 from tests.service.broker.support import Running, filled, running, until
-from tests.service.broker.test_store_lineage import T0, led
 from tests.service.cli.support import tidelog
 from tests.support.faulty_store import FaultyStore
 

@@ -14,8 +14,8 @@ from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.process.operations import DeletePartition
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from tests.advice.support import configure, leads
+from tests.service.broker.background.test_store_lineage import T0, grown, led, put_back
 from tests.service.broker.support import Running, manifest_of, until
-from tests.service.broker.test_store_lineage import T0, grown, led, put_back
 from tests.storage_tiers.cold.support import IDS, Local, stored_live, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import HELD, NOTHING_HELD, World, _reads, restore, world
 

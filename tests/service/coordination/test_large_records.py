@@ -24,8 +24,8 @@ from storage_tiers.errors import CoordinatorRecordTooLarge, GroupMetadataTooLarg
 from storage_tiers.records.batch import headers
 from storage_tiers.records.codecs import Codec
 from storage_tiers.types import TopicPartition
+from tests.service.broker.coordinators.transactional import Client
 from tests.service.broker.support import running, until
-from tests.service.broker.transactional import Client
 from tests.service.coordination.groups.driver import Driver
 from tests.service.coordination.groups.shard_driver import MINUTE, Broker
 from tests.service.coordination.held import CALLER

@@ -18,10 +18,10 @@ from service.broker.api.group_service import GroupService
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime
 from storage_tiers.errors import StorageError
+from tests.service.broker.background.cleaner.test_cleaning import COMPACTED, LOCAL, closed, put
+from tests.service.broker.coordinators.test_groups import CALLER, commit, coordinated
+from tests.service.broker.coordinators.transactional import T0, Client, led, write
 from tests.service.broker.support import TIERED, until
-from tests.service.broker.test_cleaning import COMPACTED, LOCAL, closed, put
-from tests.service.broker.test_groups import CALLER, commit, coordinated
-from tests.service.broker.transactional import T0, Client, led, write
 from tests.service.observability.works import partition
 from tests.service.observability.world import ROSE, Is, Within, World, work
 
