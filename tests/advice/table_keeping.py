@@ -212,8 +212,8 @@ STORE_ROWS = (
     ),
     row(
         "the records between them left this disk after the store had shown them",
-        BROKER
-        + "background/test_store_lineage.py::test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back",
+        f"{BROKER}background/"
+        "test_store_lineage.py::test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back",
     ),
     row(
         "is deleted in the bucket, which is final: nothing more",
