@@ -8,6 +8,8 @@ STORE ?= $(CURDIR)/data/store
 DATA ?= data/node
 # Also for what pip installs to build others. Relative: pip takes a space for the end of a path here.
 export PIP_CONSTRAINT := constraints.txt
+# Where it is set, each node that is started compiles every module again: half a second of the processor.
+export PYTHONDONTWRITEBYTECODE :=
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 

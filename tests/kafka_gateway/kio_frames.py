@@ -20,6 +20,7 @@ _ZEROS: dict[str, Any] = {
     "int32": 0,
     "int64": 0,
     "string": "",
+    "bytes": b"",
     "bool": False,
     "timedelta_i32": datetime.timedelta(seconds=30),
     "uuid": None,
