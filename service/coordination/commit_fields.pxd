@@ -1,11 +1,11 @@
 # C types of commit_fields.py.
 cdef Py_ssize_t _KEY_BYTES, _VALUE_BYTES
 cdef int _SHORT, _OFFSET, _VERSION
-cdef Py_ssize_t _ORDER_BYTES
+cdef Py_ssize_t _RECORD_NUMBER_BYTES
 
-cpdef object encode_commit(str group, object topics, long long order, long long now_ms, long long most_metadata, object shared)
+cpdef object encode_commit(str group, object topics, long long record_number, long long now_ms, long long most_metadata, object shared)
 cdef tuple _as_tuple(object row)
-cdef bytes _encode_entry(long long order, long long offset, long long leader_epoch, bytes metadata, long long now_ms)
+cdef bytes _encode_entry(long long record_number, long long offset, long long leader_epoch, bytes metadata, long long now_ms)
 cdef int _put_value(unsigned char* data, Py_ssize_t at, long long offset, long long leader_epoch, bytes metadata, long long commit_timestamp) except -1
 cdef unsigned long long _UINT32, _INT32
 

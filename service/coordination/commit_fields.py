@@ -30,10 +30,10 @@ _SHORT = 0x7E
 _UINT32, _INT32 = 0xFFFFFFFF, 0x7FFFFFFF
 #: The key's type and the value's version.
 _OFFSET, _VERSION = 1, 4
-#: Bytes of the order in front of a value that is kept.
-_ORDER_BYTES = 8
+#: Bytes of the record number in front of a value that is kept.
+_RECORD_NUMBER_BYTES = 8
 
-#: A group, a partition, the order of its record and behind it the record's value, and the order once more.
+#: A group, a partition, the number of its record and behind it the record's value, and the number once more.
 OffsetChange = tuple[str, TopicPartition, bytes, int]
 #: A commit's records, its changes and its answer.
 EncodedCommit = tuple[list[CoordinatorRecord], list[OffsetChange], list[TopicOutcome]]
@@ -45,13 +45,13 @@ _new_tuple = tuple.__new__
 def encode_commit(
     group: str,
     topics: Sequence[TopicCommit],
-    order: cython.longlong,
+    record_number: cython.longlong,
     now_ms: cython.longlong,
     most_metadata: cython.longlong,
     shared: Callable[[str, int], TopicPartition],
 ) -> EncodedCommit | None:
-    """A whole OffsetCommit, whose first record has this order. None if it is not the common case: its topics are named, and all
-    metadata is short and has at most so many bytes. ValueError if a name is longer than 32,767 bytes."""
+    """A whole OffsetCommit, whose first record has this number. None if it is not the common case: its topics are named, and
+    all metadata is short and has at most so many bytes. ValueError if a name is longer than 32,767 bytes."""
     records: list[CoordinatorRecord] = []
     changes: list[OffsetChange] = []
     answered: list[TopicOutcome] = []
@@ -65,12 +65,12 @@ def encode_commit(
             metadata: bytes = b"" if not text else text.encode()
             if len(metadata) > most_metadata or len(metadata) > _SHORT:
                 return None
-            entry: bytes = _encode_entry(order, offset, leader_epoch, metadata, now_ms)
+            entry: bytes = _encode_entry(record_number, offset, leader_epoch, metadata, now_ms)
             key: bytes = encode_offset_key(group, name, partition)
-            records.append(_new_tuple(CoordinatorRecord, (key, entry[_ORDER_BYTES:])))
-            changes.append((group, shared(name, partition), entry, order))
+            records.append(_new_tuple(CoordinatorRecord, (key, entry[_RECORD_NUMBER_BYTES:])))
+            changes.append((group, shared(name, partition), entry, record_number))
             outcomes.append(_new_tuple(PartitionOutcome, (partition, None)))
-            order += 1
+            record_number += 1
         answered.append(_new_tuple(TopicOutcome, (name, outcomes, None)))
     return records, changes, answered
 
@@ -83,20 +83,20 @@ def _as_tuple(row: Any) -> tuple[Any, ...]:
 
 
 def _encode_entry(
-    order: cython.longlong,
+    record_number: cython.longlong,
     offset: cython.longlong,
     leader_epoch: cython.longlong,
     metadata: bytes,
     now_ms: cython.longlong,
 ) -> bytes:
-    """The order, and the value as `encode_short_offset` makes it."""
+    """The record number, and the value as `encode_short_offset` makes it."""
     size: cython.Py_ssize_t = len(metadata)
-    out = bytearray(_ORDER_BYTES + _VALUE_BYTES + size)
+    out = bytearray(_RECORD_NUMBER_BYTES + _VALUE_BYTES + size)
     data: cython.p_uchar = (
         cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) if cython.compiled else memoryview(out)
     )
-    _put_integer(data, 0, order, 8)
-    _put_value(data, _ORDER_BYTES, offset, leader_epoch, metadata, now_ms)
+    _put_integer(data, 0, record_number, 8)
+    _put_value(data, _RECORD_NUMBER_BYTES, offset, leader_epoch, metadata, now_ms)
     return bytes(out)
 
 
@@ -156,8 +156,8 @@ def _put_value(
 
 
 def hash_code(name: str) -> int:
-    """Java's `String.hashCode` without its sign. Names have up to 32,767 characters, and all requests of a group or of a
-    transactional id begin with it."""
+    """The absolute value of Java's `String.hashCode`, and 0 for its lowest, as Kafka's `Utils.abs` has it. Names have up to
+    32,767 characters, and all requests of a group or of a transactional id begin with it."""
     units: bytes = name.encode("utf-16-be", "surrogatepass")
     raw: cython.p_const_uchar = units
     size: cython.Py_ssize_t = len(units)
@@ -166,8 +166,10 @@ def hash_code(name: str) -> int:
     while at < size:
         code = (31 * code + (raw[at] << 8 | raw[at + 1])) & _UINT32
         at += 2
-    unsigned: int = code & _INT32
-    return unsigned
+    if code > _INT32:  # a negative number: the lowest has no absolute value of 32 bits
+        code = (_UINT32 + 1 - code) & _INT32
+    absolute: int = code
+    return absolute
 
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:

@@ -468,8 +468,8 @@ class CoordinatorRuntime(Generic[State]):
 
 
 def partition_of(name: str, partitions: int) -> int:
-    """The partition that keeps a group or a transactional id: Java's `String.hashCode` without its sign, modulo the number of
-    partitions, as in every version of Kafka."""
+    """The partition that keeps a group or a transactional id: the absolute value of Java's `String.hashCode`, modulo the
+    number of partitions, as in every version of Kafka."""
     return hash_code(name) % partitions if len(name) > LONGEST_KEPT_NAME else _kept_hash_code(name) % partitions
 
 

@@ -82,11 +82,11 @@ commits = st.builds(
     now_ms=int64,
 )
 def test_a_whole_commit_is_its_keys_and_values_one_by_one(
-    group: str, topics: list[TopicCommit], order: int, now_ms: int
+    group: str, topics: list[TopicCommit], record_number: int, now_ms: int
 ) -> None:
     rows = [(topic.topic, each) for topic in topics for each in topic.partitions]
     for module in TWINS.values():
-        encoded = module.encode_commit(group, topics, order, now_ms, 4_096, TopicPartition)
+        encoded = module.encode_commit(group, topics, record_number, now_ms, 4_096, TopicPartition)
         if any(len((each.metadata or "").encode()) > 126 for _, each in rows):
             assert encoded is None
             continue
@@ -100,8 +100,8 @@ def test_a_whole_commit_is_its_keys_and_values_one_by_one(
             (
                 group,
                 TopicPartition(at, each.partition),
-                (order + place).to_bytes(8, "big") + records[place].value,
-                order + place,
+                (record_number + place).to_bytes(8, "big") + records[place].value,
+                record_number + place,
             )
             for place, (at, each) in enumerate(rows)
         ]
@@ -129,9 +129,10 @@ def test_an_uncommon_commit_is_left_to_the_caller(module: ModuleType, topic: Top
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_hash_codes_are_javas(name: str) -> None:
-    """Of the characters of UTF-16, lone surrogates included."""
+    """Absolute, of the characters of UTF-16, lone surrogates included."""
     raw = name.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(raw), 2):
         code = (31 * code + int.from_bytes(raw[at : at + 2], "big")) % (1 << 32)
-    assert {module.hash_code(name) for module in TWINS.values()} == {code & 0x7FFFFFFF}
+    signed = code - (1 << 32 if code >> 31 else 0)
+    assert {module.hash_code(name) for module in TWINS.values()} == {0 if signed == -1 << 31 else abs(signed)}
