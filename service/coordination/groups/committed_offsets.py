@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -181,10 +181,6 @@ class CommittedOffsets:
         if copied:
             return SeenOffsets(dict(committed), frozenset(opened), frozenset(self._ending), group)
         return SeenOffsets(committed, opened, self._ending, group)
-
-    def fetch_all(self, group: str) -> Iterable[TopicPartition]:
-        """The partitions of all committed offsets of a group, in the order of their first commits."""
-        return self._committed.get(group, _NOTHING)
 
     def count(self, group: str) -> int:
         """How many offsets of a group are committed."""

@@ -206,13 +206,15 @@ class GroupOffsets:
         if request.topics is not None:
             wanted = [(topic.topic, topic.partitions, topic.topic_id or NO_TOPIC_ID) for topic in request.topics]
             is_long = len(wanted) > FETCHED or sum(len(partitions) for _, partitions, _ in wanted) > FETCHED
+            seen = self._offsets.seen(request.group, copied=is_long)
         else:
+            seen = self._offsets.seen(request.group, copied=self._offsets.count(request.group) > FETCHED)
             by_topic: dict[str, list[int]] = {}
-            for topic, partition in self._offsets.fetch_all(request.group):
+            for number, (topic, partition) in enumerate(seen.committed, 1):
                 by_topic.setdefault(topic, []).append(partition)
+                if not number % FETCHED and number < len(seen.committed):
+                    yield
             wanted = [(topic, partitions, NO_TOPIC_ID) for topic, partitions in by_topic.items()]
-            is_long = self._offsets.count(request.group) > FETCHED
-        seen = self._offsets.seen(request.group, copied=is_long)
         found, left = [], FETCHED
         for topic, partitions, topic_id in wanted:
             rows = []

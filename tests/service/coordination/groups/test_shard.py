@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 
 import pytest
@@ -22,6 +23,7 @@ from grpc_api.contract.groups import (
     TopicCommit,
     TopicPartitionIndexes,
 )
+from service.coordination.groups.group_offsets import FETCHED
 from service.coordination.record_fields import finish
 from storage_tiers.errors import (
     CorruptRecord,
@@ -57,6 +59,31 @@ def test_all_offsets_of_a_group_are_fetched_without_naming_them() -> None:
     assert [(topic.topic, [(each.partition, each.offset) for each in topic.partitions]) for topic in found.topics] == [
         ("t", [(0, 5), (3, 6)])
     ]
+
+
+def test_all_offsets_of_a_group_with_many_are_those_of_the_first_step_and_no_step_names_them_all() -> None:
+    broker = Broker()
+    for partition in range(10 * FETCHED):
+        broker.commit(5, partition=partition)
+    steps, calls = broker.shard.fetch_offsets(OffsetFetch("g", None)), [0]
+
+    def count(_: object, event: str, __: object) -> None:
+        calls[-1] += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        while True:
+            next(steps)
+            calls.append(0)
+            broker.commit(6)
+    except StopIteration as fetched:
+        found = fetched.value
+    finally:
+        sys.setprofile(None)
+    assert [(each.partition, each.offset) for each in found.topics[0].partitions] == [
+        (partition, 5) for partition in range(10 * FETCHED)
+    ]
+    assert calls[0] < 5 * FETCHED
 
 
 def test_an_offset_of_a_deleted_topic_is_not_the_one_of_a_topic_that_has_its_name() -> None:
