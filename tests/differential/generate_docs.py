@@ -135,6 +135,11 @@ _BEYOND = (
         "the client does not match",
     ),
     (
+        "partitions of `__consumer_offsets` and `__transaction_state`",
+        "as created",
+        "INVALID_PARTITIONS: with another number no group's offsets and no transactional id would be found again",
+    ),
+    (
         "unused member ids of a group",
         f"{PENDING_IDS:,}",
         "the oldest is forgotten; its client rejoins",
