@@ -120,6 +120,7 @@ class CoreGroups(GroupsServicer):
 
     async def DeleteOffsets(self, request: pb.DeleteOffsetsRequest, context: Any) -> pb.OffsetOutcomes:  # noqa: N802
         asked, caller = delete_offsets_of(request), _caller(request, context)
+        asked = asked._replace(topics=[topic for topic in asked.topics if topic.partitions])
         outcomes: list[list[PartitionOutcome]] = [[] for _ in asked.topics]
         for part in parts_of((topic, topic.partitions) for topic in asked.topics) if asked.topics else ([],):
             topics = [each.topic._replace(partitions=each.partitions) for each in part]

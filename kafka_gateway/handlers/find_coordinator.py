@@ -12,7 +12,7 @@ from typing import Any
 from grpc_api.contract.caller import Caller
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.message_handler import Call, Fields, ended
-from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest
+from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
 
 #: Finds the broker that coordinates a key.
 Find = Callable[[str, Caller], Awaitable[int]]
@@ -57,4 +57,6 @@ def _fields(found: int | Exception, call: Call, no_error: str) -> Fields:
             if broker.node_id == found:
                 return {"error_code": 0, "error_message": no_error, "node_id": found, "host": at.host, "port": at.port}
         found = CoordinatorNotAvailable(f"broker {found} has no listener {call.client.listener}")
+    if not isinstance(found, LogError):
+        raise found  # a defect: it is logged, and the request is refused
     return {"error_code": code_of(found), "error_message": message_of(found), **_NOWHERE}

@@ -13,13 +13,13 @@ from grpc_api.contract.groups import (
     TopicOutcome,
     TopicPartitionIndexes,
 )
-from grpc_api.contract.request_parts import is_long, parts_of
+from grpc_api.contract.request_parts import AT_ONCE, parts_of
 from kafka_gateway.errors import code_of
 from kafka_gateway.message_handler import Call, Delayed, Fields
 
 
 def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
-    if is_long(request.topics, (len(topic.partitions) for topic in request.topics)):
+    if sum(len(topic.partitions) for topic in request.topics) > AT_ONCE:
         return _in_parts(request, call)
     answer = _deleted(request.group_id, ((topic, topic.partitions) for topic in request.topics), call)
     return Delayed(answer, lambda done: _fields(done, call))
@@ -27,15 +27,16 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
 
 async def _in_parts(request: Any, call: Call) -> Fields:
     """A part that is refused ends the request; the parts before it are done. The client asks for all of it again."""
-    outcomes: list[list[PartitionOutcome]] = [[] for _ in request.topics]
-    for part in parts_of((topic, topic.partitions) for topic in request.topics):
+    asked = [topic for topic in request.topics if topic.partitions]  # as in Kafka the others are not answered
+    outcomes: list[list[PartitionOutcome]] = [[] for _ in asked]
+    for part in parts_of((topic, topic.partitions) for topic in asked):
         done = await _deleted(request.group_id, ((each.topic, each.partitions) for each in part), call)
         if done.error is not None:
             return _fields(done, call)
         for each, outcome in zip(part, done.topics, strict=True):
             outcomes[each.at] += outcome.partitions
         await call.turn.rest_if_over()
-    topics = [TopicOutcome(topic.name, rows) for topic, rows in zip(request.topics, outcomes, strict=True)]
+    topics = [TopicOutcome(topic.name, rows) for topic, rows in zip(asked, outcomes, strict=True)]
     return _fields(OffsetsDeleted(None, topics), call)
 
 

@@ -22,14 +22,16 @@ KNOWS_LOADING, KNOWS_ABORTABLE, ADDS_OFFSETS = 2, 4, 5
 async def serve(request: Any, call: Call) -> Fields:
     """A part that is refused ends the request. The parts before it stay in the transaction, which the client then aborts."""
     commit = _commit(request, call.messages.version)
-    outcomes: list[list[PartitionOutcome]] = [[] for _ in request.topics]
-    for part in parts_of((topic, topic.partitions) for topic in request.topics):
+    asked = [topic for topic in request.topics if topic.partitions]  # as in Kafka the others are not answered
+    outcomes: list[list[PartitionOutcome]] = [[] for _ in asked]
+    for number, part in enumerate(parts_of((topic, topic.partitions) for topic in asked)):
+        if number:
+            await call.turn.rest_if_over()
         topics = [TopicCommit(each.topic.name, _commits(each.partitions)) for each in part]
         done = await call.core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), call.caller)
         for each, outcome in zip(part, done.topics, strict=True):
             outcomes[each.at] += outcome.partitions
-        await call.turn.rest_if_over()
-    return _fields(request, outcomes, call)
+    return _fields(asked, outcomes, call)
 
 
 def _commit(request: Any, version: int) -> TxnOffsetCommit:
@@ -77,7 +79,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     }
 
 
-def _fields(request: Any, outcomes: Sequence[Sequence[PartitionOutcome]], call: Call) -> Fields:
+def _fields(topics: Sequence[Any], outcomes: Sequence[Sequence[PartitionOutcome]], call: Call) -> Fields:
     return {
         "topics": (
             call.make(
@@ -85,7 +87,7 @@ def _fields(request: Any, outcomes: Sequence[Sequence[PartitionOutcome]], call: 
                 name=topic.name,
                 partitions=(_partition(call, each.partition, _code(each.error, call)) for each in rows),
             )
-            for topic, rows in zip(request.topics, outcomes, strict=True)
+            for topic, rows in zip(topics, outcomes, strict=True)
         )
     }
 

@@ -106,3 +106,11 @@ async def test_requests_that_the_contract_cannot_hold_are_refused(stub: Any) -> 
     many = pb.TopicPartitions(topic="t", partitions=range(10_001))
     assert await reason(stub.DeleteOffsets(pb.DeleteOffsetsRequest(group="g", topics=[many]))) == "InvalidRequest"
     assert await reason(stub.Heartbeat(pb.HeartbeatRequest(member_id="m"))) == "InvalidGroupId"
+
+
+async def test_a_topic_without_partitions_takes_no_answer_from_the_others(stub: Any) -> None:
+    await stub.Join(joining())
+    for partitions in ([], [0]):
+        topics = [pb.TopicPartitions(topic="t"), pb.TopicPartitions(topic="u", partitions=partitions)]
+        deleted = await stub.DeleteOffsets(pb.DeleteOffsetsRequest(group="g", topics=topics))
+        assert not deleted.HasField("error")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from grpc_api.contract.caller import Caller
 from tests.kafka_gateway.handler_client import HandlerClient
 
 INVALID_REQUEST = 42
@@ -38,3 +40,18 @@ async def test_a_coordinator_is_found_at_its_listener(handlers: HandlerClient, v
 async def test_an_unknown_type_of_coordinator_is_refused(handlers: HandlerClient, version: int) -> None:
     found = rows(await handlers.ask("find_coordinator", version, **request(version, 9)), version)
     assert {int(row.error_code) for row in found} == {INVALID_REQUEST}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_a_defect_of_one_key_is_logged(
+    handlers: HandlerClient, version: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def coordinator(_group_id: str, _caller: Caller) -> asyncio.Future[int]:
+        failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        failed.set_exception(RuntimeError("a defect"))
+        return failed
+
+    monkeypatch.setattr(handlers.core.groups, "coordinator", coordinator)
+    found = rows(await handlers.ask("find_coordinator", version, **request(version, GROUP)), version)
+    assert {int(row.error_code) for row in found} == {-1}
+    assert "request.defect" in caplog.text

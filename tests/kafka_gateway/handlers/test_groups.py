@@ -164,7 +164,7 @@ async def test_commits_and_deletions_of_many_parts_are_answered_in_the_order_of_
 ) -> None:
     await loaded(core)
     await core.create([NewTopic("wide", partitions=AT_ONCE + 100)])
-    names = (("second", 2), ("wide", AT_ONCE + 101), ("first", 3), ("second", 0))
+    names = (("second", 2), ("wide", AT_ONCE + 101), ("first", 3))
     known = {"first": 3, "second": 1, "wide": AT_ONCE + 100}
     wanted = [
         (name, [(n, NONE if n < known[name] else UNKNOWN_TOPIC_OR_PARTITION) for n in range(count)])
@@ -194,6 +194,55 @@ async def test_commits_and_deletions_of_many_parts_are_answered_in_the_order_of_
     assert added == [
         (name, [(n, code or OPERATION_NOT_ATTEMPTED) for n, code in partitions]) for name, partitions in wanted
     ]
+
+
+async def test_a_short_commit_in_a_transaction_is_answered_as_soon_as_it_is_committed(
+    core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wait for the coordinator is no use of the loop: it does not queue behind long requests."""
+    await loaded(core)
+    now, rests = [0.0], []
+
+    class Resting(TurnScheduler):
+        async def rest(self) -> None:
+            rests.append(now[0])
+            await super().rest()
+
+    async def enter(self: object, at: object, commit: object) -> None:
+        now[0] += 0.01
+
+    monkeypatch.setattr("tests.kafka_gateway.memory_groups.NoTransactions.enter", enter)
+    handlers = HandlerClient(core, Options(scheduler=Resting(lambda: now[0])))
+    transaction = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "generation_id": -1, "member_id": ""}
+    for count in (1, AT_ONCE, 2 * AT_ONCE):
+        rows = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}] * count
+        topics = [{"name": "first", "partitions": rows}]
+        await handlers.ask("txn_offset_commit", 3, group_id="o", **transaction, topics=topics)
+        assert bool(rests) == (count > AT_ONCE)
+
+
+async def test_a_topic_without_partitions_takes_no_answer_from_the_others(
+    core: MemoryCore, handlers: HandlerClient
+) -> None:
+    """The group answers only for partitions; as in Kafka a topic without any is left out."""
+    await loaded(core)
+    await core.create([NewTopic("wide", partitions=AT_ONCE + 1)])
+    transaction = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "generation_id": -1, "member_id": ""}
+
+    def topics(count: int, **more: Any) -> list[dict[str, Any]]:
+        rows = [{"partition_index": n, **more} for n in range(count)]
+        return [{"name": "first", "partitions": []}, {"name": "wide", "partitions": rows}]
+
+    def found(answer: Any) -> list[tuple[str, set[int], int]]:
+        assert not int(getattr(answer, "error_code", NONE))
+        return [(t.name, {int(p.error_code) for p in t.partitions}, len(t.partitions)) for t in answer.topics]
+
+    for count in (1, AT_ONCE + 1):
+        offsets = topics(count, committed_offset=7, committed_metadata=None)
+        committed = await handlers.ask("txn_offset_commit", 3, group_id="o", **transaction, topics=offsets)
+        assert found(committed) == [("wide", {NONE}, count)]
+        deleted = await handlers.ask("offset_delete", 0, group_id="o", topics=topics(count))
+        assert found(deleted) == [("wide", {NONE}, count)]
 
 
 async def test_names_that_are_repeated_are_looked_up_once_and_answered_each(
