@@ -226,7 +226,7 @@ class CommittedOffsets:
         entry = self._newest(group, partition)
         return -1 if entry is None else _record_number(entry)
 
-    def newest_order(self, group: str, partition: TopicPartition) -> int:
+    def newest_record_number(self, group: str, partition: TopicPartition) -> int:
         """As `record_number`; records of open transactions count, too."""
         return max([self.record_number(group, partition), *self._pending_record_numbers(group, partition)])
 
@@ -248,6 +248,11 @@ class CommittedOffsets:
         overlay = self._overlay.get(group, _NOTHING)
         yield from (partition for partition in self._committed.get(group, _NOTHING) if partition not in overlay)
         yield from (partition for partition, entry in overlay.items() if not _is_removed(entry))
+
+    def has(self, group: str, partition: TopicPartition) -> bool:
+        """Whether the group has an offset of the partition, as written or in an open transaction."""
+        entry = self._newest(group, partition)
+        return (entry is not None and not _is_removed(entry)) or self.is_open(group, partition)
 
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""

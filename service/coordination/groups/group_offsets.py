@@ -239,7 +239,6 @@ class GroupOffsets:
             return OffsetsDeleted(
                 NonEmptyGroup(f"group {request.group} has members whose topics are not known; stop them first")
             )
-        known = set(self._offsets.written(request.group))
         answered, removed = [], []
         for topic in request.topics:
             error: LogError | None = None
@@ -250,7 +249,7 @@ class GroupOffsets:
                 )
             for partition in topic.partitions if error is None else ():
                 key = TopicPartition(topic.topic, partition)
-                if key in known or self._offsets.is_open(request.group, key):
+                if self._offsets.has(request.group, key):
                     removed.append(key)
             answered.append(TopicOutcome(topic.topic, [PartitionOutcome(each, error) for each in topic.partitions]))
         too_large = self.tombstone_error(request.group, {each.topic for each in removed}) if removed else None
@@ -259,6 +258,8 @@ class GroupOffsets:
         for number, key in enumerate(removed):
             self.remove(request.group, key, record_number + number, outcome)
         self._counts.deletions += len(removed)
+        if removed:
+            self._groups.count(group, has_offsets=self._offsets.has_any(request.group))
         return OffsetsDeleted(None, answered)
 
     def tombstone_error(self, group: str, topics: Iterable[str] = ()) -> CoordinatorRecordTooLarge | None:
@@ -351,7 +352,10 @@ class GroupOffsets:
                 self._counts.expirations += 1
             else:
                 is_left = True
-        return not is_left and not self._offsets.has_open_transactions(group.group_id)
+        is_bare = not is_left and not self._offsets.has_open_transactions(group.group_id)
+        if is_bare:
+            self._groups.count(group, has_offsets=False)
+        return is_bare
 
 
 def _java_length(text: str) -> int:

@@ -131,6 +131,10 @@ class GroupShard:
         self._records: dict[str, tuple[bytes, int]] = {}
         self._later: list[tuple[int, str, bytes | None, int]] = []
 
+    def __del__(self) -> None:
+        # The steps refer to what keeps them, and memory is given back when the last reference goes.
+        self._unfinished.groups.clear()
+
     def configure(self, groups: GroupSettings, offsets: OffsetSettings) -> None:
         self._groups.rebalancing.settings = groups
         self._offsets.settings = offsets
@@ -284,7 +288,7 @@ class GroupShard:
         it has committed since, which belongs to a new topic of the name."""
         outcome = Outcome()
         for partition in self._committed.partitions(group_id):
-            is_older = self._committed.newest_order(group_id, partition) < before.get(partition, -1)
+            is_older = self._committed.newest_record_number(group_id, partition) < before.get(partition, -1)
             if is_older and self._offsets.tombstone_error(group_id, (partition.topic,)) is None:
                 self._offsets.remove(group_id, partition, self.written + len(outcome.records), outcome)
         self.written += len(outcome.records)

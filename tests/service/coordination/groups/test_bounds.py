@@ -19,9 +19,11 @@ from grpc_api.contract.groups import (
     LeavingMember,
     MemberProtocol,
     OffsetCommit,
+    OffsetDelete,
     PartitionCommit,
     SyncGroup,
     TopicCommit,
+    TopicPartitionIndexes,
     TxnOffsetCommit,
 )
 from grpc_api.contract.transactions import ProducerTransaction
@@ -31,9 +33,10 @@ from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.member_memory import GROUP_BYTES, GROUPS_BYTES, MEMBERS_BYTES, GroupMemory
-from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.groups.rebalancing import GroupSettings, Rebalancing
 from service.coordination.groups.recorded_group import group_value
 from service.coordination.groups.shard import AT_ONCE_MS, TIMERS_A_TICK, GroupShard
+from service.coordination.groups.unfinished import Steps
 from service.coordination.kept_memory import KeptMemory
 from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_fields import finish
@@ -410,3 +413,36 @@ def test_a_rebalance_ends_and_is_assigned_with_few_calls_for_each_member() -> No
     sys.setprofile(None)
     assert driver.group.state.name == "STABLE"
     assert calls < 3 * members
+
+
+def test_a_shard_that_is_dropped_within_a_change_of_steps_gives_its_memory_back() -> None:
+    """Without a collection: the oldest objects are not collected for hours."""
+    memory, groups = KeptMemory(MEMBERS_BYTES), KeptMemory(GROUPS_BYTES)
+    dropped = shard(memory, groups)
+    assert join(dropped, "g" * 30_000, 1_000) == []
+    assert memory.used_bytes > 1_000 and groups.used_bytes > 30_000
+
+    def steps(of: Rebalancing) -> Steps:
+        yield
+        yield
+        assert of.settings
+
+    dropped._unfinished.begin("g", steps(dropped._groups.rebalancing))
+    gc.disable()
+    try:
+        del dropped
+        assert (memory.used_bytes, groups.used_bytes) == (0, 0)
+    finally:
+        gc.enable()
+
+
+def test_a_group_whose_offsets_are_deleted_counts_as_one_without() -> None:
+    groups = KeptMemory(GROUPS_BYTES)
+    of = shard(groups=groups)
+    commit = OffsetCommit("g", -1, "", None, [TopicCommit("t", [PartitionCommit(0, 5), PartitionCommit(1, 5)])])
+    of.handle(commit, CALLER, object(), 0)
+    assert groups.used_bytes == 0
+    of.handle(OffsetDelete("g", [TopicPartitionIndexes("t", [0])]), CALLER, object(), 0)
+    assert groups.used_bytes == 0
+    of.handle(OffsetDelete("g", [TopicPartitionIndexes("t", [1])]), CALLER, object(), 0)
+    assert groups.used_bytes > 0
