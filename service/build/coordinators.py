@@ -145,7 +145,9 @@ def build_coordinators(
         markers=markers,
         producer_ids=producer_ids,
         offset_expiry=OffsetExpiry(groups, metadata, topics, scheduler, now=now),
-        recovered_offsets=RecoveredOffsets(groups, partitions, scheduler, partial(outdated.is_settled, transactions)),
+        recovered_offsets=RecoveredOffsets(
+            groups, partitions, scheduler, partial(outdated.is_settled, transactions), partitions.checkpoint
+        ),
         outdated_transactions=outdated,
         offsets_topic=offsets,
         transactions_topic=decisions,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -51,10 +51,12 @@ class RecoveredOffsets:
         runtime: CoordinatorRuntime[GroupShard],
         partitions: Iterable[Partition],
         scheduler: TurnScheduler,
-        is_settled: Callable[[RecoveredEnd], bool] = lambda _: True,
+        is_settled: Callable[[RecoveredEnd], bool],
+        checkpoint: Callable[[], Awaitable[None]],
     ) -> None:
-        """`is_settled` says whether the note of a loss is needed for nothing else."""
+        """`is_settled` says whether the note of a loss is needed for nothing else. `checkpoint` writes where logs end now."""
         self._is_settled = is_settled
+        self._checkpoint = checkpoint
         self._runtime = runtime
         self._partitions = partitions
         self._scheduler = scheduler
@@ -77,6 +79,7 @@ class RecoveredOffsets:
         hosts = dict(self._runtime.hosts)
         lowered_in = await self._lower_all(hosts, _by_coordinators(due))
         joined: dict[frozenset[int], frozenset[int]] = {}
+        has_checkpointed = False
         for each, end in due:
             if each.recovered_end is not end:
                 continue  # deleted, or lost more meanwhile
@@ -85,6 +88,12 @@ class RecoveredOffsets:
                 end.lowered_in = joined.setdefault(known, known | lowered_in)
                 end.is_noted = False
             if end.lowered_in >= hosts.keys() and self._is_settled(end):
+                if not has_checkpointed:
+                    # By one from before the loss, the next start after a crash would find the same loss again.
+                    await self._checkpoint()
+                    has_checkpointed = True
+                    if each.recovered_end is not end:
+                        continue
                 forget_recovered_end(each)
                 each.recovered_end = None
                 await asyncio.sleep(0)  # there may be thousands
