@@ -102,7 +102,7 @@ class OutdatedTransactions:
         for host, each in tuple(self._examined.items()):
             self._examine(host.partition, each, losses)
             known = each.known
-            if each.settled == known:
+            if each.settled == known and not each.fenced:
                 continue
             each.fence(host.partition, _NONE, epochs)
             if each.fenced:

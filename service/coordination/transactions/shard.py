@@ -455,8 +455,8 @@ class TransactionShard:
     def end_outdated(self, now_ms: int, *, name: str, open_in: OpenPartitions) -> Outcome:
         """Records that no producer continues under the id. Aborts what its producer has open, also by `open_in`."""
         outcome, known = Outcome(), self._transactions.get(name)
-        if known is None or known.status in PREPARED or known.producer.epoch != FENCING_EPOCH:
-            return outcome  # it expired, is to be completed first, or another producer has begun
+        if known is None or not known.take_outdated():
+            return outcome  # it expired, is to be completed first, or has been ended
         is_open, more = known.status is TransactionStatus.ONGOING, open_in.get(known.producer.id, frozenset())
         if (is_open or more) and too_large(known, self.settings.max_record_bytes, more) is None:
             known.partitions = set(more).union((known.partitions or ()) if is_open else ())

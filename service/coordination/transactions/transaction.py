@@ -117,8 +117,8 @@ class Transaction:
     """`last_epoch` is the client's epoch before `producer`'s, by which a repeated request is known; a restart forgets it.
     `previous_id` is the producer id before the epochs of one ran out, `next_id` the id that begins when the transaction
     completes; both NO_PRODUCER_ID otherwise. `recorded` is the view of its newest record, None before the first. `is_outdated`:
-    newer records of it may be lost, and its decided transaction is completed first. Times are in ms, `start_ms` -1 before the
-    first transaction."""
+    newer records of it may be lost, and what its producer has open is to be aborted before another one begins. Times are in ms,
+    `start_ms` -1 before the first transaction."""
 
     __slots__ = (
         "client_version",
@@ -192,7 +192,7 @@ class Transaction:
         elif expected == NO_PRODUCER:
             self.last_epoch = NO_EPOCH
             self.producer = current._replace(epoch=current.epoch + 1)
-        elif current.epoch in (NO_EPOCH, expected.epoch):
+        elif current.epoch in (NO_EPOCH, expected.epoch) and current.epoch < FENCING_EPOCH:
             self.last_epoch = current.epoch
             self.producer = current._replace(epoch=current.epoch + 1)
         elif expected.epoch != self.last_epoch:
@@ -248,9 +248,15 @@ class Transaction:
     def outdate(self) -> None:
         """Newer records of it, or records of its transaction, are lost: no client may continue as its producer, which may have
         had any later epoch since. The next producer gets another id. A decided transaction is completed first, as decided."""
-        self.is_outdated = self.status in PREPARED
-        if not self.is_outdated:
+        self.is_outdated = True
+        if self.status not in PREPARED:
             self.last_epoch, self.producer = NO_EPOCH, self.producer._replace(epoch=FENCING_EPOCH)
+
+    def take_outdated(self) -> bool:
+        """Whether an outdated producer is to be ended now; it is outdated no more then."""
+        is_due = self.is_outdated and self.status not in PREPARED
+        self.is_outdated &= not is_due
+        return is_due
 
     def complete(self, now_ms: int) -> None:
         """All markers are written."""

@@ -15,7 +15,7 @@ from service.coordination.runtime import partition_of
 from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorNotAvailable, ProducerFenced
+from storage_tiers.errors import CoordinatorNotAvailable, InvalidProducerIdMapping, ProducerFenced
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.types import TopicPartition
@@ -124,9 +124,10 @@ async def test_after_a_take_over_no_client_commits_a_transaction_of_which_record
         assert all_is_stable(node, T0, T1)
 
 
+@pytest.mark.parametrize("begins_at_once", [False, True])
 @pytest.mark.parametrize("written", [0, 1])
 async def test_a_coordinator_s_partition_that_is_put_back_ends_what_it_does_not_know(
-    tmp_path: Path, written: int
+    tmp_path: Path, written: int, begins_at_once: bool
 ) -> None:
     """An older copy of one partition's directory, and no bucket: its producer has a transaction that the copy has not."""
     data = tmp_path / "data"
@@ -149,9 +150,12 @@ async def test_a_coordinator_s_partition_that_is_put_back_ends_what_it_does_not_
     shutil.copytree(tmp_path / "copy", data / STATE)
     (data / CLEAN_SHUTDOWN).unlink()
     async with running(data, broker=SETTINGS, store_url="none") as node:
+        if begins_at_once:
+            client = await Client(node).begin()
         zombie = Client(node)
         zombie.producer = after.producer
-        assert isinstance(await once_loaded(lambda: zombie.end(commit=True, version=2)), ProducerFenced)
+        error = await once_loaded(lambda: zombie.end(commit=True, version=2))
+        assert isinstance(error, ProducerFenced | InvalidProducerIdMapping)
         await until(lambda: all_is_stable(node, T0, T1))
         for partition in (T0, T1):
             assert (await markers_in(node, partition))[-1][0] is ControlKind.ABORT
@@ -168,7 +172,7 @@ async def test_ids_have_producers_in_a_directory_that_is_older_than_the_bucket(t
         client = await Client(node).begin()
         await transaction(node, client, T0)
         await node.node.work.topic_files.tick()
-        shutil.copytree(data, tmp_path / "copy")
+        shutil.copytree(data, tmp_path / "copy", ignore=shutil.ignore_patterns("*.tmp"))
         for _ in range(3):
             await transaction(node, client, T0, T1)
         await node.seal("t")

@@ -10,7 +10,7 @@ from service.broker.api.transaction_service import TransactionService
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
-from storage_tiers.errors import LogError
+from storage_tiers.errors import ConcurrentTransactions, LogError
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
@@ -34,7 +34,13 @@ class Client:
 
     async def begin(self, timeout_ms: int = MINUTE) -> Client:
         await once_loaded(lambda: self.transactions.coordinator(self.name, CALLER))
-        begun = await once_loaded(lambda: self.transactions.init_producer(InitProducer(self.name, timeout_ms), CALLER))
+        request = InitProducer(self.name, timeout_ms)
+        async with asyncio.timeout(20):
+            while True:
+                begun = await once_loaded(lambda: self.transactions.init_producer(request, CALLER))
+                if not isinstance(begun.error, ConcurrentTransactions):
+                    break
+                await asyncio.sleep(0.02)
         assert begun.error is None
         self.producer = begun.producer
         return self

@@ -7,7 +7,7 @@ import pytest
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.coordination.outcome import Outcome
 from service.coordination.transactions.transaction import FENCING_EPOCH, OpenPartitions
-from storage_tiers.errors import InvalidProducerIdMapping, ProducerFenced
+from storage_tiers.errors import ConcurrentTransactions, InvalidProducerIdMapping, ProducerFenced
 from tests.service.coordination.transactions.driver import DAY, A, B, C, Coordinator
 
 NONE: OpenPartitions = {}
@@ -65,6 +65,23 @@ def test_an_idle_id_whose_producer_has_a_transaction_is_open_until_that_is_abort
     assert x.answers[waiter].producer.id != producer.id
 
 
+@pytest.mark.parametrize("state", ["CompleteCommit", "Ongoing", "PrepareCommit"])
+def test_no_producer_begins_before_what_the_outdated_one_has_open_is_aborted(state: str) -> None:
+    x = Coordinator()
+    producer = x.committed(x.producer(), A)
+    if state != "CompleteCommit":
+        x.add(producer, A)
+    if state == "PrepareCommit":
+        x.end(producer)
+    x.shard.outdate(None, {})
+    x.mark()
+    assert isinstance(x.init().error, ConcurrentTransactions)
+    end_outdated(x, {producer.id: frozenset({B})})
+    waiter = x.init()
+    assert [B in each.partitions for each in x.mark()] == [True]
+    assert x.answers[waiter].producer.id != producer.id
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_decided_transaction_is_completed_first(commit: bool) -> None:
     x = Coordinator()
@@ -75,9 +92,20 @@ def test_a_decided_transaction_is_completed_first(commit: bool) -> None:
     assert end_outdated(x).records == []
     assert x.shard.is_outdated("x")
     assert x.mark() == [Markers("x", ProducerIdAndEpoch(producer.id, 1), commit, [A], 2)]
+    assert end_outdated(x).records == []
     assert not x.shard.is_outdated("x")
     assert isinstance(x.add(producer._replace(epoch=1), A).error, ProducerFenced)
     x.restart()
+    assert x.producer().id != producer.id
+
+
+def test_the_epoch_that_is_for_fencing_is_no_client_s() -> None:
+    x = Coordinator()
+    producer = x.committed(x.producer(), A)
+    x.shard.outdate(None, {})
+    end_outdated(x)
+    x.restart()
+    assert isinstance(x.init(expected=producer._replace(epoch=FENCING_EPOCH)).error, ProducerFenced)
     assert x.producer().id != producer.id
 
 
