@@ -103,6 +103,15 @@ class Call:
             if at is not None:
                 yield broker, at
 
+    async def waiting(self, answer: Awaitable[Result]) -> Result:
+        """The answer of something else, a coordinator for example. Others have the request's place among the long ones
+        meanwhile."""
+        self.turn.leave()
+        try:
+            return await answer
+        finally:
+            self.turn.resume()
+
     async def each(self, rows: Iterable[Item]) -> AsyncIterator[Item]:
         """Yields the rows, and control of the event loop between them when the turn is over."""
         turn = self.turn

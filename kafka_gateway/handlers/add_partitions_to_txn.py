@@ -34,7 +34,7 @@ def serve(request: Any, call: Call) -> Any:
 async def _long(request: Any, call: Call) -> Fields:
     topics = request.v3_and_below_topics
     partitions = await _partitions_in_slices(topics, call)
-    done = await call.core.transactions.add_partitions(_asked(request, partitions), call.caller)
+    done = await call.waiting(call.core.transactions.add_partitions(_asked(request, partitions), call.caller))
     return {"results_by_topic_v3_and_below": _topics(call, topics, await _codes_in_slices(done, call))}
 
 
@@ -53,7 +53,7 @@ async def _batched(request: Any, call: Call) -> Fields:
             verify_only=each.verify_only,
             client_version=EPOCH_PER_TRANSACTION,
         )
-        done = await ended(call.core.transactions.add_partitions(asked, call.caller))
+        done = await call.waiting(ended(call.core.transactions.add_partitions(asked, call.caller)))
         if isinstance(done, Exception):
             done = PartitionsAdded(done if isinstance(done, LogError) else LogError(repr(done)))
         topics = _topics(call, each.topics, await _codes_in_slices(done, call))

@@ -27,7 +27,7 @@ async def _in_parts(request: Any, call: Call) -> Fields:
     members: list[LeftMember] = []
     for first in range(0, len(request.members), AT_ONCE):
         leaving = LeaveGroup(request.group_id, _members(request.members[first : first + AT_ONCE]))
-        left = await call.core.groups.leave(leaving, call.caller)
+        left = await call.waiting(call.core.groups.leave(leaving, call.caller))
         if left.error is not None:
             return _fields(left, call)
         members += left.members

@@ -30,7 +30,7 @@ async def _in_parts(request: Any, call: Call) -> Fields:
     asked = [topic for topic in request.topics if topic.partitions]  # as in Kafka the others are not answered
     outcomes: list[list[PartitionOutcome]] = [[] for _ in asked]
     for part in parts_of((topic, topic.partitions) for topic in asked):
-        done = await _deleted(request.group_id, ((each.topic, each.partitions) for each in part), call)
+        done = await call.waiting(_deleted(request.group_id, ((each.topic, each.partitions) for each in part), call))
         if done.error is not None:
             return _fields(done, call)
         for each, outcome in zip(part, done.topics, strict=True):

@@ -28,7 +28,8 @@ async def serve(request: Any, call: Call) -> Fields:
         if number:
             await call.turn.rest_if_over()
         topics = [TopicCommit(each.topic.name, _commits(each.partitions)) for each in part]
-        done = await call.core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), call.caller)
+        committed = call.core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), call.caller)
+        done = await call.waiting(committed)
         for each, outcome in zip(part, done.topics, strict=True):
             outcomes[each.at] += outcome.partitions
     return _fields(asked, outcomes, call)

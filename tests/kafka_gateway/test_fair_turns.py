@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_gateway.connection import PRODUCE
+from kafka_gateway.message_handler import Call
 from kafka_gateway.options import Options
 from kafka_gateway.ready_sockets import MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS, ReadySockets
 from kafka_gateway.server import GatewayServer
@@ -192,3 +193,18 @@ async def test_members_make_room_for_produce_and_fetch_only(tmp_path: Path, monk
         client.send(produce(2, acks=-1))
         assert await client.correlation() == 2
         assert server._members.share(server._now) == MEMBERS_SHARE_BESIDE_OTHERS
+
+
+async def test_requests_that_wait_for_a_coordinator_leave_their_places_to_other_long_ones() -> None:
+    scheduler, answer = TurnScheduler(), asyncio.get_running_loop().create_future()
+    unused: Any = None
+    waiting = []
+    for _ in range(AT_WORK):
+        call = Call(unused, unused, unused, "", unused, scheduler.turn(lambda: True))
+        await call.turn.rest()
+        waiting.append(asyncio.create_task(call.waiting(answer)))
+    other = scheduler.turn(lambda: True)
+    await asyncio.wait_for(other.rest(), 30)
+    other.leave()
+    answer.set_result(None)
+    await asyncio.gather(*waiting)
