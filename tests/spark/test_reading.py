@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from pyspark_tidelog import DefaultSource, describe
 from pyspark_tidelog.options import OptionError
 from pyspark_tidelog.spark_columns import full_schema, spark_arrow_schema
-from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments import sidecar_builder
 from storage_tiers.errors import LogError, TierCorrupt, TierObjectMissing
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.batch_walk import scan_batches
@@ -433,7 +433,9 @@ def test_a_batch_damaged_before_its_offload_is_an_error(bucket: Bucket, store: P
     data = bytearray(numbered(0, 50, codec=Codec.GZIP))
     data[-3] ^= 1
     # The writer is patched to check headers only.
-    with mock.patch.object(sidecar, "recover_scan", lambda piece, start, *_: scan_batches(piece, start, len(piece))):
+    with mock.patch.object(
+        sidecar_builder, "recover_scan", lambda piece, start, *_: scan_batches(piece, start, len(piece))
+    ):
         bucket.extend("a", bytes(data))
     with pytest.raises(TierCorrupt, match="CRC-32C of the record batch is"):
         read_offsets(store)

@@ -320,7 +320,7 @@ async def a_transaction_is_long_and_not_late(world: World) -> AsyncIterator[None
 # --- the log cleaner --------------------------------------------------------------------------------------------------
 @work(
     {
-        'tidelog_cleaner_passes_total{tier="local"}': 1,
+        'tidelog_cleaner_passes_total{tier="local"}': ROSE,
         'tidelog_cleaner_passes_total{tier="bucket"}': 0,
         'tidelog_cleaner_read_bytes_total{tier="local"}': ROSE,
         'tidelog_cleaner_written_bytes_total{tier="local"}': ROSE,
@@ -344,7 +344,7 @@ async def a_log_is_cleaned(world: World) -> AsyncIterator[None]:
     yield
     await closed(world.node)
     done = world.inner.broker.cleaning.figures.done["local"]
-    await until(lambda: done.passes == 1 and world.inner.broker.cleaning.figures.dirtiest_ratio == 0)
+    await until(lambda: done.passes >= 1 and world.inner.broker.cleaning.figures.dirtiest_ratio == 0)
     yield
 
 

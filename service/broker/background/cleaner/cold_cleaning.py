@@ -356,11 +356,11 @@ class ColdRewrite:
         await self._cold.save_clean_point(self._partition, self._hot, reached)
 
     def clear(self) -> None:
-        """Removes the files that are left. Blocking."""
-        for path in self._files:
+        """Removes the files that are left. Blocking. A call that was cancelled may still be at it in its thread."""
+        files, self._files = self._files, set()
+        for path in files:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        self._files.clear()
 
     def _path(self, base: int, suffix: str) -> str:
         return os.path.join(self._hot.directory, layout.file_name(base, suffix))
