@@ -104,7 +104,7 @@ class Call:
                 yield broker, at
 
     async def waiting(self, answer: Awaitable[Result]) -> Result:
-        """The answer of something else, a coordinator for example. Others have the request's place among the long ones
+        """Waits for another part of the node, such as a coordinator. The request leaves its slot among the long requests
         meanwhile."""
         self.turn.leave()
         try:

@@ -10,7 +10,7 @@ AT_ONCE = 200
 
 
 class TopicPart(NamedTuple):
-    """Some partitions of one topic of a request; `at` is the topic's place in it."""
+    """Some partitions of one topic of a request; `at` is the topic's index in it."""
 
     at: int
     topic: Any

@@ -17,7 +17,7 @@ class ShardMemory:
         self._used_bytes = 0
 
     def add(self, more_bytes: int) -> None:
-        """Negative for what is given back."""
+        """Counts bytes that the shard keeps; a negative number counts released bytes."""
         self._used_bytes += more_bytes
         self._memory.used_bytes += more_bytes
 

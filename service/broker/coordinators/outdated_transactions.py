@@ -59,7 +59,7 @@ _NONE: frozenset[TopicPartition] = frozenset()
 
 
 class OutdatedTransactions:
-    """`loaded` is called with every shard before it decides anything; `tick` ends what was fenced."""
+    """The runtime calls `loaded` with every shard before it decides anything; `tick` ends the fenced ids."""
 
     def __init__(self, partitions: Iterable[Partition], scheduler: TurnScheduler) -> None:
         self._partitions = partitions

@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 def shares(items: Sequence[Item]) -> list[Sequence[Item]]:
-    """Members, or what is said of members, in shares of one step each. An empty share if there are none."""
+    """Divides members, or rows about members, into shares of one step each. Without members there is one empty share."""
     return [items[at : at + MEMBERS_A_STEP] for at in range(0, max(1, len(items)), MEMBERS_A_STEP)]
 
 

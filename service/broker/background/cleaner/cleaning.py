@@ -317,8 +317,8 @@ class Cleaning:
         plan: CleaningPlan,
         settings: CleanerSettings,
     ) -> tuple[int, Cleaned]:
-        """Puts each rewritten segment in its place. Returns the offset up to which the log is clean then, and what was
-        counted."""
+        """Replaces the old segments with each rewritten one. Returns the offset up to which the log is clean then, and the
+        counts."""
         hot, reached, counted = partition.log.hot, plan.dirty_start, Cleaned()
         async for answer in answers:
             self._check_goes_on(partition, hot, settings)

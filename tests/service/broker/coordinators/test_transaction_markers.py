@@ -61,7 +61,7 @@ class PreparedHost:
 
 
 async def turns() -> None:
-    """What is due now is done."""
+    """Runs all callbacks that are due now."""
     for _ in range(10):
         await asyncio.sleep(0)
 
