@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -20,6 +21,9 @@ GROUP = "copiers"
 #: Long enough for a node that starts anew; shorter than the node's patience with an open transaction.
 PATIENCE_S = 15.0
 TRANSACTION_TIMEOUT_MS = 20_000
+#: Producers of abandoned transactions outlive them. librdkafka 2.16 counts an AddPartitionsToTxn request just after it queues
+#: it: a producer that is destroyed in between dies of an assertion, with the whole process.
+_ABANDONED = deque[Producer](maxlen=32)
 
 
 class Abandoned(Exception):
@@ -167,6 +171,7 @@ class Transactor(Client):
     def recover(self, commit: int | None) -> Outcome:
         """Returns once the transaction is decided."""
         self.producer.purge()
+        _ABANDONED.append(self.producer)
         self.begin_anew()
         return Outcome.FAILED if commit is None else Outcome.UNKNOWN
 
