@@ -189,15 +189,8 @@ def leave_message(leave: LeaveGroup, caller: Caller) -> pb.LeaveGroupRequest:
     )
 
 
-def leave_of(message: pb.LeaveGroupRequest) -> LeaveGroup:
-    check_count(len(message.members), of="members")
-    return LeaveGroup(
-        message.group,
-        [
-            LeavingMember(each.member_id, maybe(each, "group_instance_id"), maybe(each, "reason"))
-            for each in message.members
-        ],
-    )
+def leaving_member_of(message: pb.LeavingMember) -> LeavingMember:
+    return LeavingMember(message.member_id, maybe(message, "group_instance_id"), maybe(message, "reason"))
 
 
 def left_member_message(member: LeftMember) -> pb.LeftMember:

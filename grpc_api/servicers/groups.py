@@ -10,13 +10,15 @@ from grpc_api.contract.core import Core
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
+    LeaveGroup,
+    LeavingMember,
     OffsetDelete,
     OffsetsCommitted,
     PartitionOutcome,
     TopicCommit,
     TopicOutcome,
 )
-from grpc_api.contract.request_parts import AT_ONCE, parts_of
+from grpc_api.contract.request_parts import parts_of
 from grpc_api.messages.group_offsets import (
     commit_of,
     committed_message,
@@ -33,7 +35,7 @@ from grpc_api.messages.groups import (
     join_of,
     joined_member_message,
     joined_message,
-    leave_of,
+    leaving_member_of,
     left_member_message,
     list_of,
     listed_message,
@@ -41,6 +43,7 @@ from grpc_api.messages.groups import (
     sync_of,
     synced_message,
 )
+from grpc_api.messages.log import check_count
 from grpc_api.proto import groups_pb2 as pb
 from grpc_api.proto.groups_pb2_grpc import GroupsServicer
 from grpc_api.servicers.calls import in_pieces, scheduler
@@ -78,15 +81,14 @@ class CoreGroups(GroupsServicer):
         return pb.HeartbeatResponse(error=maybe_detail(answer.error))
 
     async def Leave(self, request: pb.LeaveGroupRequest, context: Any) -> pb.LeaveGroupResponse:  # noqa: N802
-        leaving, caller = leave_of(request), _caller(request, context)
-        answer = pb.LeaveGroupResponse()
-        for first in range(0, max(1, len(leaving.members)), AT_ONCE):
-            part = leaving._replace(members=leaving.members[first : first + AT_ONCE])
-            left = await self._core.groups.leave(part, caller)
-            if left.error is not None:
-                return pb.LeaveGroupResponse(error=maybe_detail(left.error))
-            async for members in in_pieces(left.members):
-                answer.members.extend(map(left_member_message, members))
+        check_count(len(request.members), of="members")
+        members: list[LeavingMember] = []
+        async for some in in_pieces(request.members):
+            members.extend(map(leaving_member_of, some))
+        left = await self._core.groups.leave(LeaveGroup(request.group, members), _caller(request, context))
+        answer = pb.LeaveGroupResponse(error=maybe_detail(left.error))
+        async for outcomes in in_pieces(left.members):
+            answer.members.extend(map(left_member_message, outcomes))
         return answer
 
     # --- offsets ------------------------------------------------------------------------------------------------------

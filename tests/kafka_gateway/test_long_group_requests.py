@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.groups import LeaveGroup, Left
 from grpc_api.contract.request_parts import parts_of
 from kafka_gateway.errors import ErrorCode
 from tests.kafka_gateway.kio_frames import request_frame, response
@@ -137,6 +139,24 @@ async def test_rows_of_a_long_request_share_no_turn_of_the_loop(name: str, tmp_p
         assert body is not None
         assert rows_of(response(schema, version, body)) == ROWS
         assert calls.most < CALLS
+
+
+async def test_members_that_leave_in_one_request_leave_in_one_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another request of the group comes between them, and finds a group that no request made."""
+    schema, version, fields = LONG["members that leave"]
+    decided: list[LeaveGroup] = []
+    async with with_groups(tmp_path, hurried()) as (core, server), connected(server) as client:
+        leave = core.groups.leave
+
+        def decide(asked: LeaveGroup, caller: Caller) -> asyncio.Future[Left]:
+            decided.append(asked)
+            return leave(asked, caller)
+
+        monkeypatch.setattr(core.groups, "leave", decide)
+        await client.ask(schema, version, **fields)
+    assert [[each.member_id for each in asked.members] for asked in decided] == [[f"m{each}" for each in _NUMBERS]]
 
 
 async def test_an_answer_of_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

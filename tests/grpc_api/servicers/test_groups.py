@@ -13,6 +13,8 @@ import pytest
 
 from grpc_api import limits
 from grpc_api.channel import open_channel
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.groups import LeaveGroup, Left
 from grpc_api.messages.errors import detail_in
 from grpc_api.proto import groups_pb2 as pb
 from grpc_api.proto.groups_pb2_grpc import GroupsStub
@@ -24,12 +26,17 @@ PROTOCOLS = [pb.MemberProtocol(name="range", metadata=b"\0\1")]
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[GrpcServer]:
+async def core() -> AsyncIterator[MemoryCore]:
     core = MemoryCore()
+    yield core
+    core.close()
+
+
+@pytest.fixture
+async def server(core: MemoryCore) -> AsyncIterator[GrpcServer]:
     running = await serve_grpc(core, "127.0.0.1", 0)
     yield running
     await running.stop(0)
-    core.close()
 
 
 @pytest.fixture
@@ -114,3 +121,21 @@ async def test_a_topic_without_partitions_takes_no_answer_from_the_others(stub: 
         topics = [pb.TopicPartitions(topic="t"), pb.TopicPartitions(topic="u", partitions=partitions)]
         deleted = await stub.DeleteOffsets(pb.DeleteOffsetsRequest(group="g", topics=topics))
         assert not deleted.HasField("error")
+
+
+async def test_members_that_leave_in_one_call_leave_in_one_decision(
+    core: MemoryCore, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"m{number}" for number in range(1000)]
+    decided: list[LeaveGroup] = []
+    leave = core.groups.leave
+
+    def decide(asked: LeaveGroup, caller: Caller) -> asyncio.Future[Left]:
+        decided.append(asked)
+        return leave(asked, caller)
+
+    monkeypatch.setattr(core.groups, "leave", decide)
+    members = [pb.LeavingMember(member_id=name) for name in names]
+    left = await stub.Leave(pb.LeaveGroupRequest(group="g", members=members))
+    assert [each.member_id for each in left.members] == names
+    assert [[each.member_id for each in asked.members] for asked in decided] == [names]
