@@ -8,10 +8,11 @@ aborted, in every partition of this node. So does an id of which a partition tha
 the directory is older than the bucket.
 
 Invariants: before a shard decides its first request, no client may continue a transaction that had lost records by then; the
-notes of the losses stay until what follows from them is committed. Not promised: that a transaction is aborted whose partition
-was found to have lost records later, and which its client has ended by then; that transactions of producer ids which the shard
-does not know are aborted (`tidelog txn find-hanging` shows them); that a transaction stays open which began between a loss and
-the next round, or the next start.
+notes of the losses stay until what follows from them is committed, and name the shards where it is: none of those fences its
+ids again, whatever another shard still lacks. Not promised: that a transaction is aborted whose partition was found to have
+lost records later, and which its client has ended by then; that transactions of producer ids which the shard does not know are
+aborted (`tidelog txn find-hanging` shows them); that a transaction stays open which began between a loss and the next round, or
+the next start.
 """
 
 from __future__ import annotations
@@ -73,9 +74,11 @@ class OutdatedTransactions:
         except LogError:
             return  # it was dropped, and is loaded again
         if before is None or before.shard is not shard:
-            settled = before.settled if before is not None else frozenset()
+            losses = self._losses()
+            number = host.partition.partition
+            settled = frozenset(end for end in losses.values() if number in end.settled_in)
             self._examined[host] = _Examined(shard, settled, settled)
-            self._examine(host.partition, self._examined[host], self._losses())
+            self._examine(host.partition, self._examined[host], losses)
 
     def _losses(self) -> Losses:
         """The losses of partitions that were compared with the bucket, which may hold more."""
@@ -92,8 +95,7 @@ class OutdatedTransactions:
 
     def is_settled(self, runtime: CoordinatorRuntime[TransactionShard], end: RecoveredEnd) -> bool:
         """Whether all that follows from the loss is committed, in every shard of this node."""
-        found = (self._examined.get(host) for host in runtime.hosts.values())
-        return all(each is not None and end in each.settled for each in found)
+        return end.settled_in >= runtime.hosts.keys()
 
     async def tick(self, runtime: CoordinatorRuntime[TransactionShard]) -> None:
         hosts, losses = set(runtime.hosts.values()), self._losses()
@@ -108,6 +110,7 @@ class OutdatedTransactions:
             if each.fenced:
                 await self._end(host, each)
             if not each.fenced and await host.is_settled(each.shard):
+                _note_settled(known - each.settled, host.partition.partition)
                 each.settled = known
 
     async def _end(self, host: ShardHost[TransactionShard], examined: _Examined) -> None:
@@ -149,6 +152,11 @@ class OutdatedTransactions:
             for producer_id in each.log.hot.end.producers.in_transaction:
                 found.setdefault(producer_id, set()).add(each.partition)
         return {producer_id: frozenset(partitions) for producer_id, partitions in found.items()}
+
+
+def _note_settled(losses: Iterable[RecoveredEnd], coordinator: int) -> None:
+    for end in losses:
+        end.note_settled(end.settled_in | {coordinator})
 
 
 def _itself(shard: TransactionShard) -> TransactionShard:

@@ -79,25 +79,32 @@ class RecoveredOffsets:
         hosts = dict(self._runtime.hosts)
         lowered_in = await self._lower_all(hosts, _by_coordinators(due))
         joined: dict[frozenset[int], frozenset[int]] = {}
-        has_checkpointed = False
         for each, end in due:
-            if each.recovered_end is not end:
-                continue  # deleted, or lost more meanwhile
-            if not lowered_in <= end.lowered_in:
-                known = end.lowered_in
-                end.lowered_in = joined.setdefault(known, known | lowered_in)
-                end.is_noted = False
-            if end.lowered_in >= hosts.keys() and self._is_settled(end):
-                if not has_checkpointed:
-                    # By one from before the loss, the next start after a crash would find the same loss again.
-                    await self._checkpoint()
-                    has_checkpointed = True
-                    if each.recovered_end is not end:
-                        continue
+            # Unless it is deleted, or lost more meanwhile.
+            if each.recovered_end is end and not lowered_in <= (known := end.lowered_in):
+                end.note_lowered(joined.setdefault(known, known | lowered_in))
+        await self._checkpoint_changes([end for _, end in due])
+        for each, end in due:
+            is_current = each.recovered_end is end and end.is_checkpointed
+            if is_current and end.lowered_in >= hosts.keys() and self._is_settled(end):
                 forget_recovered_end(each)
                 each.recovered_end = None
                 await asyncio.sleep(0)  # there may be thousands
         await _save_lowered(due)
+
+    async def _checkpoint_changes(self, ends: Iterable[RecoveredEnd]) -> None:
+        """Before a note says what was done, or is forgotten."""
+        changed = [end for end in ends if not end.is_checkpointed]
+        if not changed:
+            return
+        for end in changed:
+            end.is_checkpointed = True  # another change during the write takes it back
+        try:
+            await self._checkpoint()
+        except BaseException:
+            for end in changed:
+                end.is_checkpointed = False
+            raise
 
     async def _lower_all(
         self, hosts: Mapping[int, ShardHost[GroupShard]], ends: Mapping[frozenset[int], Mapping[TopicPartition, int]]
@@ -174,7 +181,9 @@ def _ends_to_lower(
 
 async def _save_lowered(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
     """Keeps over a restart which coordinators have lowered their offsets, for some of the partitions that stay due."""
-    pending = ((each, end) for each, end in due if each.recovered_end is end and not end.is_noted)
+    pending = (
+        (each, end) for each, end in due if each.recovered_end is end and end.is_checkpointed and not end.is_noted
+    )
     for each, end in islice(pending, NOTES_A_ROUND):
         try:
             await asyncio.to_thread(write_recovered_end, each, end)

@@ -1,7 +1,9 @@
-"""Keeps where a log ended when its newest records were lost, beside its segments, until committed offsets were lowered to it.
+"""Keeps where a log ended when its newest records were lost, beside its segments, until committed offsets were lowered to it
+and the transactions that lost records were ended.
 
 After a crash the note is the only trace of the loss: the log is whole again, and may have new records.
-The note also names the coordinators that have lowered their offsets, so that none does it again to newer ones.
+The note also names the coordinators that have lowered their offsets, so that none does it again to newer ones, and those that
+have ended their transactions, so that none fences producers that have begun since.
 
 Invariant: the note is durable before the partition takes a record, and before a log is discarded for the bucket's. Not
 promised: that offsets which were committed between the loss and a kill are kept, if their coordinator had not lowered its own
@@ -28,14 +30,16 @@ FILE_NAME = "recovered-end"
 def write_recovered_end(partition: Partition, end: RecoveredEnd) -> None:
     """Blocking, for as long as a sync takes. StorageError if the disk refuses."""
     path = _path(partition)
-    lowered_in, known = end.lowered_in, _read(path)
-    if known is None or (known.offset, known.lowered_in) != (end.offset, lowered_in):
+    lowered_in, settled_in, known = end.lowered_in, end.settled_in, _read(path)
+    noted = None if known is None else (known.offset, known.lowered_in, known.settled_in)
+    if noted != (end.offset, lowered_in, settled_in):
         try:
-            numbers = " ".join(map(str, [end.offset, *sorted(lowered_in)]))
-            replace_file(partition.log.hot.files, path, b"%s\n" % numbers.encode())
+            rows = [[end.offset, *sorted(lowered_in)], sorted(settled_in)]
+            lines = [" ".join(map(str, row)) + "\n" for row in rows]
+            replace_file(partition.log.hot.files, path, "".join(lines).encode())
         except OSError as error:
             raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
-    end.is_noted = end.lowered_in is lowered_in
+    end.is_noted = end.lowered_in is lowered_in and end.settled_in is settled_in
 
 
 def read_recovered_end(partition: Partition) -> RecoveredEnd | None:
@@ -44,7 +48,7 @@ def read_recovered_end(partition: Partition) -> RecoveredEnd | None:
 
 
 def forget_recovered_end(partition: Partition) -> None:
-    """Blocking. One that cannot be removed lowers offsets once more after the next start."""
+    """Blocking. One that cannot be removed is settled once more after the next start, in coordinators that it does not name."""
     with contextlib.suppress(OSError):
         partition.log.hot.files.unlink(_path(partition))
 
@@ -56,8 +60,8 @@ def _path(partition: Partition) -> str:
 def _read(path: str) -> RecoveredEnd | None:
     try:
         with open(path, encoding="ascii") as file:
-            offset, *lowered_in = map(int, file.read().split())
-            return RecoveredEnd(offset, frozenset(lowered_in))
+            (offset, *lowered_in), *more = ([int(number) for number in line.split()] for line in file)
+            return RecoveredEnd(offset, frozenset(lowered_in), frozenset(more[0] if more else ()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
