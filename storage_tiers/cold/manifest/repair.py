@@ -7,22 +7,27 @@ that every object which it names is there with the very bytes that it names; and
     basis()  which manifest to begin with                the newest seen, or the one shown if it lacks nothing of that
     plan()   all that it names is there                  that manifest, under a new line
              missing from some offset on, held locally   that manifest up to there; the rest is offloaded again
+             missing, what it was compacted from there   that manifest; copies of those segments stand where the lost one was
              missing, and the loss accepted by name      that manifest; a segment without records stands where the lost one was
              anything else                               refused, with what is missing
 
-Invariants: nothing that was removed or tombstoned becomes live again; leader epoch, incarnation and `swept` are the largest
+Invariants: no key that was removed or tombstoned becomes live again; leader epoch, incarnation and `swept` are the largest
 seen, the commit number is above every one seen, log start is the largest seen as far as it lies below `end`; `added` and pins
 are kept, so that no reader's cursor skips or repeats a commit. `end` falls only to what the local log continues. A range is
-given up only where exactly its offsets were named; its offsets are never given to other records.
+given up only where exactly its offsets were named, and nothing of it is in the store; its offsets are never given to other
+records.
 
-Not promised: a manifest for a partition whose manifest was never seen. `deleted` is the last state of a partition here, too.
+Not promised: that a key which was deleted before a lost compaction stays deleted where its older segments stand in: its
+tombstone may have gone since. A manifest for a partition whose manifest was never seen. `deleted` is the last state of a
+partition here, too.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.model import (
@@ -41,7 +46,13 @@ from storage_tiers.cold.manifest.model import (
     Stamp,
     State,
 )
-from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, page_write
+from storage_tiers.cold.manifest.pages import (
+    MAX_PAGE_REFS,
+    MAX_PAGE_SEGMENTS,
+    ManifestChange,
+    PageWrite,
+    page_write,
+)
 from storage_tiers.cold.manifest.transitions import check_writer
 from storage_tiers.types import NO_EPOCH, EpochEntry, OffsetRange
 
@@ -57,7 +68,8 @@ class Refused:
 class Evidence:
     """The surviving objects of a basis. `missing` are keys that it, or its pages, name as live, and that the store lacks or
     holds other bytes of; `lost` are the segments of those that are no pages, in offset order. `unnamed` are the first offsets
-    of segments that are there and that it does not name. `last_paged` is the last segment of its last live page (None: it has
+    of segments that are there and that it does not name. `earlier` are the segments that were live before inside the offsets of
+    a lost one, as far as the store still holds them. `last_paged` is the last segment of its last live page (None: it has
     none). `local` is what the local log holds, `epochs` its leader epochs, `log_start` the partition's own."""
 
     missing: Collection[str]
@@ -67,12 +79,32 @@ class Evidence:
     epochs: tuple[EpochEntry, ...]
     log_start: int
     lost: tuple[RemoteSegment, ...] = ()
+    earlier: tuple[RemoteSegment, ...] = ()
+
+
+#: In place of a part of a lost segment: a copy of an earlier segment, or a segment without records over these offsets.
+Part = RemoteSegment | OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """`parts`, in offset order, stand in place of the segment `lost`."""
+
+    lost: RemoteSegment
+    parts: tuple[Part, ...]
+
+    @property
+    def copied(self) -> tuple[RemoteSegment, ...]:
+        return tuple(part for part in self.parts if isinstance(part, RemoteSegment))
+
+    @property
+    def empty(self) -> tuple[OffsetRange, ...]:
+        return tuple(part for part in self.parts if isinstance(part, OffsetRange))
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """`basis` up to `end`, without the segments `dropped`; from there to `again` the local log is offloaded again. In place of
-    the segments `given_up` stand segments without records."""
+    """`basis` up to `end`, without the segments `dropped`; from there to `again` the local log is offloaded again."""
 
     basis: Manifest
     end: int
@@ -81,20 +113,25 @@ class RepairPlan:
     last_record_epoch: int
     sidecar: NewestSidecar | None
     dropped: tuple[RemoteSegment, ...] = ()
-    given_up: tuple[RemoteSegment, ...] = ()
+    substitutions: tuple[Substitution, ...] = ()
 
     @property
     def summary(self) -> str:
         kept = f"commit {self.basis.commit} is committed again, up to offset {self.end}"
-        if self.given_up:
-            kept += f"; offsets {_spelled(joined(self.given_up))} are given up and hold no record from now on"
+        if copied := joined(part for each in self.substitutions for part in each.copied):
+            kept += (
+                f"; offsets {_spelled(copied)} are copied from the segments that compaction had replaced: a key that was "
+                "deleted since may have its last value again"
+            )
+        if empty := joined(part for each in self.substitutions for part in each.empty):
+            kept += f"; offsets {_spelled(empty)} are given up and hold no record from now on"
         if self.end == self.again:
             return kept
         return f"{kept}; offsets [{self.end}, {self.again}) are offloaded again from the local log"
 
 
-def joined(segments: Iterable[RemoteSegment]) -> tuple[OffsetRange, ...]:
-    """The offsets of segments in offset order, neighbours as one."""
+def joined(segments: Iterable[Part]) -> tuple[OffsetRange, ...]:
+    """The offsets of segments or ranges in offset order, neighbours as one."""
     found: list[OffsetRange] = []
     for segment in segments:
         if found and found[-1].end == segment.base:
@@ -184,15 +221,34 @@ def plan(
         lost = [segment for segment in lost if segment.end <= cut.base]
     if manifest == shown and not lost:
         accepted = ()  # a repair that was cut has given it up already
-    refused = _unaccepted(manifest, lost, evidence, accepted)
+    substitutions = tuple(Substitution(each, _parts(each, evidence.earlier)) for each in lost)
+    refused = _unaccepted(manifest, substitutions, evidence, accepted)
     if refused is not None:
         return refused
     if cut is not None:
-        return replace(_cut(manifest, manifest.segments.index(cut), log_start, evidence), given_up=tuple(lost))
+        return replace(_cut(manifest, manifest.segments.index(cut), log_start, evidence), substitutions=substitutions)
     whole = RepairPlan(
         manifest, manifest.end, manifest.end, min(log_start, manifest.end), manifest.last_record_epoch, manifest.sidecar
     )
-    return replace(whole, given_up=tuple(lost))
+    return replace(whole, substitutions=substitutions)
+
+
+def _parts(lost: RemoteSegment, earlier: Sequence[RemoteSegment]) -> tuple[Part, ...]:
+    """The newest segments inside the lost one's offsets, and what none of them covers. A compacted segment covers exactly
+    those that it replaced, so two of them lie apart or one inside the other."""
+    chosen: list[RemoteSegment] = []
+    inside = (each for each in earlier if lost.base <= each.base and each.end <= lost.end and each.key != lost.key)
+    for each in sorted(inside, key=lambda each: each.added.commit, reverse=True):
+        if all(each.end <= other.base or other.end <= each.base for other in chosen):
+            chosen.append(each)
+    parts: list[Part] = []
+    at = lost.base
+    for each in sorted(chosen, key=lambda each: each.base):
+        if at < each.base:
+            parts.append(OffsetRange(at, each.base))
+        parts.append(each)
+        at = each.end
+    return (*parts, OffsetRange(at, lost.end)) if at < lost.end else tuple(parts)
 
 
 def repaired(repair: RepairPlan, shown: Manifest | None, by: Author) -> Manifest:
@@ -224,11 +280,18 @@ def repaired(repair: RepairPlan, shown: Manifest | None, by: Author) -> Manifest
     )
 
 
-def with_fillers(manifest: Manifest, fillers: Mapping[str, RemoteSegment], by: Author) -> ManifestChange:
-    """The manifest of a repair with other segments, by the key of the lost one in whose place each stands. PageNeeded."""
+Fillers = Mapping[str, tuple[RemoteSegment, ...]]
+
+
+def with_fillers(manifest: Manifest, fillers: Fillers, by: Author) -> ManifestChange:
+    """The manifest of a repair with other segments, by the key of the lost one in whose place they stand. PageNeeded."""
     stamp = Stamp(manifest.commit, by.now_ms)
     swap = _Swap(manifest, fillers, stamp, by)
-    pages = tuple(swap.page(ref) if ref.kind is PageKind.LIVE else ref for ref in manifest.pages)
+    pages = tuple(
+        itertools.chain.from_iterable(
+            swap.pages(ref) if ref.kind is PageKind.LIVE else (ref,) for ref in manifest.pages
+        )
+    )
     segments, sidecar = swap.segments(manifest.segments), manifest.sidecar
     if sidecar is not None and sidecar.key in swap.sidecars:
         filler = swap.sidecars[sidecar.key]
@@ -240,10 +303,10 @@ def with_fillers(manifest: Manifest, fillers: Mapping[str, RemoteSegment], by: A
 class _Swap:
     """Replaces lost segments, also inside pages, which are written again."""
 
-    def __init__(self, manifest: Manifest, fillers: Mapping[str, RemoteSegment], stamp: Stamp, by: Author) -> None:
+    def __init__(self, manifest: Manifest, fillers: Fillers, stamp: Stamp, by: Author) -> None:
         self._ids = manifest.ids
         self._fillers = fillers
-        self._bases = [segment.base for segment in fillers.values()]
+        self._bases = [each[0].base for each in fillers.values()]
         self._stamp = stamp
         self._by = by
         self.removed: list[Removed] = []
@@ -251,27 +314,41 @@ class _Swap:
         self.sidecars: dict[str, RemoteSegment] = {}
 
     def segments(self, segments: tuple[RemoteSegment, ...]) -> tuple[RemoteSegment, ...]:
-        return tuple(map(self._segment, segments))
+        return tuple(itertools.chain.from_iterable(map(self._in_place_of, segments)))
 
-    def _segment(self, segment: RemoteSegment) -> RemoteSegment:
-        filler = self._fillers.get(segment.key)
-        if filler is None:
-            return segment
-        filler = replace(filler, added=self._stamp, gap_from=segment.gap_from)
+    def _in_place_of(self, segment: RemoteSegment) -> tuple[RemoteSegment, ...]:
+        found = self._fillers.get(segment.key)
+        if found is None:
+            return (segment,)
+        first, *others = (replace(each, added=self._stamp) for each in found)
         self.removed.append(Removed(self._stamp, segment))
-        self.sidecars[segment.sidecar_key] = filler
-        return filler
+        self.sidecars[segment.sidecar_key] = found[-1]
+        return (replace(first, gap_from=segment.gap_from), *others)
 
-    def page(self, ref: PageRef) -> PageRef:
+    def pages(self, ref: PageRef) -> tuple[PageRef, ...]:
         if not any(ref.base <= base < ref.end for base in self._bases):
-            return ref
+            return (ref,)
         known = self._by.pages.get(ref.key)
         if known is None:
             raise PageNeeded(ref)
         self.removed.append(Removed(self._stamp, key=ref.key))
-        changed = ManifestPage(ref.kind, self.segments(known.segments), pages=tuple(map(self.page, known.pages)))
-        self.writes.append(page_write(self._ids, changed, self._by))
-        return self.writes[-1].ref
+        segments = self.segments(known.segments)
+        refs = tuple(itertools.chain.from_iterable(map(self.pages, known.pages)))
+        written = [
+            *(ManifestPage(ref.kind, some) for some in _bunches(segments, MAX_PAGE_SEGMENTS)),
+            *(ManifestPage(ref.kind, pages=some) for some in _bunches(refs, MAX_PAGE_REFS)),
+        ]
+        writes = [page_write(self._ids, page, self._by) for page in written]
+        self.writes += writes
+        return tuple(write.ref for write in writes)
+
+
+T = TypeVar("T")
+
+
+def _bunches(items: tuple[T, ...], size: int) -> Iterator[tuple[T, ...]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _stands_in(manifest: Manifest, segment: RemoteSegment, log_start: int, evidence: Evidence) -> bool:
@@ -284,10 +361,11 @@ def _stands_in(manifest: Manifest, segment: RemoteSegment, log_start: int, evide
 
 
 def _unaccepted(
-    manifest: Manifest, lost: Sequence[RemoteSegment], evidence: Evidence, accepted: Sequence[OffsetRange]
+    manifest: Manifest, substitutions: Sequence[Substitution], evidence: Evidence, accepted: Sequence[OffsetRange]
 ) -> Refused | None:
-    """The refusal if `accepted` names other offsets than the lost ones; else None."""
-    ranges = joined(lost)
+    """The refusal if `accepted` names other offsets than those that nothing in the store holds; else None."""
+    lost = [each.lost for each in substitutions if each.empty]
+    ranges = joined(part for each in substitutions for part in each.empty)
     if sorted(accepted) == list(ranges):
         return None
     if not lost:

@@ -7,8 +7,10 @@ manifest. Nothing is written before all evidence is complete.
 A manifest that contains everything seen is compared with one listing of the partition's objects, by key and size. Only if the
 listing lacks some is every object proven, and the manifest repaired like a lost one.
 
-An operator gives a segment up by naming its offsets. A segment without records replaces it: empty batches over the same
-offsets, as compaction leaves them, which every reader can pass.
+In place of a lost segment that compaction wrote stand copies of those that it replaced, as far as the store still holds them:
+under new keys, because their own ones are named as removed and are swept. An operator gives the rest up by naming its offsets.
+A segment without records replaces it: empty batches over the same offsets, as compaction leaves them, which every reader can
+pass.
 
 Bounds: CHECKS_AT_ONCE objects at a time, and the keys of one partition in memory. Not promised: that a proven object still
 exists a moment later; a sweep or an operator may remove it, and the next read fails. Nor that changed bytes of unchanged size
@@ -18,9 +20,10 @@ are found under a sound manifest: `tidelog fsck` reads them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,7 @@ from storage_tiers.cold.manifest.model import Author, Manifest, PageRef, RemoteS
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.repair import (
     Evidence,
+    Part,
     Refused,
     RepairPlan,
     basis,
@@ -103,7 +107,7 @@ class Repairer:
             return RepairReport(), None
         if isinstance(begin, Refused):
             return RepairReport(refused=begin.why), None
-        evidence, checked = await self._evidence(begin, local)
+        evidence, checked = await self._evidence(begin, shown, local)
         if is_sound and not evidence.missing:
             return RepairReport(), None
         found = plan(begin, shown, evidence, accepted)
@@ -158,34 +162,57 @@ class Repairer:
         return False
 
     async def _commit(self, repair: RepairPlan, shown: Manifest | None, local: LocalEvidence) -> Manifest:
-        fillers = {lost.key: await self._filler(repair.basis, lost, local.epochs) for lost in repair.given_up}
+        fillers = dict[str, tuple[RemoteSegment, ...]]()
+        for each in repair.substitutions:
+            parts = [await self._filler(repair.basis, each.lost, part, local.epochs) for part in each.parts]
+            fillers[each.lost.key] = tuple(parts)
 
         def make(by: Author) -> ManifestChange:
             return with_fillers(repaired(repair, shown, by), fillers, by)
 
         return await self._loop.commit_repair(shown, make)
 
-    async def _filler(self, manifest: Manifest, lost: RemoteSegment, epochs: tuple[EpochEntry, ...]) -> RemoteSegment:
-        """Offloads a segment without records that covers a lost one's offsets."""
-        last_epoch = manifest.last_record_epoch if lost.end == manifest.end else None
-        data, history = empty_segment(lost.base, lost.end, epochs, last_epoch)
+    async def _filler(
+        self, manifest: Manifest, lost: RemoteSegment, part: Part, epochs: tuple[EpochEntry, ...]
+    ) -> RemoteSegment:
+        """Offloads the segment that stands in place of a part of a lost one."""
         with tempfile.TemporaryDirectory() as directory:
             paths = Path(directory, "segment.log"), Path(directory, "segment.snapshot")
-            for path, content in zip(paths, (data, await self._producers(lost)), strict=True):
-                await asyncio.to_thread(path.write_bytes, content)
+            if isinstance(part, RemoteSegment):
+                state, length = (
+                    sidecar.parse((await self._store.get(part.sidecar_key)).data, part.sidecar_key),
+                    part.length,
+                )
+                history = tuple(each for each in state.epochs if each.start_offset < part.end)
+                producers, aborted = state.producer_snapshot, tuple(state.aborted)
+                await self._download(part, paths[0])
+            else:
+                last_epoch = manifest.last_record_epoch if part.end == manifest.end else None
+                data, history = empty_segment(part.base, part.end, epochs, last_epoch)
+                producers, aborted, length = await self._producers(lost), (), len(data)
+                await asyncio.to_thread(paths[0].write_bytes, data)
+            await asyncio.to_thread(paths[1].write_bytes, producers)
             job = ExtendJob(
                 path=str(paths[0]),
                 position=0,
-                length=len(data),
-                base=lost.base,
-                end=lost.end,
+                length=length,
+                base=part.base,
+                end=part.end,
                 leader_epoch=manifest.leader_epoch,
                 last_record_epoch=history[-1].epoch,
                 epochs=history,
                 producer_snapshot=str(paths[1]),
+                aborted=aborted,
             )
             built = await self._offloader.build(job)
             return (await self._offloader.offload(job, built, manifest)).segment
+
+    async def _download(self, segment: RemoteSegment, path: Path) -> None:
+        with path.open("wb") as file:
+            for at in range(0, segment.length, _READ_BACK_BYTES):
+                size = min(_READ_BACK_BYTES, segment.length - at)
+                piece = (await self._store.get(segment.key, segment.position + at, size)).data
+                await asyncio.to_thread(file.write, piece)
 
     async def _producers(self, lost: RemoteSegment) -> bytes:
         """The producer snapshot at a lost segment's end, if its sidecar still exists; else an empty one."""
@@ -193,7 +220,7 @@ class Repairer:
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()
 
-    async def _evidence(self, manifest: Manifest, local: LocalEvidence) -> tuple[Evidence, int]:
+    async def _evidence(self, manifest: Manifest, shown: Manifest | None, local: LocalEvidence) -> tuple[Evidence, int]:
         missing: set[str] = set()
         lost: list[RemoteSegment] = []
         last_paged: RemoteSegment | None = None
@@ -212,9 +239,38 @@ class Repairer:
         await self._look_for(manifest.segments, missing, lost)
         unnamed = await self._unnamed(manifest)
         segments = len(manifest.segments) + sum(ref.count for ref in manifest.live_pages)
-        checked = 2 * segments + len(manifest.live_pages)
-        found = Evidence(missing, unnamed, last_paged, local.held, local.epochs, local.log_start, tuple(lost))
+        earlier = await self._earlier([manifest] if shown is None else [manifest, shown], lost)
+        checked = 2 * (segments + len(earlier)) + len(manifest.live_pages)
+        found = Evidence(
+            missing, unnamed, last_paged, local.held, local.epochs, local.log_start, tuple(lost), tuple(earlier)
+        )
         return found, checked
+
+    async def _earlier(self, manifests: Sequence[Manifest], lost: Sequence[RemoteSegment]) -> list[RemoteSegment]:
+        """The segments that these manifests name as live or removed, inside the offsets of a lost one, and that the store
+        holds."""
+        found = dict[str, RemoteSegment]()
+
+        def note(segments: Iterable[RemoteSegment | None]) -> None:
+            for each in segments:
+                if each is not None and any(one.base <= each.base and each.end <= one.end for one in lost):
+                    found[each.key] = each
+
+        for manifest in manifests if lost else ():
+            note((*manifest.segments, *(item.segment for item in manifest.removed)))
+            refs = list(manifest.pages)
+            while refs:
+                ref = refs.pop()
+                if any(one.base < ref.end and ref.base < one.end for one in lost):
+                    with contextlib.suppress(TierObjectMissing, TierCorrupt):
+                        page = await self._loop.page(ref)
+                        note((*page.segments, *(item.segment for item in page.removed)))
+                        refs += page.pages
+        for each in lost:
+            found.pop(each.key, None)
+        missing, absent = set[str](), list[RemoteSegment]()
+        await self._look_for(tuple(found.values()), missing, absent)
+        return [each for each in found.values() if each not in absent]
 
     async def _unnamed(self, manifest: Manifest) -> set[int]:
         """First offsets of segments in the store that may have been committed after `manifest`: they begin at or above its end,
