@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from service.cli.client import silence
+from service.cli.client.held_back import HeldBack
 from service.cli.client.positions import (
     LATEST,
     PartitionKey,
@@ -24,7 +25,7 @@ from service.cli.client.positions import (
     topic_partitions,
 )
 from service.cli.client.record_format import Format, ShownRecord
-from service.cli.client.waiting import why_nothing_comes
+from service.cli.client.waiting import held_at, why_nothing_comes
 from service.cli.errors import CommandError, report
 from service.cli.kafka import REQUEST_TIMEOUT_S, as_command_error, client_config, explain
 from service.cli.listener import require_reachable
@@ -64,6 +65,7 @@ class Follower:
         self._ends: dict[PartitionKey, int] = {}
         self._lost = False
         self._quiet = silence.Silence()
+        self._held = HeldBack(silence.monotonic)
         self._consumer: Consumer = Consumer(
             {
                 **client_config(bootstrap),
@@ -96,6 +98,8 @@ class Follower:
                 self._printed(batch)
             elif self._is_waiting() and self._quiet.due():
                 self._say_silence()
+            if not self._exit_at_end and self._held.due():
+                self._say_held_back()
             if self._lost and not batch:
                 self._on_lost()
 
@@ -119,6 +123,22 @@ class Follower:
         more = f" and {len(self._behind) - 1} more" if len(self._behind) > 1 else ""
         why = why_nothing_comes(self._bootstrap, sorted(self._behind))
         report(f"no records for {silence.SILENCE_S:g} s, and {topic}-{number}{more} not read to the end: {why}")
+
+    def _say_held_back(self) -> None:
+        at_end = {key: end for key, end in self._ends.items() if key not in self._behind}
+        for (topic, number), end in self._held.look(at_end, self._high_watermarks(at_end)).items():
+            if (why := held_at(self._bootstrap, (topic, number), end)) is not None:
+                report(f"{topic}-{number} is read up to offset {end}: {why}")
+
+    def _high_watermarks(self, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, int]:
+        """As of the last Fetch; no request is sent."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        found = {}
+        for key in keys:
+            with suppress(KafkaException):  # it is no longer assigned
+                _, found[key] = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
+        return found
 
     def _report_open_transactions(self) -> None:
         """Otherwise a topic whose first record is in an open transaction looks empty."""
@@ -287,6 +307,7 @@ class GroupFollower(Follower):
         self._quiet.heard()  # until now it waited for the group, not for records
         self._unfinished = {(each.topic, each.partition) for each in partitions}
         self._behind = set(self._unfinished)
+        self._ends = {}
 
     def _done(self) -> bool:
         if not self._has_joined:

@@ -12,7 +12,7 @@ class Silence:
     """Measures how long the node has been silent. `now` returns seconds of a monotonic clock."""
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
-        self._now = now or _monotonic
+        self._now = now or monotonic
         self._heard_at = self._now()
 
     def heard(self) -> None:
@@ -30,7 +30,7 @@ class Silence:
         return True
 
 
-def _monotonic() -> float:
+def monotonic() -> float:
     from storage_tiers.clock import SystemClock  # it imports asyncio, which other commands do not need
 
     return SystemClock().monotonic()

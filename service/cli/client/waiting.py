@@ -41,6 +41,25 @@ def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTra
     )
 
 
+def held_at(bootstrap: str, key: PartitionKey, offset: int) -> str | None:
+    """A sentence about the transaction that is open since `offset` of the partition; None if none is, or nothing answers."""
+    from service.cli.client import transactions
+    from service.cli.listener import require_reachable
+
+    try:
+        cluster = transactions.cluster_of(require_reachable(bootstrap), [key[0]])
+        found = transactions.producers(cluster, [key])
+    except CommandError:
+        return None
+    for each in found:
+        if each.start_offset == offset:
+            named = f"{each.producer_id}{_transactional_id(bootstrap, each.producer_id)}"
+            return (
+                f"producer {named} has a transaction open since then, and committed records beyond follow when it ends"
+            )
+    return None
+
+
 def _transactional_id(bootstrap: str, producer_id: int) -> str:
     from service.cli.client import transactions
     from service.cli.listener import require_reachable

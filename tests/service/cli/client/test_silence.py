@@ -93,7 +93,7 @@ def test_the_time_until_a_group_assigns_partitions_is_no_silence(monkeypatch: py
     monkeypatch.setattr(following, "topic_partitions", lambda *_: [("t", 0)])
     monkeypatch.setattr(following, "why_nothing_comes", lambda *_: "no reason")
     monkeypatch.setattr(following, "report", said.append)
-    monkeypatch.setattr(silence, "_monotonic", lambda: made.now)
+    monkeypatch.setattr(silence, "monotonic", lambda: made.now)
     member = following.GroupSubscription("g", ["t"], parse_position("beginning", 0, "--from"))
     made.follower = following.GroupFollower("127.0.0.1:9", lambda _: b"", None, False, member=member)
     made.follower.begin()
