@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -128,8 +129,10 @@ def alter(
     if not changes:
         raise typer.BadParameter("give --set, --delete, --append or --subtract", param_hint="alter")
     name = "" if broker is None else str(broker)
+    address = require_reachable(bootstrap)
+    _require_known(address, deleted or ())
     try:
-        alter_configs(require_reachable(bootstrap), BROKER, name, changes, validate_only=validate_only)
+        alter_configs(address, BROKER, name, changes, validate_only=validate_only)
     except CommandError as error:
         if _ONLY_AT_THE_START not in str(error):
             raise
@@ -141,9 +144,19 @@ def alter(
         typer.echo(f"{'could change' if validate_only else 'changed'} {whom}")
 
 
+def _require_known(address: str, deleted: Sequence[str]) -> None:
+    """The node takes the deletion of a config that does not exist, as Kafka does: a typo would look like a success."""
+    if not deleted:
+        return
+    known = [entry.name for entry in describe_configs(address, BROKER, str(brokers(address)[0]))]
+    absent = sorted(set(deleted) - set(known))
+    if absent:
+        raise CommandError(_no_such(absent, known, of_topic=False))
+
+
 def _no_such(absent: list[str], known: list[str], *, of_topic: bool) -> str:
     near = [f"log.{key}" for key in absent if f"log.{key}" in known]  # a topic's key under the broker's name for it
-    near = near or sorted({each for key in absent for each in difflib.get_close_matches(key, known, 2)})
+    near = near or list(dict.fromkeys(each for key in absent for each in difflib.get_close_matches(key, known, 2)))
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     whose, others = (
         ("a topic", "a broker's are shown without --topic") if of_topic else ("a broker", "--topic T shows a topic's")

@@ -90,6 +90,7 @@ def test_all_configs_are_listed_with_their_effect(node: Node) -> None:
         (("describe", "retention.ms"), "--topic T shows a topic's"),
         (("alter", "--set", "log.retention.ms=soon"), "Not a number of type LONG"),
         (("alter", "--set", "log.retension.ms=1"), "did you mean log.retention.ms"),
+        (("alter", "--delete", "log.retension.ms"), "did you mean log.retention.ms"),
         (("alter", "--broker", "9", "--set", "log.retention.ms=1"), "Unexpected broker id"),
         (("describe", "--topic", "nowhere"), "The topic 'nowhere' does not exist."),
         (("describe", "no.such.key"), "a broker has no config no.such.key"),
