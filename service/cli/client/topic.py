@@ -313,9 +313,9 @@ def _held_back_line(view: PartitionView) -> str | None:
         return None
     producer_id, offset = view.open_transaction
     return (
-        f"partition {view.partition}: producer {producer_id} has a transaction open since offset {offset}: before it ends, "
-        f"{counted(view.end - offset, 'offset')} from there on are not read as committed, and neither the segment that "
-        "holds the first of them nor any after it is offloaded"
+        f"partition {view.partition}: producer {producer_id} has a transaction open since offset {offset}: until it ends, "
+        f"readers of committed records stop there, {counted(view.end - offset, 'offset')} before the end, and the segment "
+        "with that offset stays on the disk, as do all later ones"
     )
 
 
