@@ -104,8 +104,8 @@ class CommittedOffsets:
         self._transactional.setdefault(producer_id, {})[group, partition] = _entry(value, record_number)
         self._open.setdefault(group, {}).setdefault(partition, set()).add(producer_id)
 
-    def end_transaction(self, producer_id: int, *, commit: bool, record_number: int) -> None:
-        """The producer's marker; `record_number` is the marker's."""
+    def end_transaction(self, producer_id: int, *, commit: bool, record_number: int) -> Set[str]:
+        """The producer's marker; `record_number` is the marker's. Returns the groups that had offsets in the transaction."""
         entries = tuple(self._transactional.get(producer_id, {}).items())
         if entries:
             ended = tuple(key for key, _ in entries)
@@ -116,6 +116,7 @@ class CommittedOffsets:
             known = self._newest(group, partition)
             if commit and (known is None or _record_number(known) < _record_number(entry)):
                 self._change(group, partition, entry, record_number)
+        return {group for (group, _), _ in entries}
 
     def _change(self, group: str, partition: TopicPartition, entry: _Entry, visible: int) -> None:
         self._changes.append((group, partition, entry, visible))

@@ -333,8 +333,11 @@ class GroupShard:
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """The producer's marker was written; it counts as a record."""
-        self._committed.end_transaction(producer_id, commit=commit, record_number=self.written)
+        ended = self._committed.end_transaction(producer_id, commit=commit, record_number=self.written)
         self.written += 1
+        for group_id in ended if not commit else ():
+            if (group := self._groups.groups.get(group_id)) is not None:
+                self._groups.count(group, has_offsets=self._committed.has_any(group_id))
 
     # --- loading ------------------------------------------------------------------------------------------------------
     def load(

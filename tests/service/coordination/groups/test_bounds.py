@@ -32,7 +32,13 @@ from service.coordination.groups import rebalancing
 from service.coordination.groups.classic_group import GroupState
 from service.coordination.groups.classic_groups import MAX_PROTOCOLS
 from service.coordination.groups.group_offsets import OffsetSettings
-from service.coordination.groups.member_memory import GROUP_BYTES, GROUPS_BYTES, MEMBERS_BYTES, GroupMemory
+from service.coordination.groups.member_memory import (
+    GROUP_BYTES,
+    GROUPS_BYTES,
+    MEMBERS_BYTES,
+    GroupMemory,
+    group_bytes,
+)
 from service.coordination.groups.rebalancing import GroupSettings, Rebalancing
 from service.coordination.groups.recorded_group import group_value
 from service.coordination.groups.shard import AT_ONCE_MS, TIMERS_A_TICK, GroupShard
@@ -287,6 +293,17 @@ def test_a_group_whose_commits_are_refused_is_one_without_offsets() -> None:
     assert groups.used_bytes > 3 * GROUP_BYTES
     assert commit(one, "g0") is None
     assert 2 * GROUP_BYTES < groups.used_bytes < 3 * GROUP_BYTES
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_group_whose_transaction_is_aborted_is_one_without_offsets(commit: bool) -> None:
+    groups = KeptMemory(100_000)
+    one = shard(groups=groups)
+    request = TxnOffsetCommit("g", ProducerTransaction("x", 0), 1, 0, -1, "", None, [])
+    one.handle(request._replace(topics=[TopicCommit("t", [PartitionCommit(0, 1, -1, "")])]), CALLER, object(), 0)
+    assert groups.used_bytes == 0
+    one.end_transaction(1, commit=commit)
+    assert groups.used_bytes == (0 if commit else group_bytes("g", has_offsets=False))
 
 
 def test_groups_count_as_before_after_a_load() -> None:
