@@ -17,12 +17,16 @@ the next start.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from weakref import ReferenceType, ref
 
+from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
@@ -42,15 +46,22 @@ Losses = Mapping[TopicPartition, RecoveredEnd]
 @dataclass(slots=True)
 class _Examined:
     """A loaded shard, and the losses that it knows. `fenced` are its ids that are to be ended. The losses
-    `settled` need nothing more: all records that follow from them are committed."""
+    `settled` need nothing more: all records that follow from them are committed. The shard itself is not kept: one that is
+    dropped gives its memory back before the next one is loaded. `seen` are the losses of the last round that it has seen."""
 
-    shard: TransactionShard
+    shard: ReferenceType[TransactionShard]
     settled: frozenset[RecoveredEnd] = frozenset()
     known: frozenset[RecoveredEnd] = frozenset()
     fenced: tuple[str, ...] = ()
+    seen: frozenset[RecoveredEnd] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.fenced) or self.settled is not self.known
 
     def fence(self, own: TopicPartition, lost: Set[TopicPartition] | None, epochs: Mapping[int, int]) -> None:
-        ids = dict.fromkeys([*self.fenced, *self.shard.outdate(lost, epochs)])
+        shard = self.shard()
+        ids = dict.fromkeys([*self.fenced, *(shard.outdate(lost, epochs) if shard is not None else ())])
         if len(ids) > len(self.fenced):
             events.warning(log, "transactions.outdated", partition=own, ids=len(ids))
         self.fenced = tuple(ids)
@@ -66,6 +77,8 @@ class OutdatedTransactions:
         self._partitions = partitions
         self._scheduler = scheduler
         self._examined: dict[ShardHost[TransactionShard], _Examined] = {}
+        #: The losses of the last round, the same object as long as they are the same.
+        self._seen: frozenset[RecoveredEnd] = frozenset()
 
     def loaded(self, host: ShardHost[TransactionShard]) -> None:
         """The shard may have been loaded again since the last call. Writes nothing."""
@@ -73,18 +86,12 @@ class OutdatedTransactions:
             shard, before = host.look(_itself), self._examined.get(host)
         except LogError:
             return  # it was dropped, and is loaded again
-        if before is None or before.shard is not shard:
-            losses = self._losses()
+        if before is None or before.shard() is not shard:
+            losses = dict(chain.from_iterable(map(_loss, self._partitions)))
             number = host.partition.partition
             settled = frozenset(end for end in losses.values() if number in end.settled_in)
-            self._examined[host] = _Examined(shard, settled, settled)
+            self._examined[host] = _Examined(ref(shard), settled, settled)
             self._examine(host.partition, self._examined[host], losses)
-
-    def _losses(self) -> Losses:
-        """The losses of partitions that were compared with the bucket, which may hold more."""
-        return {
-            each.partition: end for each in self._partitions if (end := each.recovered_end) and not each.is_recovering
-        }
 
     @staticmethod
     def _examine(own: TopicPartition, examined: _Examined, losses: Losses) -> None:
@@ -98,32 +105,51 @@ class OutdatedTransactions:
         return end.settled_in >= runtime.hosts.keys()
 
     async def tick(self, runtime: CoordinatorRuntime[TransactionShard]) -> None:
-        hosts, losses = set(runtime.hosts.values()), self._losses()
+        """Where no loss is new to a shard, the round only looks for new ones."""
+        hosts = set(runtime.hosts.values())
         self._examined = {host: each for host, each in self._examined.items() if host in hosts}
-        epochs = await self._epochs({end for end in losses.values() if not self.is_settled(runtime, end)})
-        for host, each in tuple(self._examined.items()):
-            self._examine(host.partition, each, losses)
-            known = each.known
-            if each.settled == known and not each.fenced:
-                continue
+        await self._examine_all()
+        due = [(host, each) for host, each in self._examined.items() if each.is_due]
+        if not due:
+            return
+        epochs = await self._epochs(frozenset[RecoveredEnd]().union(*(each.known - each.settled for _, each in due)))
+        for host, each in due if epochs else ():
             each.fence(host.partition, _NONE, epochs)
+            await asyncio.sleep(0)
+        open_in = await self._open() if any(each.fenced for _, each in due) else {}
+        for host, each in due:
             if each.fenced:
-                await self._end(host, each)
-            if not each.fenced and await host.is_settled(each.shard):
-                _note_settled(known - each.settled, host.partition.partition)
+                await self._end(host, each, open_in)
+            shard, known = each.shard(), each.known
+            if not each.fenced and shard is not None and await host.is_settled(shard):
+                await _note_settled(known - each.settled, host.partition.partition)
                 each.settled = known
 
-    async def _end(self, host: ShardHost[TransactionShard], examined: _Examined) -> None:
+    async def _examine_all(self) -> None:
+        losses: dict[TopicPartition, RecoveredEnd] = {}
+        async for some in slices(self._partitions, GLANCES_A_TURN):
+            losses.update(chain.from_iterable(map(_loss, some)))
+        now = frozenset(losses.values())
+        if now != self._seen:
+            self._seen = now
+        for host, each in tuple(self._examined.items()):
+            if each.seen is not self._seen:
+                each.seen = self._seen
+                self._examine(host.partition, each, losses)
+                await asyncio.sleep(0)
+
+    async def _end(self, host: ShardHost[TransactionShard], examined: _Examined, open_in: OpenPartitions) -> None:
         """Keeps in `fenced` the ids that are left for the next round."""
         rest, examined.fenced = deque(examined.fenced), ()
-        open_in, left = self._open(), list[str]()
+        left = list[str]()
         turn = self._scheduler.turn()
         try:
-            while rest and host.look(_itself) is examined.shard:  # `loaded` examines the next one
+            while rest and (shard := host.look(_itself)) is examined.shard():  # `loaded` examines the next one
                 host.change(partial(TransactionShard.end_outdated, name=rest[0], open_in=open_in))
                 name = rest.popleft()
-                if examined.shard.is_outdated(name):
+                if shard.is_outdated(name):
                     left.append(name)
+                del shard  # it may be dropped meanwhile
                 if turn.is_over:
                     await turn.rest()
         except LogError:
@@ -141,22 +167,33 @@ class OutdatedTransactions:
                 if each.recovered_end in losses:
                     for producer_id, entry in list(each.log.hot.end.producers.producers.items()):
                         found[producer_id] = max(entry.epoch, found.get(producer_id, entry.epoch))
-                    await turn.rest_if_over()
+                await turn.rest_if_over()
         finally:
             turn.leave()
         return found
 
-    def _open(self) -> OpenPartitions:
+    async def _open(self) -> OpenPartitions:
+        """In slices: no fenced producer begins a transaction meanwhile."""
         found: dict[int, set[TopicPartition]] = {}
-        for each in self._partitions:
-            for producer_id in each.log.hot.end.producers.in_transaction:
-                found.setdefault(producer_id, set()).add(each.partition)
+        async for some in slices(self._partitions, GLANCES_A_TURN):
+            for each in some:
+                for producer_id in each.log.hot.end.producers.in_transaction:
+                    found.setdefault(producer_id, set()).add(each.partition)
         return {producer_id: frozenset(partitions) for producer_id, partitions in found.items()}
 
 
-def _note_settled(losses: Iterable[RecoveredEnd], coordinator: int) -> None:
-    for end in losses:
-        end.note_settled(end.settled_in | {coordinator})
+def _loss(partition: Partition) -> Sequence[tuple[TopicPartition, RecoveredEnd]]:
+    """None while the partition is compared with the bucket, which may hold more."""
+    end = partition.recovered_end
+    return () if end is None or partition.is_recovering else ((partition.partition, end),)
+
+
+async def _note_settled(losses: Iterable[RecoveredEnd], coordinator: int) -> None:
+    joined: dict[frozenset[int], frozenset[int]] = {}
+    async for some in slices(losses, GLANCES_A_TURN):
+        for end in some:
+            known = end.settled_in
+            end.note_settled(joined.setdefault(known, known | {coordinator}))
 
 
 def _itself(shard: TransactionShard) -> TransactionShard:
