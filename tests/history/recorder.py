@@ -93,33 +93,48 @@ class Recorder:
         producer.poll(0)
 
     def whole_reading(self, process: str) -> Operation:
-        """Reads every key from its beginning to its end, and records that."""
+        """Reads every key from its beginning to its log's end, and records that. Every transaction must be decided: a commit is
+        answered before its markers are written, and until then the log does not end there for a reader of committed records."""
         consumer = self.consumer({"enable.partition.eof": True})
-        began, steps, left = self.now(), list[Polled](), set(self.keys)
+        began, steps, ends = self.now(), list[Polled](), self._log_ends()
+        left = set(self.keys)
         deadline = time.monotonic() + WAIT_S
         try:
             consumer.assign([place_of(key, self._log_start(consumer, key)) for key in self.keys])
             while left:
-                assert time.monotonic() < deadline, f"{process} did not reach the ends of {sorted(left)}"
+                assert time.monotonic() < deadline, f"{process} did not reach the ends {ends} of {sorted(left)}"
                 for message in consumer.consume(500, 0.2):
-                    error = message.error()
+                    error, key = message.error(), key_of(message)
                     if error is None:
                         steps.append(self.polled(message))
                     else:
                         assert error.code() == KafkaError._PARTITION_EOF, f"{process}: {error}"
-                        left.discard(key_of(message))
+                        if cast("int", message.offset()) >= ends[key]:
+                            left.discard(key)
         finally:
             consumer.close()
         done = Operation(process, Outcome.OK, began, self.now(), tuple(steps), whole=frozenset(self.keys))
         self.record(done)
         return done
 
+    def _log_ends(self) -> dict[str, int]:
+        """Their high watermarks, which open transactions do not hold back."""
+        consumer = self.consumer({"isolation.level": "read_uncommitted"})
+        try:
+            return {key: self._watermarks(consumer, key)[1] for key in self.keys}
+        finally:
+            consumer.close()
+
     def _log_start(self, consumer: Consumer, key: str) -> int:
-        found: list[int] = []
+        return self._watermarks(consumer, key)[0]
+
+    def _watermarks(self, consumer: Consumer, key: str) -> tuple[int, int]:
+        """Log start and end of a key, as soon as it has a leader."""
+        found: list[tuple[int, int]] = []
 
         def is_known() -> bool:
             try:
-                found.append(int(consumer.get_watermark_offsets(place_of(key), timeout=WAIT_S)[0]))
+                found.append(consumer.get_watermark_offsets(place_of(key), timeout=WAIT_S))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.LEADER_NOT_AVAILABLE:
                     raise
