@@ -290,6 +290,7 @@ class _Topic:
             self._listed,
             self._report,
             self._cluster.quick,
+            self._state is not None and "compact" in self._state.configs.get("cleanup.policy", ""),
             self._known,
             self._cluster.on_segment,
         )

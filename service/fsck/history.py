@@ -8,9 +8,10 @@ compared with the state at its segment's end.
 
 Invariant: a sidecar is called wrong only if the batches read prove it. Facts from before the first segment read are unknown,
 and so accepted; so are those from before a gap, where compaction has removed batches, and from before a leader's first batch
-that begins a segment, because newer records may have been lost with a disk. Not promised: a producer that is missing
-in a snapshot is not a finding, because producers expire. Nor is a transaction checked whose marker lies beyond the last
-segment.
+that begins a segment, because newer records may have been lost with a disk. In a compacted topic a snapshot may know an older
+batch of a producer than the bucket holds: after a crash it was rebuilt from local segments that compaction had reduced. Not
+promised: a producer that is missing in a snapshot is not a finding, because producers expire. Nor is a transaction checked
+whose marker lies beyond the last segment.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class _EpochRun:
 class History:
     """The history of the segments from offset `base` on; everything before is unknown. `wrong` is called with each finding."""
 
-    def __init__(self, base: int, log_start: int, wrong: Wrong) -> None:
+    def __init__(self, base: int, log_start: int, wrong: Wrong, *, is_compacted: bool = False) -> None:
+        self._is_compacted = is_compacted
         self._base = self._next_offset = base
         self._log_start = log_start
         self._wrong = wrong
@@ -181,6 +183,8 @@ class History:
             if max(theirs.last_offset, theirs.transaction_start) >= self._base or self._base == 0:
                 return "it is in the snapshot, but in no batch"
             return ""
+        if self._is_compacted and _is_older(theirs, ours):
+            return ""
         known: list[tuple[str, int, int]] = [("epoch", theirs.epoch, ours.epoch)]
         if theirs.timestamp < ours.timestamp or not is_reduced:
             known.append(("timestamp", theirs.timestamp, ours.timestamp))
@@ -234,6 +238,12 @@ class History:
         begun = said.first_offset == found.first_offset or said.first_offset < self._base
         stable = said.last_stable_offset == found.last_stable_offset or said.last_stable_offset < self._base
         return begun and stable
+
+
+def _is_older(theirs: ProducerEntry, ours: ProducerEntry) -> bool:
+    """Whether one knows less of a producer than the other, and nothing else."""
+    facts = [(each.epoch, each.last_offset, each.timestamp) for each in (theirs, ours)]
+    return facts[0] != facts[1] and all(known <= whole for known, whole in zip(*facts, strict=True))
 
 
 def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:

@@ -39,13 +39,14 @@ Listed = Mapping[str, ObjectInfo]
 @dataclass
 class PartitionCheck:
     """`listed` are the objects below the topic's name, listed before its manifests were read. `quick` reads no segments.
-    `known` collects the keys that are accounted for."""
+    `is_compacted`: the topic's own configs say so. `known` collects the keys that are accounted for."""
 
     bucket: Bucket
     ids: Ids
     listed: Listed
     report: Report
     quick: bool
+    is_compacted: bool = False
     known: set[str] = field(default_factory=set)
     #: Called before each segment is read.
     on_segment: Callable[[], None] = lambda: None
@@ -230,7 +231,12 @@ class PartitionCheck:
     def _history(self, manifest: Manifest, segment: RemoteSegment) -> History:
         # The earlier records of a segment without records are unknown: they were compacted, or lost and given up.
         base = segment.base if segment.records else segment.end
-        return History(base, manifest.log_start, lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault))
+        return History(
+            base,
+            manifest.log_start,
+            lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault),
+            is_compacted=self.is_compacted,
+        )
 
     def _check_segment(
         self, manifest: Manifest, segment: RemoteSegment, history: History, epochs: list[int], needed: bool

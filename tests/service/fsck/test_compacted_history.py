@@ -50,9 +50,15 @@ def state(*batches: bytearray) -> bytes:
     return known.snapshot()
 
 
-def faults(snapshot: bytes, aborted: tuple[AbortedTransaction, ...], *left: bytearray, base: int = 0) -> list[str]:
+def faults(
+    snapshot: bytes,
+    aborted: tuple[AbortedTransaction, ...],
+    *left: bytearray,
+    base: int = 0,
+    is_compacted: bool = False,
+) -> list[str]:
     found: list[str] = []
-    history = History(base, 0, lambda _, fault: found.append(fault))
+    history = History(base, 0, lambda _, fault: found.append(fault), is_compacted=is_compacted)
     for each in left:
         history.add(read_header(each), memoryview(each))
     end = read_header(left[-1]).next_offset
@@ -71,6 +77,15 @@ def test_a_whole_history_proves_all_of_it() -> None:
     assert "not in it" in faults(state(*WRITTEN), (), *WRITTEN)[0]
     assert "last offset is 0" in faults(state(WRITTEN[0], WRITTEN[2]), (ABORTED,), *WRITTEN)[0]
     assert "in no batch" in faults(state(data(0)), (), _foreign())[0]
+
+
+@pytest.mark.parametrize("known", [(WRITTEN[0], WRITTEN[2]), (WRITTEN[2],)])
+def test_a_crash_may_leave_an_older_batch_of_a_producer_in_a_compacted_topic(known: tuple[bytearray, ...]) -> None:
+    """The start has rebuilt the snapshot from local segments, which compaction reduced; the bucket's are whole."""
+    assert faults(state(*known), (ABORTED,), *WRITTEN, is_compacted=True) == []
+    assert "last offset is" in faults(state(*known), (ABORTED,), *WRITTEN)[0]
+    newer = data(3, epoch=1)
+    assert "last offset is 3" in faults(state(*WRITTEN, newer), (ABORTED,), *WRITTEN, is_compacted=True)[0]
 
 
 def _foreign() -> bytearray:
