@@ -1,8 +1,9 @@
 """How far a log was cleaned, in a file beside its segments, and whether that still holds.
 
 Records below the clean point are not read for keys again. A wrong one would let a tombstone go while an older value of its key
-stays, so the point names the segments that it was found with: it holds for these alone. A log that was truncated, taken from
-the bucket or put back from an older copy has others, and is cleaned from its start again.
+stays, so the point names the segments that it was found with, and the leader epoch of the last clean record: it holds for these
+alone. A log that was truncated, taken from the bucket or put back from an older copy has others, or records of another epoch
+in segments of the same sizes, and is cleaned from its start again.
 
 The bucket's part has a point of its own, which names a commit of the manifest instead: later commits add segments above it,
 remove the oldest, or replace some by their compacted form; none makes records below it dirty. A repair, which
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.model import Manifest
@@ -26,25 +27,32 @@ from storage_tiers.policy.segments import SegmentView
 FILE_NAME = "cleaner-checkpoint"
 #: The file name of the bucket's clean point.
 BUCKET_FILE_NAME = "bucket-cleaner-checkpoint"
-_VERSION = 0
+#: Version 0 had no leader epoch.
+_VERSION = 1
 #: Version 0 named the bucket's segments.
 _BUCKET_VERSION = 1
 
 
+#: The leader epoch of the record at an offset.
+EpochAt = Callable[[int], int]
+
+
 class CleanPoint(NamedTuple):
-    """`segments` are (base offset, size in bytes) of all that began below `offset`."""
+    """`segments` are (base offset, size in bytes) of all that began below `offset`, `epoch` is the leader epoch of the record
+    before it."""
 
     offset: int
     segments: tuple[tuple[int, int], ...]
+    epoch: int
 
 
-def clean_point(segments: Iterable[SegmentView], offset: int) -> CleanPoint:
-    return CleanPoint(offset, _below(segments, offset))
+def clean_point(segments: Iterable[SegmentView], offset: int, epoch_at: EpochAt) -> CleanPoint:
+    return CleanPoint(offset, _below(segments, offset), epoch_at(offset - 1))
 
 
-def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView]) -> int:
+def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView], epoch_at: EpochAt) -> int:
     """The offset up to which the log of these segments is clean; 0 if that is not known. The oldest may be gone."""
-    if point is None:
+    if point is None or point.epoch != epoch_at(point.offset - 1):
         return 0
     found = _below(segments, point.offset)
     return point.offset if found and found == point.segments[-len(found) :] else 0
@@ -52,7 +60,7 @@ def cleaned_to(point: CleanPoint | None, segments: Iterable[SegmentView]) -> int
 
 def write_clean_point(files: Files, directory: str, point: CleanPoint) -> None:
     """OSError if the disk refuses."""
-    content = {"version": _VERSION, "offset": point.offset, "segments": point.segments}
+    content = {"version": _VERSION, **point._asdict()}
     replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(content).encode())
 
 
@@ -68,7 +76,8 @@ def read_clean_point(directory: str) -> CleanPoint | None:
             found = json.loads(file.read())
         if found["version"] != _VERSION:
             return None
-        return CleanPoint(int(found["offset"]), tuple((int(base), int(size)) for base, size in found["segments"]))
+        segments = tuple((int(base), int(size)) for base, size in found["segments"])
+        return CleanPoint(int(found["offset"]), segments, int(found["epoch"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

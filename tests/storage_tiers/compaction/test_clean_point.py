@@ -18,11 +18,14 @@ from storage_tiers.compaction.clean_point import (
     clean_point,
     cleaned_to,
     read_bucket_clean_point,
+    read_clean_point,
     was_bucket_cleaned,
     write_bucket_clean_point,
+    write_clean_point,
 )
 from storage_tiers.files import OsFiles
 from tests.storage_tiers.cold.support import IDS
+from tests.storage_tiers.hot.support import append, batch_of, filled
 
 
 def at(commit: int, *, line: str = "one", history: str = "a") -> Manifest:
@@ -96,4 +99,26 @@ FIRST, SECOND, THIRD = Segment(0, 10, 100), Segment(10, 20, 200), Segment(20, 30
 def test_a_local_clean_point_holds_for_the_segments_that_it_was_found_with(
     segments: list[Segment], reached: int
 ) -> None:
-    assert cleaned_to(clean_point([FIRST, SECOND, THIRD], 20), segments) == reached
+    assert cleaned_to(clean_point([FIRST, SECOND, THIRD], 20, epoch_1), segments, epoch_1) == reached
+
+
+def epoch_1(offset: int) -> int:
+    return 1
+
+
+def test_a_log_that_was_written_anew_in_segments_of_the_same_sizes_is_not_clean(tmp_path: Path) -> None:
+    """As after its end was discarded for the bucket's: records of one size fill segments of one size."""
+    log, _ = filled(tmp_path, 80)
+    log.flush()
+    write_clean_point(
+        log.files, log.directory, clean_point(log.durable_segments(), log.active_start_offset, log.epoch_at)
+    )
+    known = read_clean_point(log.directory)
+    assert known is not None and known.offset > 0
+    assert cleaned_to(known, log.durable_segments(), log.epoch_at) == known.offset
+    log.truncate_fully_and_start_at(0)
+    for number in range(80):
+        append(log, batch_of(2, value=b"%d" % number), epoch=2)
+    log.flush()
+    assert clean_point(log.durable_segments(), known.offset, log.epoch_at).segments == known.segments
+    assert cleaned_to(known, log.durable_segments(), log.epoch_at) == 0

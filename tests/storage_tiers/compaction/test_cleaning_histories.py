@@ -88,7 +88,7 @@ class Life:
         self.now_ms += self.random.choice((1, 500, 5000))
         segments = self.log.durable_segments()
         end = max((each.end for each in segments if each.end <= self.last_stable), default=0)
-        start = self.random.choice((0, *[cleaned_to(self.point, segments)] * 9))
+        start = self.random.choice((0, *[cleaned_to(self.point, segments, self.log.epoch_at)] * 9))
         begin = cleaning_of(self.log, dirty_start=start, end=end, fences=[self.random.randint(0, self.log.end_offset)])
         if begin is None or (job := begin()).dirty_start >= end:
             return
@@ -103,7 +103,7 @@ class Life:
                 if gives_up and self.random.random() < 0.5:
                     return
                 assert swap_in(self.log, new)
-        self.point = clean_point(self.log.durable_segments(), reached)
+        self.point = clean_point(self.log.durable_segments(), reached, self.log.epoch_at)
 
     def reopen(self) -> None:
         """After a clean stop, or after a crash: with an older recovery point, and perhaps without some indexes."""

@@ -222,7 +222,7 @@ class Cleaning:
             self._flusher.request(partition)  # the files of a segment that was closed are not complete
         return plan_cleaning(
             segments,
-            cleaned_to=cleaned_to(self._point(hot), segments),
+            cleaned_to=cleaned_to(self._point(hot), segments, hot.epoch_at),
             bound=partition.state.last_stable_offset,
             now_ms=self._policy.now().expiry_ms,
             limits=self._policy.topic(partition.partition.topic).limits,
@@ -370,7 +370,7 @@ class Cleaning:
     def _shown_below(self, hot: HotLog) -> int:
         """The offset below which the bucket's tombstones and markers hide nothing in the local log. A reader that took a value
         there continues in the bucket once the segments are evicted."""
-        return max(hot.local_start_offset, cleaned_to(self._point(hot), hot.durable_segments()))
+        return max(hot.local_start_offset, cleaned_to(self._point(hot), hot.durable_segments(), hot.epoch_at))
 
     def _bucket_may_hold(self, partition: Partition) -> bool:
         """Whether the bucket may hold records of the partition, or hold some soon."""
@@ -412,7 +412,7 @@ class Cleaning:
     async def _save_clean_point(self, partition: Partition, hot: HotLog, reached: int) -> None:
         if _is_gone(partition, hot):
             raise _Abandoned
-        point = self._points[hot] = clean_point(hot.durable_segments(), reached)
+        point = self._points[hot] = clean_point(hot.durable_segments(), reached, hot.epoch_at)
         await asyncio.to_thread(write_clean_point, self._files, hot.directory, point)
 
 
