@@ -63,10 +63,18 @@ Fields = Mapping[str, Any]
 
 
 class Delayed(NamedTuple):
-    """An answer that `fields` makes of the future's result. An exception of the future is the request's refusal."""
+    """An answer that `fields` makes of the future's result. An exception of the future is the request's refusal. `kept` stands
+    for the request meanwhile, if it may wait for minutes: the part that `refuse` reads. Rows take many times their bytes, and
+    only the request's bytes are counted."""
 
     future: asyncio.Future[Any]
     fields: Callable[[Any], Fields]
+    kept: Any = None
+
+
+def _kept(answer: object, request: Any) -> Any:
+    """The part of the request that is needed while the answer is awaited."""
+    return answer.kept if isinstance(answer, Delayed) and answer.kept is not None else request
 
 
 async def ended(future: Awaitable[Result]) -> Result | Exception:
@@ -216,7 +224,7 @@ class MessageHandler:
         return self._written(answer, request, call, correlation)
 
     def _delayed(self, answer: Delayed, request: Any, call: Call, correlation: int) -> Reply:
-        future = answer.future
+        future, request = answer.future, _kept(answer, request)
         if future.done() and not future.cancelled():
             return self._written(self._ended(answer, request, call), request, call, correlation)
 
@@ -280,6 +288,7 @@ class MessageHandler:
         try:
             request, is_too_long = await call.turn.through(reading)
             answer = self._begun(request, call, is_too_long=is_too_long)
+            request = _kept(answer, request)
             return await self._finish(answer, request, call, correlation)
         finally:
             call.turn.leave()

@@ -30,7 +30,8 @@ class NativeCodec(NamedTuple):
     """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` is the answer that an
     exception makes. `write` takes the answer, the version, the correlation id and the counter of error codes; it returns None
     for an answer that is too large for one turn of the loop. `in_steps` takes the same and writes such an answer in steps.
-    Without it, or if it returns None, the schema writes what `fields` makes of the answer, in slices."""
+    Without it, or if it returns None, the schema writes what `fields` makes of the answer, in slices. `kept` makes of a request
+    that may wait for minutes what `refusal` and `fields` need of it."""
 
     read: Callable[[bytearray, int, int, int], Any]
     ask: Callable[[NodeCore, Any, Caller], asyncio.Future[Any]]
@@ -38,6 +39,7 @@ class NativeCodec(NamedTuple):
     write: Callable[[Any, int, int, Counter[int]], bytes | None]
     fields: Callable[[Any, Call], Fields] | None = None
     in_steps: Callable[[Any, int, int, Counter[int]], Generator[None, None, Sequence[Piece]] | None] | None = None
+    kept: Callable[[Any], Any] | None = None
 
 
 class SmallRequests:
@@ -70,6 +72,8 @@ class SmallRequests:
                 return _Answering(self, request, client, caller.client_id, version, correlation).large(answer)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return _Answering(self, request, client, caller.client_id, version, correlation).refuse(error)
+        if codec.kept is not None:
+            request = codec.kept(request)
         answering = _Answering(self, request, client, caller.client_id, version, correlation)
         return _new_tuple(DelayedReply, (future, answering.finish, answering.refuse))
 

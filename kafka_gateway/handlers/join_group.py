@@ -43,7 +43,8 @@ def serve(request: Any, call: Call) -> Delayed:
         version >= 9,
         getattr(request, "reason", None),
     )
-    return Delayed(call.core.groups.join(join, call.caller), lambda joined: _fields(joined, call))
+    future = call.core.groups.join(join, call.caller)
+    return Delayed(future, lambda joined: _fields(joined, call), request._replace(protocols=()))
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:

@@ -28,7 +28,7 @@ def serve(request: Any, call: Call) -> Delayed:
         protocol_type,
         protocol,
     )
-    return Delayed(call.core.groups.sync(sync, call.caller), _fields)
+    return Delayed(call.core.groups.sync(sync, call.caller), _fields, request._replace(assignments=()))
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -49,4 +49,5 @@ CODEC = NativeCodec(
     lambda core, sync, caller: core.groups.sync(sync, caller),
     lambda sync, error: Synced(error),
     sync_group_answer,
+    kept=lambda sync: sync._replace(assignments=()),
 )

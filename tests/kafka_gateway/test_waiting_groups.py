@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.caller import Caller
-from grpc_api.contract.groups import GroupsListed, LeaveGroup, LeavingMember, ListedGroup, ListGroups
+from grpc_api.contract.groups import GroupsListed, LeaveGroup, LeavingMember, ListedGroup, ListGroups, SyncGroup
 from grpc_api.contract.transactions import ListedTransaction, ListTransactions, TransactionsListed
 from kafka_gateway import group_messages
 from kafka_gateway.messages import GROUP_REQUEST_BYTES, Messages
@@ -24,7 +25,7 @@ from service.coordination.shard_state import ShardState
 from storage_tiers.turns import AT_WORK, TurnScheduler
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
-from tests.kafka_gateway.server_support import connected, serving, until
+from tests.kafka_gateway.server_support import Client, connected, serving, until
 
 CALLER = Caller("User:ANONYMOUS", "c", "/h")
 HALF_A_MINUTE = milliseconds(30_000)
@@ -102,6 +103,68 @@ async def test_a_request_that_waits_for_members_is_counted_until_its_client_leav
             assert server.held_bytes >= 200_000
         await until(lambda: server.held_bytes == 0)
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+@asynccontextmanager
+async def a_follower(core: MemoryCore, server: GatewayServer) -> AsyncIterator[tuple[Client, dict[str, Any]]]:
+    """A member whose SyncGroup waits for the leader's, and the fields of that request."""
+    async with AsyncExitStack() as stack:
+        first = await joined_alone(server, "g")
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(2)]
+        for client in clients:
+            client.send(join("g"))
+        group = core.groups._host("g")._shard._groups.groups["g"]
+        await until(lambda: len(group.members) == 3)
+        core.groups._host("g").ask(LeaveGroup("g", [LeavingMember(first)]), CALLER)
+        answers = [response("join_group", 3, await client.receive() or b"") for client in clients]
+        (follower,) = [each for each in zip(clients, answers, strict=True) if each[1].member_id != each[1].leader]
+        client, joined = follower
+        yield client, {"group_id": "g", "generation_id": 2, "member_id": joined.member_id}
+
+
+async def waits_for_the_leader(core: MemoryCore) -> None:
+    members = core.groups._host("g")._shard._groups.groups["g"].members
+    await until(lambda: any(each.sync_waiter is not None for each in members.values()))
+
+
+@pytest.mark.parametrize("scheduler", [None, hurried()], ids=["read at once", "read in slices"])
+async def test_a_request_that_waits_for_the_leader_is_counted_until_its_client_leaves(
+    scheduler: TurnScheduler | None, tmp_path: Path
+) -> None:
+    async with with_groups(tmp_path, scheduler) as (core, server):
+        tasks = len(asyncio.all_tasks())
+        async with a_follower(core, server) as (client, fields):
+            assignments = [{"member_id": "m", "assignment": bytes(200_000)}]
+            client.send(request_frame("sync_group", 3, **fields, assignments=assignments))
+            await waits_for_the_leader(core)
+            server._memory.reclaim(float("inf"))  # else the buffer that it was read from counts, too
+            assert server.held_bytes >= 200_000
+        await until(lambda: server.held_bytes == 0)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+def live_rows(schema: str) -> int:
+    return sum(type(each).__name__ == schema for each in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "count"),
+    [(None, 3_000), (None, 5_000), (hurried(), 5_000)],
+    ids=["by the codec", "by the schema", "in slices"],
+)
+async def test_a_request_that_waits_keeps_no_rows(scheduler: TurnScheduler | None, count: int, tmp_path: Path) -> None:
+    """Its bytes are counted, and empty rows take many times theirs."""
+    async with with_groups(tmp_path, scheduler) as (core, server), a_follower(core, server) as (client, fields):
+        rows = [{"member_id": f"m{each}", "assignment": b""} for each in range(count)]
+        client.send(request_frame("sync_group", 3, **fields, assignments=rows))
+        await waits_for_the_leader(core)
+        await until(lambda: live_rows("SyncGroupRequestAssignment") == 0)
+        await until(lambda: not any(each.assignments for each in gc.get_objects() if type(each) is SyncGroup))
+        await joined_alone(server, "h")
+        async with connected(server) as other:
+            other.send(join("h", protocols=50, metadata=bytes(50)))
+            await until(lambda: len(core.groups._host("h")._shard._groups.groups["h"].members) == 2)
+            await until(lambda: live_rows("JoinGroupRequestProtocol") == 0)
 
 
 @pytest.mark.parametrize("watched_by_loop", [0, 8])
