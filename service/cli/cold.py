@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +18,22 @@ from service.cli.store import S3Endpoint, S3Region
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-    from service.cli.repair_answers import Loss
+    from service.cli.repair_answers import Loss, PartitionRepair
 
 cold = typer.Typer(no_args_is_help=True, help="List the manifests in a bucket, and repair them.")
 cold.command()(ls)
+
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PARTITION:START-END", help="Give up these offsets: exactly those that a dry run named."),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="The data directory of a stopped node: repair without the node. Needs --store.", show_default=False
+    ),
+]
+Store = Annotated[str | None, typer.Option("--store", "-s", metavar="URL", help="With --data-dir: the node's store.")]
 
 
 @cold.command()
@@ -31,19 +43,9 @@ def repair(
     ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="All topics instead of one.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Commit the repair. Without it: a dry run.")] = False,
-    accept_loss: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PARTITION:START-END", help="Give up these offsets: exactly those that a dry run named."),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="The data directory of a stopped node: repair without the node. Needs --store.", show_default=False
-        ),
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", "-s", metavar="URL", help="With --data-dir: the node's store.")
-    ] = None,
+    accept_loss: AcceptLoss = None,
+    data_dir: DataDir = None,
+    store: Store = None,
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
     as_json: AsJson = False,
@@ -61,17 +63,13 @@ def repair(
     from service.cli.client.repair import repairs
     from service.cli.kafka import all_topics, connect_admin, grpc_address
     from service.cli.offline.repair import repairs_offline
-    from service.cli.repair_answers import Loss
     from service.settings.node_settings import NodeSettings
 
     if (topic is None) != cluster:
         raise typer.BadParameter("name one topic, or give --cluster for all")
     if accept_loss and topic is None:
         raise typer.BadParameter("losses are accepted topic by topic: name the topic", param_hint="--accept-loss")
-    try:
-        losses = [Loss.parse(text) for text in accept_loss or ()]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--accept-loss") from None
+    losses = _losses(accept_loss or ())
     if (data_dir is None) != (store is None):
         raise typer.BadParameter("--data-dir and --store are for a stopped node: give both, or neither")
     if data_dir is not None and store is not None:
@@ -83,6 +81,11 @@ def repair(
         partitions = _partitions(bootstrap, admin, names)
         _check_losses(losses, partitions)
         answers = repairs(grpc_address(bootstrap, admin), partitions, cluster=cluster, apply=apply, losses=losses)
+    _print(answers, apply=apply, as_json=as_json)
+
+
+def _print(answers: Iterable[PartitionRepair], *, apply: bool, as_json: bool) -> None:
+    """Each repair as it comes, or all as JSON. CommandError if one is impossible."""
     found = []
     for each in answers:
         found.append(each)
@@ -94,6 +97,15 @@ def repair(
         typer.echo("Nothing was changed. Run it again with --apply to commit this.")
     if refused := sum(bool(each.refused) for each in found):
         raise CommandError(f"{counted(refused, 'repair')} cannot be made")
+
+
+def _losses(texts: Sequence[str]) -> list[Loss]:
+    from service.cli.repair_answers import Loss
+
+    try:
+        return [Loss.parse(text) for text in texts]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--accept-loss") from None
 
 
 def _check_losses(losses: Sequence[Loss], partitions: Sequence[tuple[str, int]]) -> None:

@@ -175,7 +175,7 @@ STORE_ROWS = (
     ),
     row(
         "there is no directory …: mount it, or correct --store",
-        "tests/service/takeover/test_restore.py::test_a_directory_is_restored_without_serving",
+        "tests/service/offline/test_restore.py::test_a_directory_is_restored_without_serving",
     ),
     row(
         "the program was replaced while the node ran; restart the node",
@@ -279,7 +279,7 @@ STORE_ROWS = (
     ),
     row(
         "was checked and is not sound",
-        "tests/service/takeover/test_restore.py::test_a_directory_is_restored_without_serving",
+        "tests/service/offline/test_restore.py::test_a_directory_is_restored_without_serving",
     ),
     row(
         "shorten its retention if those records may be deleted",

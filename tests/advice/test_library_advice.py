@@ -18,8 +18,8 @@ from grpc_api.sdk.cold import ColdBucket
 from grpc_api.sdk.values import Acks, ProducerOptions, start_ms
 from service.metadata import image as metadata_image
 from service.metadata import records_pb2 as pb
+from service.offline.restore import restore
 from service.settings.node_settings import NodeSettings
-from service.takeover.offline import restore
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import lineage, model, pages, transitions
 from storage_tiers.cold.manifest.json import encode

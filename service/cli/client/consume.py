@@ -31,6 +31,25 @@ GroupName = Annotated[
         show_default=False,
     ),
 ]
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        "-o",
+        metavar=SYNTAX,
+        help="-10: ten records before the end of each partition. TIME as 2013-01-01T05:15:00Z, or @ and ms since 1970; "
+        "DURATION as 1h or 2d12h, before now.",
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar=SYNTAX,
+        help="Stop before this position of each partition, or at its end. Same syntax as --from.",
+        show_default=False,
+    ),
+]
 
 
 def consume(
@@ -41,25 +60,8 @@ def consume(
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="A partition of each topic; repeatable. (default: all)"),
     ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            "-o",
-            metavar=SYNTAX,
-            help="-10: ten records before the end of each partition. TIME as 2013-01-01T05:15:00Z, or @ and ms since 1970; "
-            "DURATION as 1h or 2d12h, before now.",
-        ),
-    ] = "beginning",
-    stop: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar=SYNTAX,
-            help="Stop before this position of each partition, or at its end. Same syntax as --from.",
-            show_default=False,
-        ),
-    ] = None,
+    start: From = "beginning",
+    stop: To = None,
     group: GroupName = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after this many records in total.")

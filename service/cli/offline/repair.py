@@ -16,7 +16,7 @@ def repairs_offline(
     settings: NodeSettings, topic: str | None, *, apply: bool, losses: Sequence[Loss]
 ) -> Iterator[PartitionRepair]:
     """As `repairs`, from the data directory of a stopped node. Raises LogError."""
-    from service.repair_offline import repaired
+    from service.offline.repair import repaired
     from storage_tiers.types import OffsetRange
 
     accepted: dict[int, list[OffsetRange]] = {}

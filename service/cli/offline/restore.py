@@ -34,8 +34,8 @@ def restore(
     Prints each partition's recovery point, where clients continue. Acknowledged records beyond it are lost."""
     import asyncio
 
+    from service.offline.restore import restore as restored
     from service.settings.node_settings import NodeSettings
-    from service.takeover.offline import restore as restored
     from storage_tiers.errors import LogError
 
     settings = NodeSettings(

@@ -1,4 +1,4 @@
-"""The take-over without a node that serves: what `tidelog restore` does."""
+"""Builds a lost data directory from the store without serving: the take-over of `tidelog restore`."""
 
 from __future__ import annotations
 
