@@ -68,6 +68,8 @@ class OffsetNotAvailable(LogError):
 
 
 class NotLeader(LogError):
+    """Another broker leads the partition, or none does."""
+
     advice = Advice.REDIRECT
 
 
@@ -295,6 +297,8 @@ class InvalidSessionTimeout(LogError):
 
 
 class GroupMaxSizeReached(LogError):
+    """The group has `group.max.size` members, or their subscriptions fill its record."""
+
     advice = Advice.FIX
 
 

@@ -96,10 +96,11 @@ def shut_down(peer: str, port: int) -> bool:
     wanted = _address(peer)
     with contextlib.closing(_sockets(port)) as sockets:
         for found, address in sockets:
-            if address == wanted:
-                with contextlib.suppress(OSError):  # gone meanwhile
-                    found.shutdown(socket.SHUT_RDWR)
-                    return True
+            if address != wanted:
+                continue
+            with contextlib.suppress(OSError):  # gone meanwhile
+                found.shutdown(socket.SHUT_RDWR)
+                return True
     return False
 
 

@@ -19,10 +19,8 @@ async def serve(request: Any, call: Call) -> Fields:
             known = _partitions(call, topic.name) if is_ours else set()
             rows = topics.setdefault(topic.name, [])
             async for index in call.each(topic.partitions):
-                code = ErrorCode.LOG_DIR_NOT_FOUND if not is_ours else ErrorCode.NONE
-                if is_ours and index not in known:
-                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                rows.append(_row(call, index, code))
+                missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_ours else ErrorCode.LOG_DIR_NOT_FOUND
+                rows.append(_row(call, index, ErrorCode.NONE if index in known else missing))
     return _fields(call, topics)
 
 

@@ -92,22 +92,9 @@ def build_coordinators(
     #: Lists have slots of their own: they do not wait for shards that load.
     scheduler, lists, topics = TurnScheduler(), TurnScheduler(), KnownPartitions(metadata)
 
-    memory, group_counts, transaction_counts = node_memory(), GroupCounts(), TransactionCounts()
-    ids = KeptMemory(IDS_BYTES)
-
-    def new_shard() -> GroupShard:
-        return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs), memory, group_counts)
-
-    writes = TurnWrites()
-    groups = CoordinatorRuntime(
-        CONSUMER_OFFSETS,
-        new_shard,
-        clock=host.clock,
-        scheduler=scheduler,
-        backoff=partial(Backoff, LOADING, host.rng),
-        writes=writes,
-    )
-
+    group_counts, transaction_counts = GroupCounts(), TransactionCounts()
+    ids, writes = KeptMemory(IDS_BYTES), TurnWrites()
+    groups = _group_runtime(ground, configs, group_counts, scheduler, writes)
     backoff = partial(Backoff, MARKING, host.rng)
     markers = TransactionMarkers(
         partitions,
@@ -151,6 +138,24 @@ def build_coordinators(
         outdated_transactions=outdated,
         offsets_topic=offsets,
         transactions_topic=decisions,
+        writes=writes,
+    )
+
+
+def _group_runtime(
+    ground: Ground, configs: NodeConfigs, counts: GroupCounts, scheduler: TurnScheduler, writes: TurnWrites
+) -> CoordinatorRuntime[GroupShard]:
+    host, memory = ground.host, node_memory()
+
+    def new_shard() -> GroupShard:
+        return GroupShard(host.rng, _group_settings(configs), _offset_settings(configs), memory, counts)
+
+    return CoordinatorRuntime(
+        CONSUMER_OFFSETS,
+        new_shard,
+        clock=host.clock,
+        scheduler=scheduler,
+        backoff=partial(Backoff, LOADING, host.rng),
         writes=writes,
     )
 

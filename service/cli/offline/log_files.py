@@ -58,8 +58,7 @@ def dump_log(path: Path, *, deep: bool) -> Iterator[Line]:
                 header = read_header(batch)
                 fault = _fault(batch, header, expected, last_epoch)
                 yield _batch_line(header, chunk.position + at, fault)
-                if deep and not fault:
-                    yield from _record_lines(batch, header)
+                yield from _record_lines(batch, header) if deep and not fault else ()
                 expected, last_epoch = following, epoch
             if chunk.stop != batch_walk.WHOLE:
                 yield _stopped(path, chunk.position, size, chunk.stop)

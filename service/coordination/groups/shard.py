@@ -103,6 +103,8 @@ class GroupFigures(NamedTuple):
 
 
 class GroupShard:
+    """The groups and committed offsets of one partition: `memory` and `counts` are shared by the shards of a node."""
+
     def __init__(
         self,
         rng: Rng,
@@ -111,7 +113,6 @@ class GroupShard:
         memory: GroupMemory | None = None,
         counts: GroupCounts | None = None,
     ) -> None:
-        """`memory` and `counts` are shared by the shards of a node."""
         counts = counts or GroupCounts()
         self._deadlines = Deadlines()
         self._groups = ClassicGroups(self._deadlines, rng, groups, memory or node_memory(), counts)

@@ -98,6 +98,8 @@ class TransactionSettings(NamedTuple):
 
 
 class TransactionShard:
+    """`counts` and `memory` are shared by the shards of a node; `version` gives the cluster's `transaction.version`."""
+
     def __init__(
         self,
         settings: TransactionSettings,
@@ -105,10 +107,8 @@ class TransactionShard:
         version: Callable[[], int] = lambda: EPOCH_PER_TRANSACTION,
         memory: KeptMemory | None = None,
     ) -> None:
-        """`counts` and `memory` are shared by the shards of a node; `version` gives the cluster's `transaction.version`."""
         self.settings = settings
-        self._memory = (memory or KeptMemory(IDS_BYTES)).shard()
-        self._version = version
+        self._version, self._memory = version, (memory or KeptMemory(IDS_BYTES)).shard()
         self._counts = counts or TransactionCounts()
         self.written = 0
         self._deadlines = Deadlines()
