@@ -164,8 +164,8 @@ class ProduceHandler:
         """Appends everything, then waits. Adds the outcomes to `results`."""
         found = await self._sliced(request, version, turn)
         until = asyncio.get_running_loop().time() + request.timeout_ms / 1000
-        for place, some in enumerate(found):
-            found[place] = ()
+        for index, some in enumerate(found):
+            found[index] = ()
             if isinstance(some, asyncio.Future):
                 # Other requests use the loop during the wait.
                 turn.leave()
@@ -255,10 +255,10 @@ def _wrong_acks(acks: int) -> LogError:
 def _in_slices(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
     """Slices of at most SLICE_BYTES and SLICE_ROWS each; a larger batch is a slice of its own."""
     first = size = 0
-    for place, append in enumerate(appends):
-        if size and (size + len(append.batch) > SLICE_BYTES or place - first == SLICE_ROWS):
-            yield appends[first:place]
-            first, size = place, 0
+    for index, append in enumerate(appends):
+        if size and (size + len(append.batch) > SLICE_BYTES or index - first == SLICE_ROWS):
+            yield appends[first:index]
+            first, size = index, 0
         size += len(append.batch)
     if size:
         yield appends[first:]
@@ -355,16 +355,16 @@ def encoding(
     flexible = version >= 9
     out = bytearray(array_size(len(request.topics), flexible))
     left = iter(results)
-    place = 0
+    row = 0
     for key, partitions in request.topics:
         out += key if version >= 13 else text(key, flexible)
         out += array_size(partitions, flexible)
-        for index in request.indexes[place : place + partitions]:
-            error = refused.get(place)
+        for index in request.indexes[row : row + partitions]:
+            error = refused.get(row)
             result = next(left) if error is None else error
             out += _partition(index, result, version)
-            place += 1
-            if not place % SLICE_ROWS:
+            row += 1
+            if not row % SLICE_ROWS:
                 yield
         if flexible:
             out += b"\0"
