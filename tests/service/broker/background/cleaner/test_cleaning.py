@@ -236,6 +236,16 @@ def cleaned_files(hot: HotLog) -> list[str]:
     return [name for name in os.listdir(hot.directory) if name.endswith(".cleaned")]
 
 
+async def a_superseded_record_is_cleaned(data: Path) -> None:
+    """Whichever process does it."""
+    async with running(data, store(), broker=EAGER) as node:
+        await node.create("t", configs=LOCAL)
+        await put(node, ("a", "1"), ("a", "2"))
+        await closed(node)
+        await until(lambda: cleaned_to(node) == 2)
+        assert await offsets(node) == [1]
+
+
 async def test_a_cleaner_that_dies_is_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,12 +260,7 @@ async def test_a_cleaner_that_dies_is_started_again(
         return made
 
     monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.start_child", doomed_at_first)
-    async with running(tmp_path / "data", store(), broker=EAGER) as node:
-        await node.create("t", configs=LOCAL)
-        await put(node, ("a", "1"), ("a", "2"))
-        await closed(node)
-        await until(lambda: cleaned_to(node) == 2)
-        assert await offsets(node) == [1]
+    await a_superseded_record_is_cleaned(tmp_path / "data")
     assert len(started) >= 2
     assert "the cleaner process ended" in caplog.text
 
@@ -278,12 +283,7 @@ async def test_a_cleaner_that_hangs_is_ended_and_started_again(
         return made
 
     monkeypatch.setattr("service.broker.background.cleaner.cleaner_process.start_child", paused_at_first)
-    async with running(tmp_path / "data", store(), broker=EAGER) as node:
-        await node.create("t", configs=LOCAL)
-        await put(node, ("a", "1"), ("a", "2"))
-        await closed(node)
-        await until(lambda: cleaned_to(node) == 2)
-        assert await offsets(node) == [1]
+    await a_superseded_record_is_cleaned(tmp_path / "data")
     assert len(started) >= 2
     assert "the cleaner process has not answered for 1 s" in caplog.text
 
