@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from tests.support.children import start_child
 from tests.support.node import Node
 from tests.support.talker import Talker
 
@@ -292,7 +293,7 @@ class Kafkajs(_Asked):
 def process(program: str, node: Node, group: str, topic: str, partitions: int) -> Iterator[subprocess.Popen[str]]:
     """A member in a process of its own, once it has that many partitions."""
     words = [sys.executable, "-W", "ignore", "-c", program, node.kafka, group, topic]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    running = start_child(words, stdout=subprocess.PIPE, text=True)
     try:
         assert running.stdout is not None
         for line in running.stdout:

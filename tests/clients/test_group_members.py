@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.clients.test_groups import COUNT, PARTITIONS, consumer, partitions, read, until
+from tests.support.children import start_child
 from tests.support.clients import create, produce
 from tests.support.node import Node
 from tests.support.talker import Talker
@@ -42,7 +43,7 @@ def topic(node: Node) -> str:
 @contextmanager
 def member_process(node: Node, group: str, topic: str) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-c", MEMBER, node.kafka, group, topic]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    process = start_child(words, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

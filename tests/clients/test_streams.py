@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import kafka_jars
+from tests.support.children import start_child
 from tests.support.node import Node
 
 #: The topics that the smoke test expects, as Kafka's system tests create them.
@@ -78,9 +79,7 @@ def test_words_are_counted_once_through_a_death_of_the_node(tmp_path: Path) -> N
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         java = ["java", *kafka_jars.QUICK_START, quiet, "-cp", kafka_jars.streams(), str(WORD_COUNT)]
         written: list[str] = []
-        with subprocess.Popen(
-            [*java, node.kafka, str(tmp_path / "state")], stdout=output, stderr=output
-        ) as application:
+        with start_child([*java, node.kafka, str(tmp_path / "state")], stdout=output, stderr=output) as application:
             try:
                 counts = Counts(node)
                 for dies in (True, False):
@@ -116,7 +115,7 @@ def test_kafkas_own_smoke_test_of_streams_succeeds(tmp_path: Path) -> None:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         command = ["java", quiet, "-cp", jars, SMOKE_TEST, str(configs)]
         with (tmp_path / "process.log").open("w") as output:
-            application = subprocess.Popen([*command, "process"], stdout=output, stderr=subprocess.STDOUT)
+            application = start_child([*command, "process"], stdout=output, stderr=subprocess.STDOUT)
             try:
                 driver = subprocess.run([*command, "run"], capture_output=True, text=True, timeout=SECONDS, check=False)
             finally:

@@ -15,6 +15,7 @@ from tests.clients import tools
 from tests.service.cli.support import tidelog
 from tests.support import kafka_jars
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.children import start_child
 from tests.support.clients import consume, create, produce
 from tests.support.node import Node
 from tests.support.talker import Talker
@@ -175,7 +176,7 @@ def test_its_replica_verification_finds_no_lag(plain: Node, tmp_path: Path) -> N
     main = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", kafka_jars.class_path()]
     main += ["org.apache.kafka.tools.ReplicaVerificationTool", "--broker-list", plain.kafka]
     main += ["--topics-include", "replicated", "--report-interval-ms", "100"]
-    with subprocess.Popen(main, stdout=subprocess.PIPE, text=True) as process:
+    with start_child(main, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(2)]

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.faults.clients import QUICK_RETRIES, create_topic, until
 from tests.faults.copier import GROUP
+from tests.support.children import start_child
 from tests.support.node import Node
 
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
@@ -58,7 +59,7 @@ class Copying:
         self.hung_at = math.inf
         words = [sys.executable, "-m", "tests.faults.copier", self.client, self.node.kafka, SOURCE, TARGET]
         with (self.node.directory / "copier.output").open("ab") as output:
-            self.process = subprocess.Popen([*words, str(self.rng.getrandbits(30))], stderr=output)
+            self.process = start_child([*words, str(self.rng.getrandbits(30))], stderr=output)
 
     def advances(self, left: int) -> bool:
         """Whether it has less to copy than that. A copier that has ended, as after a fatal error, is started again."""

@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import kafka_jars
+from tests.support.children import start_child
 from tests.support.ports import free_port
 
 START_TIMEOUT_S = 120.0
@@ -98,7 +99,7 @@ class ApacheKafka:
         if not (self.data_dir / "meta.properties").exists():
             self._format(properties)
         with self.output_path.open("ab") as output:
-            self.process = subprocess.Popen(
+            self.process = start_child(
                 [*self._java(*self.jvm), _BROKER, str(properties)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

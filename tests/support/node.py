@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.children import start_child
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +96,7 @@ class Node:
             address or f"127.0.0.1:{free_port()}" for address in (self.kafka, self.grpc, self.http)
         )
         with self.output_path.open("ab") as output:
-            self.process = subprocess.Popen(
+            self.process = start_child(
                 self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.children import start_child
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def versitygw_missing() -> str | None:
 def _serving(
     name: str, port: int, command: list[str], environment: dict[str, str], directory: Path | None
 ) -> Iterator[S3Server]:
-    process = subprocess.Popen(
+    process = start_child(
         command,
         env={**os.environ, **environment},
         stdin=subprocess.PIPE,  # never written to: its end tells moto that this process is gone

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from tests.support.children import start_child
 from tests.support.node import ROOT
 
 ANSWER_SECONDS = 120.0
@@ -30,7 +31,7 @@ class Refused(AssertionError):
 class Talker:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
+        self._process = start_child(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

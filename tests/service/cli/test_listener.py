@@ -16,6 +16,7 @@ import pytest
 from service.cli.errors import NodeUnreachable
 from service.cli.listener import REQUEST, other_protocol, require_reachable
 from tests.service.cli.support import tidelog
+from tests.support.children import start_child
 from tests.support.clients import until
 from tests.support.node import Node
 from tests.support.ports import free_port
@@ -105,7 +106,7 @@ def test_probing_a_listener_leaves_nothing_in_the_nodes_log(node: Node) -> None:
 def test_a_line_based_server_treats_the_request_as_complete() -> None:
     port = free_port()
     words = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
-    server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = start_child(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: "speaks HTTP" in tidelog("topic", "list", "-b", f"127.0.0.1:{port}").err, "it is recognised")
     finally:

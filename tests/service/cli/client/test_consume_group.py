@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.service.cli.support import ROOT, tidelog, tidelog_process
+from tests.support.children import start_child
 from tests.support.clients import create, produce
 from tests.support.node import Node
 
@@ -48,7 +49,7 @@ def committed(node: Node, group: str) -> int:
 @contextmanager
 def member(node: Node, group: str, topic: str) -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, "-m", "service.cli.main", "consume", topic, "--group", group, "-b", node.kafka]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    process = start_child(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     try:
         yield process
     finally:

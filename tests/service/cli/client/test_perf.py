@@ -16,6 +16,7 @@ import pytest
 from service.cli.client.perf_produce import ProducePlan, _ProduceRun
 from tests.service.cli.support import ROOT, Ran, tidelog
 from tests.support import kafka_jars
+from tests.support.children import start_child
 from tests.support.clock import ManualClock
 from tests.support.node import Node
 
@@ -124,7 +125,7 @@ def test_a_record_that_librdkafka_refuses_ends_the_run(node: Node) -> None:
 def interrupted(node: Node, *words: str, after: Callable[[str], bool]) -> tuple[int, str]:
     """What the command prints if Ctrl-C follows the first such line."""
     command = [sys.executable, "-m", "service.cli.main", "perf", *words, "-b", node.kafka]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+    with start_child(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
@@ -152,7 +153,7 @@ def test_a_transactional_id_in_use_is_named(node: Node, topic: str) -> None:
     words = ("produce", topic, "-s", "10", "--transactional-id", "shared")
     long = ("-n", "100000000", "--throughput", "1000", "-i", "0.05", "-b", node.kafka)
     command = [sys.executable, "-m", "service.cli.main", "perf", *words, *long]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as first:
+    with start_child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as first:
         assert first.stdout is not None
         assert "sent" in first.stdout.readline()
         perf(node, *words, "-n", "5")

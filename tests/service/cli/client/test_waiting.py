@@ -15,6 +15,7 @@ from service.cli.client.waiting import explain_readyz
 from storage_tiers.errors import RequestTimedOut
 from tests.faults.clients import seal
 from tests.service.cli.support import ROOT, tidelog
+from tests.support.children import start_child
 from tests.support.clients import TIERED, create, until
 from tests.support.clients import produce as send
 from tests.support.node import Node
@@ -108,7 +109,7 @@ def test_consume_reports_that_it_waits_for_the_store_and_why(tmp_path: Path, fla
         take_away(tmp_path)
         node.start()
         words = ["consume", "t", "-b", node.kafka, *([] if flag is None else [flag])]
-        reader = subprocess.Popen(
+        reader = start_child(
             [sys.executable, "-m", "service.cli.main", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -133,7 +134,7 @@ def test_a_follower_at_the_end_has_nothing_to_say(tmp_path: Path) -> None:
         create(node, "t", 1, {})
         assert tidelog("produce", "t", "-b", node.kafka, stdin="1\n").code == 0
         words = [sys.executable, "-c", FOLLOW, "consume", "t", "-b", node.kafka]
-        reader = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        reader = start_child(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         try:
             assert reader.stdout is not None
             assert reader.stdout.readline() == "1\n"

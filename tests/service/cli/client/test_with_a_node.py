@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.cli.support import ROOT, Ran, tidelog, tidelog_process
+from tests.support.children import start_child
 from tests.support.node import Node
 
 pytestmark = pytest.mark.xdist_group("cli-node")
@@ -247,7 +248,7 @@ def test_a_compacted_topic_that_refuses_a_record_without_a_key_says_so(node: Nod
 
 def test_consume_follows_until_it_is_interrupted(node: Node, topic: str) -> None:
     words = ("consume", topic, "--bootstrap-server", node.kafka)
-    follower = subprocess.Popen([sys.executable, "-m", "service.cli.main", *words], stdout=subprocess.PIPE, cwd=ROOT)
+    follower = start_child([sys.executable, "-m", "service.cli.main", *words], stdout=subprocess.PIPE, cwd=ROOT)
     try:
         assert follower.stdout is not None
         at(node, "produce", topic, stdin="first\n")
@@ -338,7 +339,7 @@ def test_a_follower_waits_while_the_node_crashes_and_restarts(tmp_path: Path) ->
         assert at(own, "topic", "create", "kept").code == 0
         at(own, "produce", "kept", stdin="before\n")
         words = ("consume", "kept", "--bootstrap-server", own.kafka)
-        follower = subprocess.Popen(
+        follower = start_child(
             [sys.executable, "-m", "service.cli.main", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
         )
         try:

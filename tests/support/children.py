@@ -1,0 +1,42 @@
+"""Processes that end with the one that started them, also where it dies of a signal: a worker of pytest-xdist that aborts
+would leave its nodes and servers running beside all later tests.
+
+    process = start_child([sys.executable, "-m", "service.cli.main"], stdout=output)      # as subprocess.Popen
+
+The kernel kills a child once the thread ends that started it (PR_SET_PDEATHSIG in prctl(2)). A fixture may start its node in
+a thread of an executor that ends with the event loop, so children of other threads than the main one are started by a
+thread that never ends. `setpriv` asks the kernel: Python between fork and exec aborts where threads are in gRPC. Where it is
+missing, children outlive their parent.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+
+@cache
+def _prefix() -> list[str]:
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv is not None else []
+
+
+#: The thread ends with the process only; no test waits for it longer than a process takes to start.
+_starter = ThreadPoolExecutor(1, "starts-children")
+
+if TYPE_CHECKING:
+    start_child = subprocess.Popen
+else:
+
+    def start_child(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        def start() -> subprocess.Popen[Any]:
+            return subprocess.Popen([*_prefix(), *command], **options)
+
+        main = threading.current_thread() is threading.main_thread()
+        return start() if main else _starter.submit(start).result()
