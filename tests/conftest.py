@@ -16,6 +16,14 @@ pytest.register_assert_rewrite("tests.conformance.object_store")
 
 from tests.support import s3_servers  # noqa: E402
 
+#: Characters of a parameter in a test's id.
+LONGEST_PARAMETER = 100
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Ids are sent to each worker, and back with each report: some parameters are megabytes long."""
+    return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > LONGEST_PARAMETER else None
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -78,7 +78,7 @@ async def add(
 
 
 async def reaches(transactions: Transactions, state: str, name: str = "x") -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await transactions.describe(name, CALLER)).state != state:
             await asyncio.sleep(0.005)
 
@@ -184,7 +184,7 @@ async def test_transactions_are_listed_by_state_producer_age_and_name(transactio
     one, two = await begun(transactions, "one"), await begun(transactions, "two")
     await add(transactions, two, T0, name="two")
     rows = {ListedTransaction("one", one.id, "Empty"), ListedTransaction("two", two.id, "Ongoing")}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (listed := await transactions.list(ListTransactions(), CALLER)).error is not None:
             assert isinstance(listed.error, CoordinatorLoading)
             await asyncio.sleep(0.005)
@@ -197,7 +197,7 @@ async def test_transactions_are_listed_by_state_producer_age_and_name(transactio
         (ListTransactions(duration_ms=0, pattern="t.."), {"two"}),
         (ListTransactions(pattern="o|two"), {"two"}),
     ):
-        async with asyncio.timeout(20):  # the transaction gets older than 0 ms
+        async with asyncio.timeout(60):  # the transaction gets older than 0 ms
             while {each.transactional_id for each in (await transactions.list(request, CALLER)).transactions} != names:
                 await asyncio.sleep(0.005)
     wrong = await transactions.list(ListTransactions(pattern="("), CALLER)
@@ -247,7 +247,7 @@ async def test_records_of_a_transaction_are_readable_once_it_is_committed(node: 
     ]
     ended = await transactions.end(EndTransaction("x", producer, True, EPOCH_PER_TRANSACTION), CALLER)
     assert ended.error is None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await end_of(node, Isolation.READ_COMMITTED) < 2:
             await asyncio.sleep(0.005)
     assert isinstance(await write(node, producer, 1), InvalidProducerEpoch)

@@ -60,7 +60,7 @@ def test_they_send_and_read_records(node: Node, program: Program) -> None:
     with BlockingClient.connect(node.grpc) as client:
         client.create_topic(topic, partitions=2)
         with client.producer(ProducerOptions(compression="lz4")) as producer:
-            producer.send(topic, None, key=b"python", partition=0, timestamp=1_700_000_000_000).result(20)
+            producer.send(topic, None, key=b"python", partition=0, timestamp=1_700_000_000_000).result(60)
         done = program(node.grpc, topic, "one", "two", "drei ÄÖÜ")
         assert done.returncode == 0, done.stderr
         read: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]

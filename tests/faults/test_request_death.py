@@ -170,7 +170,7 @@ class Round:
         def act() -> None:
             admin = AdminClient({"bootstrap.servers": self.node.kafka, "log_level": 2})
             try:
-                admin.create_topics([NewTopic(TOPIC, 1, 1, config=configs)], request_timeout=3)[TOPIC].result(10)
+                admin.create_topics([NewTopic(TOPIC, 1, 1, config=configs)], request_timeout=3)[TOPIC].result(60)
             except KafkaException as error:
                 if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                     raise
@@ -217,7 +217,7 @@ class Round:
 
         def act() -> None:
             admin = AdminClient({"bootstrap.servers": self.node.kafka, "log_level": 2})
-            admin.incremental_alter_configs([resource], request_timeout=3)[resource].result(10)
+            admin.incremental_alter_configs([resource], request_timeout=3)[resource].result(60)
 
         self.insist(act, "altering the topic")
 

@@ -21,7 +21,7 @@ from tests.kafka_gateway.memory_core import MemoryCore
 BATCH = record_batch(b"x" * 100)
 PARTITION = TopicPartition("topic", 0)
 #: Longer than any of these tests may take; every wait is for a condition.
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Client:

@@ -246,7 +246,7 @@ async def test_requests_that_wait_keep_no_other_from_its_turn(
         if partition.topic == "waits":
             state.committed = never
     waiting = [asyncio.ensure_future(answer_of(handler, stuck, 9)) for _ in range(AT_WORK)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await all_at_work.wait()
         answer = response("produce", 9, (await answer_of(handler, other, 9))[4:])
     assert {int(row.error_code) for topic in answer.responses for row in topic.partition_responses} == {0}

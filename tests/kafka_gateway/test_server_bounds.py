@@ -205,7 +205,11 @@ async def test_a_closed_connection_leaves_its_place_in_the_loop_to_another(
 
 
 @pytest.mark.parametrize("size", [2_000, 200_000], ids=["read at once", "read in slices"])
-async def test_the_memory_of_a_request_that_waited_is_given_back_with_its_answer(tmp_path: Path, size: int) -> None:
+async def test_the_memory_of_a_request_that_waited_is_given_back_with_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Buffers of a large one stay with the connection until the next sweep."""
+    monkeypatch.setattr("kafka_gateway.server.SWEEP_S", 0.05)
     async with with_groups(tmp_path) as (_, server), connected(server) as client:
         client.send(join("g", metadata=bytes(size)))
         assert await client.receive() is not None

@@ -88,7 +88,7 @@ def test_its_node_starts_on_its_store(tmp_path: Path, versitygw: s3_servers.S3Se
 
     with Container(tmp_path, environment=environment) as node:
         for address in (f"localhost:{inside}", f"127.0.0.1:{outside}"):
-            (broker,) = AdminClient({"bootstrap.servers": address}).list_topics(timeout=20).brokers.values()
+            (broker,) = AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers.values()
             assert str(broker).startswith(address)
         assert "store=s3://" in node.output()
         assert node.stop() == 0

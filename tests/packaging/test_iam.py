@@ -167,8 +167,8 @@ def test_the_policies_of_node_and_reader_allow_their_requests_and_no_more(
     with node_at(tmp_path / "first", recorder) as node:
         admin = AdminClient({"bootstrap.servers": node.kafka})
         for future in admin.create_topics([NewTopic("large", 1), NewTopic("small", 1), NewTopic("gone", 1)]).values():
-            future.result(20)
-        cluster_id = str(admin.describe_cluster().result(20).cluster_id)
+            future.result(60)
+        cluster_id = str(admin.describe_cluster().result(60).cluster_id)
         produce(node, "large", 26)
         produce(node, "small", 1)
         produce(node, "gone", 1)
@@ -176,7 +176,7 @@ def test_the_policies_of_node_and_reader_allow_their_requests_and_no_more(
             seal(node, topic)
         until(lambda: not list(node.partition_dir("large").glob("00000000000000000000.log")), "the segment is evicted")
         read_from_the_beginning(node, "large")
-        admin.delete_topics(["gone"])["gone"].result(20)
+        admin.delete_topics(["gone"])["gone"].result(60)
         admin.delete_records([TopicPartition("large", 0, 50)])
         until(lambda: recorder.has("s3:DeleteObject", "/gone/"), "the deleted topic is swept")
         # An unfinished upload, as a node that died leaves it.

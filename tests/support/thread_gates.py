@@ -37,7 +37,7 @@ class SlowFiles(OsFiles):
             if self.once:
                 self.held = ""
             self.reached.set()
-            assert self.may_go.wait(20)
+            assert self.may_go.wait(60)
             if self.fails:
                 raise OSError(errno.EIO, "fsync refused")
         super().fsync_dir(path)

@@ -89,7 +89,7 @@ async def test_a_reader_waits_for_new_records(client: Client) -> None:
     await until(lambda: bool(reader.position))
     async with client.producer() as producer:
         await producer.send("t", b"now")
-    message = await asyncio.wait_for(waiting, 20)
+    message = await asyncio.wait_for(waiting, 60)
     assert message.value == b"now"
     await reader.close()
 
@@ -140,7 +140,7 @@ async def test_partitions_added_later_are_read_too(client: Client) -> None:
     await client.add_partitions("t", 2)
     async with client.producer() as producer:
         await producer.send("t", b"late", partition=1)
-    message = await asyncio.wait_for(waiting, 20)
+    message = await asyncio.wait_for(waiting, 60)
     assert (message.partition, message.value) == (1, b"late")
     await reader.close()
 

@@ -64,13 +64,13 @@ async def values(client: Client, topic: str = "t", options: ReaderOptions = UNTI
 
 async def committed(client: Client, *expected: bytes) -> None:
     """Returns once readers of committed records see these and no others: markers follow a commit."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await values(client) != sorted(expected):
             await asyncio.sleep(0.005)
 
 
 async def ended(client: Client, state: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await client._core.transactions.describe("x", CALLER)).state != state:
             await asyncio.sleep(0.005)
 
@@ -181,7 +181,7 @@ async def test_a_groups_offsets_are_committed_by_name(client: Client, producer: 
     async with producer.transaction() as transaction:
         await transaction.send_offsets("g", {S0: 4})
         assert await client.group_offsets("g") == {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await client.group_offsets("g") != {S0: 4}:
             await asyncio.sleep(0.005)
     with pytest.raises(Stop):

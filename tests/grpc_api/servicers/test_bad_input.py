@@ -227,7 +227,7 @@ WRONG: list[tuple[str, Any, Any, grpc.StatusCode, str]] = [
 async def test_a_wrong_call_ends_with_status_and_detail(
     node: Served, channel: Any, method: str, stub: Any, request_: Any, code: grpc.StatusCode, words: str
 ) -> None:
-    version = node.node.node.ground.metadata.last_index
+    before = node.node.node.ground.metadata.image
 
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await getattr(stub(channel), method.partition(".")[2])(request_)
@@ -237,7 +237,9 @@ async def test_a_wrong_call_ends_with_status_and_detail(
     assert detail is not None
     assert words in detail.message
     assert detail.kafka_error
-    assert node.node.node.ground.metadata.last_index == version
+    after = node.node.node.ground.metadata.image
+    # The node's own workers may write meanwhile: which start the bucket confirmed, which topic files it showed.
+    assert (after.topics, after.deleting, after.configs) == (before.topics, before.deleting, before.configs)
     assert node.hot("t").end_offset == 0
 
 
@@ -300,7 +302,7 @@ async def test_a_deadline_ends_the_read_on_the_node_too(node: Served, channel: A
     log = LogStub(channel)
     call: Any = log.FetchStream(request, timeout=2) if stream else log.Fetch(request, timeout=2)
     outcome = asyncio.ensure_future(_drain(call) if stream else _answer(call))
-    await until(lambda: waiting(node) == 1)
+    await until(lambda: waiting(node) == 1 or outcome.done())  # a busy machine may see the deadline first
     with pytest.raises(grpc.aio.AioRpcError) as late:
         await outcome
     assert late.value.code() is CODES.DEADLINE_EXCEEDED
@@ -328,9 +330,9 @@ async def test_a_call_past_its_deadline_before_its_turn_does_nothing(node: Serve
 
     def call_from_a_thread() -> None:
         with grpc.insecure_channel(node.address) as blocking:
-            grpc.channel_ready_future(blocking).result(10)
+            grpc.channel_ready_future(blocking).result(60)
             connected.set()
-            held.wait(10)
+            held.wait(60)
             try:
                 TopicsStub(blocking).Create(create_late(), timeout=0.05)
             except grpc.RpcError as error:
@@ -341,7 +343,7 @@ async def test_a_call_past_its_deadline_before_its_turn_does_nothing(node: Serve
     caller.start()
     await until(connected.is_set)
     held.set()
-    caller.join(10)  # blocks the node's event loop, on purpose, until the caller has given up
+    caller.join(60)  # blocks the node's event loop, on purpose, until the caller has given up
     assert ended == [CODES.DEADLINE_EXCEEDED]
     assert await topic_names(channel) == ["t"]
 
@@ -364,6 +366,8 @@ async def test_watchers_that_leave_are_forgotten(channel: Any, node: Served) -> 
     await node.node.create("u")
     for call in calls:
         update = await call.read()
+        while not update.topics:  # another change of the metadata may come before it
+            update = await call.read()
         assert ([topic.name for topic in update.topics], update.complete) == (["u"], False)
         call.cancel()
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
@@ -374,6 +378,8 @@ async def test_a_deleted_topic_is_a_change_like_any(channel: Any, node: Served) 
     (topic,) = (await call.read()).topics
     await node.node.core.topics.delete(["t"])
     update = await call.read()
+    while not update.deleted_topic_ids:
+        update = await call.read()
     assert list(update.deleted_topic_ids) == [topic.topic_id]
     call.cancel()
 

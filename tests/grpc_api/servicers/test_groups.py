@@ -43,7 +43,7 @@ async def server(core: MemoryCore) -> AsyncIterator[GrpcServer]:
 async def stub(server: GrpcServer) -> AsyncIterator[Any]:
     async with open_channel(f"127.0.0.1:{server.port}") as channel:
         stub: Any = GroupsStub(channel)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await _is_loading(stub):
                 await asyncio.sleep(0.005)
         yield stub

@@ -217,7 +217,7 @@ async def test_a_read_without_an_end_continues_with_new_records(client: Client, 
     call = stub.Read(pb.ReadRequest(topic="t", latest=False))
     for number in range(3):
         await stub.Send(pb.SendRequest(topic="t", records=to_send(b"%d" % number)))
-        response = await asyncio.wait_for(call.read(), 20)
+        response = await asyncio.wait_for(call.read(), 60)
         assert [each.value for each in response.records] == [b"%d" % number]
     call.cancel()
 

@@ -34,7 +34,7 @@ async def stub() -> AsyncIterator[Any]:
     try:
         async with open_channel(f"127.0.0.1:{server.port}") as channel:
             stub: Any = TransactionsStub(channel)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await _is_loading(stub):
                     await asyncio.sleep(0.005)
             yield stub

@@ -45,7 +45,7 @@ def join(member: str = "", group: str = "g") -> dict[str, Any]:
 async def loaded(core: MemoryCore) -> None:
     """Its group shards answer."""
     hosts = core.groups._runtime.hosts.values()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while any(host.state is not ShardState.ACTIVE for host in hosts):
             await asyncio.sleep(0.001)
 

@@ -83,7 +83,7 @@ async def test_every_request_is_answered(handlers: HandlerClient, core: MemoryCo
             await handlers.ask("add_partitions_to_txn", 3, **adding(3, producer))
         answer = await handlers.ask(schema, version, **fields)
         assert codes(answer) == {NONE}, (schema, version)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await core.transactions.describe("x", CALLER)).state != "CompleteCommit":
             await asyncio.sleep(0.001)
     listed = await handlers.ask("list_transactions", 0, state_filters=("Open", "CompleteCommit"))

@@ -22,6 +22,7 @@ from grpc_api.contract.log import (
 )
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import NewTopic
+from service.broker.partition import assignment
 from service.broker.partition.partition import Partition
 from service.build.ground import Host
 from service.build.tier import Tier
@@ -48,6 +49,8 @@ Answer = TypeVar("Answer")
 
 #: Seconds that a step of a starved machine may take. No test waits them out.
 PATIENCE_S = 60
+#: A thousand partitions may take a busy machine longer than a client is patient.
+assignment.OPENING_PATIENCE_S = PATIENCE_S
 #: Small segments; the local disk keeps nothing that the bucket holds.
 TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}
 

@@ -128,15 +128,15 @@ def test_a_node_is_reached_from_both_sides(tmp_path: Path) -> None:
     with Node(tmp_path, flags=["--listeners", listeners], environment=environment) as node:
         for host, port in (("localhost", inside), ("127.0.0.1", outside)):
             admin = AdminClient({"bootstrap.servers": f"{host}:{port}"})
-            known = admin.list_topics(timeout=20).brokers.values()
+            known = admin.list_topics(timeout=60).brokers.values()
             assert [f"{each.host}:{each.port}" for each in known] == [f"{host}:{port}"]
-            described = admin.describe_cluster().result(20).nodes
+            described = admin.describe_cluster().result(60).nodes
             assert [f"{each.host}:{each.port}" for each in described] == [f"{host}:{port}"]
             producer = Producer({"bootstrap.servers": f"{host}:{port}"})
             producer.produce("t", b"x")
             assert producer.flush(20) == 0
         resource = ConfigResource(ResourceType.BROKER, "1")
-        configs = admin.describe_configs([resource])[resource].result(20)
+        configs = admin.describe_configs([resource])[resource].result(60)
         names = ("listeners", "advertised.listeners", "listener.security.protocol.map")
         assert [configs[name].value for name in names] == [listeners, advertised, MAP]
         endpoints = json.loads((node.data_dir / "endpoints.json").read_text())

@@ -105,7 +105,7 @@ async def test_a_copy_refuses_appends_until_its_manifest_is_claimed(tmp_path: Pa
     claiming = node.store.hold(1, "put", key)
     async with running(directory, node.store, REFUSE) as copy:
         led = copy.node.broker.partitions.get(TopicPartition("t", 0))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await claiming.reached.wait()
         with pytest.raises(LeaderNotAvailable):
             await copy.append("t", b"too early")
@@ -137,7 +137,7 @@ async def test_a_copy_with_a_failing_disk_counts_as_moved_until_compared(tmp_pat
         assert [record.value for record in await copy.read_all("t")] == VALUES
         comparing = node.store.hold(1, "get", led.log.cold.ids.manifest_key if led.log.cold else "")
         node.store.down = False
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await comparing.reached.wait()
         copy.node.home.tick(claimed=True, recovers=copy.node.is_recovering, settled=copy.node.has_settled)
         assert copy.node.home.away is not None

@@ -34,7 +34,7 @@ class StubbornFiles(OsFiles):
 
     def fsync(self, fd: int) -> None:
         self.inside.set()
-        self.may_go.wait(10)
+        self.may_go.wait(60)
         self._fail("fsync")
         self.fsyncs += 1
         super().fsync(fd)
@@ -84,7 +84,7 @@ def test_a_flush_in_a_thread_beside_appends_and_rolls(tmp_path: Path) -> None:
     targets = log.begin_flush()
     thread = threading.Thread(target=targets.sync)
     thread.start()
-    assert files.inside.wait(10)
+    assert files.inside.wait(60)
     content += [placed(batch_of(2), append(log, batch_of(2)), 0) for _ in range(20)]
     files.may_go.set()
     thread.join()
@@ -105,7 +105,7 @@ def test_a_truncation_waits_for_the_sync_and_uses_its_results(tmp_path: Path) ->
     targets = log.begin_flush()
     thread = threading.Thread(target=targets.sync)
     thread.start()
-    assert files.inside.wait(10)
+    assert files.inside.wait(60)
     threading.Timer(0.05, files.may_go.set).start()
     log.truncate_to(11)
     thread.join()

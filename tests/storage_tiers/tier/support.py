@@ -41,7 +41,7 @@ PATIENT = TierSettings(read_deadline_s=60.0, commit_deadline_s=60.0, idle_s=3600
 QUICK = replace(PATIENT, read_deadline_s=1.0)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Waits in real time until the condition holds; raises TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -75,7 +75,7 @@ async def test_look_ups_in_the_bucket_do_not_wait_for_each_other(node: Running) 
     gates = [node.store.hold(1, "get", f"segments/0000{partition}/") for partition in range(2)]
     queries = [OffsetQuery(TopicPartition("t", partition), 1005) for partition in range(2)]
     asking = asyncio.ensure_future(node.log.list_offsets(queries))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for gate in gates:
             await gate.reached.wait()
     for gate in gates:

@@ -310,7 +310,7 @@ async def test_a_batch_that_is_sent_twice_is_written_once(node: Running, slow: N
 
 
 def open_when(held: ThreadGate, has_begun: Callable[[], bool]) -> None:
-    ended = time.monotonic() + 30
+    ended = time.monotonic() + 60
     while not has_begun() and time.monotonic() < ended:
         time.sleep(0.001)
     held.open.set()

@@ -41,7 +41,7 @@ __all__ = ["gate", "held", "node", "slow"]
 
 def halted(condition: Callable[[], bool]) -> None:
     """Blocks the event loop until threads have made `condition` true."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)

@@ -175,7 +175,7 @@ async def test_a_running_node_notices_that_its_cluster_file_went_backwards(
 
 async def test_a_running_node_stops_when_another_start_has_claimed_its_cluster(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as stopped:
-        async with asyncio.timeout(20), running(tmp_path, broker=AT_ONCE) as node:
+        async with asyncio.timeout(60), running(tmp_path, broker=AT_ONCE) as node:
             access = access_of(node)
             await until(lambda: access.writer is not None)
             other = replace(await cluster_of(node), incarnation=2, holder=Holder(1, "another", "start"))

@@ -78,7 +78,7 @@ async def test_a_flush_that_cannot_begin_fails_its_waiters(tmp_path: Path) -> No
             await node.append("t", b"a" * 100)
         led = node.node.broker.partitions.get(T0)
         files.failing = {"open"}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(StorageError):
                 await node.node.work.flusher.flush(led)
         files.failing = set()
@@ -96,7 +96,7 @@ class HeldFsync(OsFiles):
         if self.armed:
             self.armed = False
             self.reached.set()
-            assert self.may_go.wait(20)
+            assert self.may_go.wait(60)
         super().fsync(fd)
 
 
@@ -109,14 +109,14 @@ async def test_a_flush_ends_when_its_log_is_discarded(tmp_path: Path) -> None:
         led = node.node.broker.partitions.get(T0)
         files.armed = True
         flushing = asyncio.ensure_future(node.node.work.flusher.flush(led))
-        await asyncio.to_thread(files.reached.wait, 20)
+        await asyncio.to_thread(files.reached.wait, 60)
         asyncio.get_running_loop().call_soon(files.may_go.set)
         await asyncio.sleep(0)
         led.recover(LeaderNotAvailable("the bucket holds less"))
         led.log.hot.truncate_fully_and_start_at(4)
         led.begin_at(4)
         led.reconciled()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await flushing
         assert (await node.append("t", b"b")).base_offset == 4
         await node.node.work.flusher.flush(led)
@@ -140,7 +140,7 @@ async def test_a_transient_error_does_not_refuse_writes_until_the_restart(
         await until(lambda: "partition.work_failed" in caplog.text and "work=flushing" in caplog.text)
         assert led.write_error is None and not answer.committed.done()
         files.failing = set()
-        await asyncio.wait_for(answer.committed, 20)
+        await asyncio.wait_for(answer.committed, 60)
         assert "work=flushing" in caplog.text.partition("partition.resumes")[2]
         await node.append("t", b"c")
         assert caplog.text.count("work=flushing error") == 1

@@ -35,7 +35,7 @@ async def test_a_tier_process_that_ends_meanwhile_loses_no_snapshot(
 
         monkeypatch.setattr(client, "ask", ask_after_an_end)
         await node.create("t")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await snapshots_of(node):
                 await asyncio.sleep(0.005)
         assert len(written) == 1, "the first one was retried"

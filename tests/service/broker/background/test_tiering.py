@@ -365,7 +365,7 @@ async def test_removing_segments_does_not_block_the_loop(tmp_path: Path) -> None
         await until(lambda: led not in node.node.work.tiering._local_retention)
         files.held = "t-0"
         assert await node.log.delete_records(T0, 30) == 30
-        await asyncio.to_thread(files.reached.wait, 20)
+        await asyncio.to_thread(files.reached.wait, 60)
         assert (await node.append("t", b"a")).base_offset == 40
         assert [record.offset for record in await node.read("t", 39)] == [39, 40]
         files.may_go.set()

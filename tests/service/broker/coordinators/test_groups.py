@@ -65,7 +65,7 @@ async def coordinated(node: Running, group: str) -> GroupService:
             return False
         return True
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await asked():
             await asyncio.sleep(0.005)
     await node.node.broker.assignment.settled()  # other partitions of the topic may still be opened
@@ -86,7 +86,7 @@ def offsets(answer: OffsetsFetched) -> dict[str, list[int]]:
 
 async def has_offsets(groups: GroupService, expected: dict[str, list[int]]) -> None:
     """Readers see what is committed, so a removal shows a moment later."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while offsets(await groups.fetch_offsets(OffsetFetch("g", None), CALLER)) != expected:
             await asyncio.sleep(0.005)
 

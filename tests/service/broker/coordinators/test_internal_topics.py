@@ -37,7 +37,7 @@ async def created(node: Running, topic: str) -> None:
     asked: Callable[[str, Caller], Coroutine[Any, Any, int]] = (
         core.groups.coordinator if topic == OFFSETS else core.transactions.coordinator
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await asked("x", CALLER)

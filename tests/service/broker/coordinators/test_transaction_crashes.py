@@ -79,7 +79,7 @@ async def test_between_two_partitions_markers(
         return whole(self, markers, epoch)
 
     async def first_is_marked(node: Running, client: Client) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await markers_in(node, T0):
                 await asyncio.sleep(0.005)
         assert await markers_in(node, T1) == []

@@ -232,7 +232,7 @@ async def test_a_coordinator_that_is_lost_while_its_transactions_begin_takes_non
     await asyncio.sleep(0)
     lost.is_lost = True
     writes.decided(gained)  # type: ignore[arg-type]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while gained.completed < len(many):
             await asyncio.sleep(0)
             for commit in partitions.commits:

@@ -35,7 +35,7 @@ class Client:
     async def begin(self, timeout_ms: int = MINUTE) -> Client:
         await once_loaded(lambda: self.transactions.coordinator(self.name, CALLER))
         request = InitProducer(self.name, timeout_ms)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 begun = await once_loaded(lambda: self.transactions.init_producer(request, CALLER))
                 if not isinstance(begun.error, ConcurrentTransactions):
@@ -60,7 +60,7 @@ class Client:
         return (await once_loaded(lambda: self.transactions.describe(self.name, CALLER))).state
 
     async def reaches(self, state: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.state() != state:
                 await asyncio.sleep(0.005)
 

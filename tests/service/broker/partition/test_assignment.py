@@ -75,7 +75,7 @@ async def test_others_are_served_while_partitions_are_made(tmp_path: Path) -> No
         await node.create("other")
         files.held = "t-0"
         creating = asyncio.ensure_future(node.create("t"))
-        await asyncio.to_thread(files.reached.wait, 20)
+        await asyncio.to_thread(files.reached.wait, 60)
         await node.append("other", b"a")
         with pytest.raises(UnknownTopicOrPartition):
             await node.append("t", b"b")
@@ -89,7 +89,7 @@ async def test_a_topic_that_is_deleted_and_created_again_while_it_is_made(tmp_pa
     async with running(tmp_path / "data", files=files) as node:
         files.held = "t-0"
         first = asyncio.ensure_future(node.create("t"))
-        await asyncio.to_thread(files.reached.wait, 20)
+        await asyncio.to_thread(files.reached.wait, 60)
         await node.core.topics.delete(["t"])
         second = asyncio.ensure_future(node.create("t"))
         files.held = ""
@@ -257,7 +257,7 @@ async def test_a_topic_deleted_during_a_retry_of_its_partition_leaves_nothing(tm
         in_the_way.unlink()
         files.held, files.fails = "t-1", fails
         retrying = asyncio.ensure_future(node.node.broker.assignment.retry())
-        await asyncio.to_thread(files.reached.wait, 20)
+        await asyncio.to_thread(files.reached.wait, 60)
         await node.core.topics.delete(["t"])
         files.may_go.set()
         await retrying

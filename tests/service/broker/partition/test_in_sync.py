@@ -47,7 +47,7 @@ async def test_with_fewer_in_sync_replicas_than_the_topic_demands_nothing_is_com
         assert appended.committed is not None and not appended.committed.done()
         assert (led.state.high_watermark, led.state.is_under_min_in_sync) == (1, True)
         await place(node, in_sync=[ME], replicas=[ME])
-        await asyncio.wait_for(appended.committed, 10)
+        await asyncio.wait_for(appended.committed, 60)
         assert led.state.high_watermark == 2
 
 
@@ -62,7 +62,7 @@ async def test_a_changed_minimum_of_in_sync_replicas_acts_at_once(tmp_path: Path
         appended = led.append(memoryview(batch(b"a")))
         assert appended.committed is not None and not appended.committed.done()
         await require(node, resource, "1")
-        await asyncio.wait_for(appended.committed, 10)
+        await asyncio.wait_for(appended.committed, 60)
         assert led.state.high_watermark == 1
 
 
@@ -94,5 +94,5 @@ async def test_acknowledgements_that_wait_for_a_follower_go_when_it_is_in_sync_n
                 assert appended.committed is not None
                 assert not appended.committed.done()
         assert appended.committed is not None
-        await asyncio.wait_for(appended.committed, 10)
+        await asyncio.wait_for(appended.committed, 60)
         assert led.state.high_watermark == 1

@@ -38,7 +38,7 @@ class HeldFiles(OsFiles):
         if name == self.held:
             self.held = ""
             self.reached.set()
-            assert self.may_go.wait(20)
+            assert self.may_go.wait(60)
         self.named[name] += 1
         super().rename(source, target)
 
@@ -80,7 +80,7 @@ async def test_deleting_records_of_many_partitions_takes_few_writes(tmp_path: Pa
         files.held = LOG_STARTS
         wanted = [node.log.delete_records(TopicPartition("t", number), 1) for number in range(20)]
         deleting = asyncio.gather(*wanted)
-        await asyncio.to_thread(files.reached.wait, 20)
+        await asyncio.to_thread(files.reached.wait, 60)
         more = asyncio.gather(*(node.log.delete_records(TopicPartition("t", number), 1) for number in range(20, 30)))
         again = asyncio.ensure_future(node.log.delete_records(T0, 2))
         checkpointing = asyncio.ensure_future(node.node.broker.maintenance.checkpoint())
@@ -102,7 +102,7 @@ async def test_a_topic_that_is_deleted_and_made_again_while_its_log_start_is_wri
         await node.append("t", *[b"old"] * 5)
         files.held = LOG_STARTS
         deleting = asyncio.ensure_future(node.log.delete_records(T0, 4))
-        await asyncio.to_thread(files.reached.wait, 20)
+        await asyncio.to_thread(files.reached.wait, 60)
         await node.core.topics.delete(["t"])
         creating = asyncio.ensure_future(node.create("t"))
         await asyncio.sleep(0)

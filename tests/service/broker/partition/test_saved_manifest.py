@@ -48,7 +48,7 @@ class HeldFiles(OsFiles):
         if self.armed:
             self.armed = False
             self.reached.set()
-            assert self.may_go.wait(20)
+            assert self.may_go.wait(60)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def test_the_newer_of_two_concurrently_saved_manifests_stays(
     led, manifest = await offloaded(node)
     files.armed = True
     accepting = [asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, first)))]
-    await asyncio.to_thread(files.reached.wait, 20)
+    await asyncio.to_thread(files.reached.wait, 60)
     accepting.append(asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, second))))
     await asyncio.wait({accepting[1]}, timeout=CHANCE_S)
     files.may_go.set()
@@ -108,7 +108,7 @@ async def test_a_manifest_counts_only_once_it_is_saved(node: Running, files: Hel
     led, manifest = await offloaded(node)
     files.armed = True
     accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
-    await asyncio.to_thread(files.reached.wait, 20)
+    await asyncio.to_thread(files.reached.wait, 60)
     assert led.log.tier is not None and led.log.tier.commit == manifest.commit
     files.may_go.set()
     await accepting
@@ -120,7 +120,7 @@ async def test_a_pending_save_of_a_manifest_completes_before_the_node_ends(node:
     led, manifest = await offloaded(node)
     files.armed = True
     accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
-    await asyncio.to_thread(files.reached.wait, 20)
+    await asyncio.to_thread(files.reached.wait, 60)
     accepting.cancel()
     closing = asyncio.ensure_future(node.node.work.tiering.close())
     done, _ = await asyncio.wait({closing}, timeout=CHANCE_S)
@@ -134,7 +134,7 @@ async def test_a_cancelled_save_does_not_leave_an_older_manifest(node: Running, 
     led, manifest = await offloaded(node)
     files.armed = files.early = True
     leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
-    await asyncio.to_thread(files.reached.wait, 20)
+    await asyncio.to_thread(files.reached.wait, 60)
     leaving.cancel()
     staying = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 2)))
     await asyncio.wait({staying}, timeout=CHANCE_S)
@@ -149,7 +149,7 @@ async def test_a_manifest_is_saved_even_if_its_caller_was_cancelled(node: Runnin
     led, manifest = await offloaded(node)
     files.armed = True
     leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
-    await asyncio.to_thread(files.reached.wait, 20)
+    await asyncio.to_thread(files.reached.wait, 60)
     leaving.cancel()
     files.may_go.set()
     await node.node.work.tiering.close()

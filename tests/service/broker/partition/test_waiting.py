@@ -62,9 +62,9 @@ async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(no
     await node.seal("t")
     led = node.node.broker.partitions.get(T0)
     committed = await unacknowledged(node)
-    reading = asyncio.ensure_future(node.read("t", 40, wait_ms=20_000))
+    reading = asyncio.ensure_future(node.read("t", 40, wait_ms=600_000))
     await another_history(led, [EpochEntry(7, 0)])
-    await asyncio.wait_for(reconcile(led), 20)
+    await asyncio.wait_for(reconcile(led), 60)
     with pytest.raises(LeaderNotAvailable):
         await committed
     led._on_flush_needed = node.node.work.flusher.request
@@ -95,7 +95,7 @@ async def test_an_append_is_acknowledged_even_if_its_flush_is_superseded(node: R
         hot.raise_log_start(30)
         assert hot.evict_oldest(30) is not None
     may_go.set()
-    await asyncio.wait_for(first.committed, 20)
+    await asyncio.wait_for(first.committed, 60)
 
 
 async def test_a_manifest_that_its_sidecar_contradicts_discards_nothing(node: Running) -> None:
@@ -106,7 +106,7 @@ async def test_a_manifest_that_its_sidecar_contradicts_discards_nothing(node: Ru
     led = node.node.broker.partitions.get(T0)
     await another_history(led, [EpochEntry(3, 0)])
     with pytest.raises(TierCorrupt, match="fsck"):
-        await asyncio.wait_for(reconcile(led), 20)
+        await asyncio.wait_for(reconcile(led), 60)
     assert (led.log.hot.local_start_offset, led.log.hot.end_offset) == (0, 40)
     with pytest.raises(LeaderNotAvailable):
         await node.append("t", b"too early")
@@ -117,7 +117,7 @@ async def test_an_append_whose_topic_is_deleted_is_refused(node: Running) -> Non
     committed = await unacknowledged(node)
     await node.core.topics.delete(["t"])
     with pytest.raises(UnknownTopicOrPartition):
-        await asyncio.wait_for(committed, 20)
+        await asyncio.wait_for(committed, 60)
 
 
 @pytest.mark.parametrize("created_again", [False, True])
@@ -130,7 +130,7 @@ async def test_a_cold_read_of_a_topic_deleted_meanwhile_reports_it(node: Running
     await node.evicted("t")
     gate = node.store.hold(1, "get", ".log")
     wanted = FetchPartition(T0, 0, 1 << 20)
-    fetching = asyncio.ensure_future(node.fetch(wanted, wait_ms=20_000))
+    fetching = asyncio.ensure_future(node.fetch(wanted, wait_ms=600_000))
     await gate.reached.wait()
     await node.core.topics.delete(["t"])
     if created_again:
@@ -139,7 +139,7 @@ async def test_a_cold_read_of_a_topic_deleted_meanwhile_reports_it(node: Running
     objects = [info.key async for info in node.store.store.list("") if info.key.endswith(".log")]
     await node.store.store.delete(objects)  # as sweeping does after the grace
     gate.open()
-    (answer,) = await asyncio.wait_for(fetching, 20)
+    (answer,) = await asyncio.wait_for(fetching, 60)
     assert isinstance(answer.error, UnknownTopicOrPartition)
     assert not answer.slices
     assert node.node.ground.ending.fatal is None

@@ -354,7 +354,7 @@ async def test_a_request_that_was_cancelled_keeps_no_other_from_its_answer() -> 
         waiters: list[asyncio.Future[int]] = [loop.create_future() for _ in range(count)]
         waiters[0].cancel()
         AnswerQueue(loop).answers([(each, number) for number, each in enumerate(waiters)])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await asyncio.gather(*waiters[1:]) == list(range(1, count))
 
 

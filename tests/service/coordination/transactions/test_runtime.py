@@ -81,6 +81,6 @@ async def test_an_end_is_answered_and_marked_once_its_decision_is_committed(
         assert host.look(lambda shard: shard.prepared()) == []
         assert host.look(lambda shard: shard.describe("x").state) == "Ongoing"
         decisions.release()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await ended).producer == (7, 1)
         assert [markers.commit for markers in host.look(lambda shard: shard.prepared())] == [True]

@@ -187,7 +187,7 @@ async def test_no_segment_is_replaced_during_an_upload(tmp_path: Path, monkeypat
         job = cast(ExtendJob, SimpleNamespace(base=0, log_start=0))
         with node.node.work.tiering.extensions.under_way(led(node), job):
             cleaning_once = asyncio.create_task(clean_local(node))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await waits.wait()
             assert [each.offset for each in await node.read_all("t")] == [0, 1]
             is_uploading = False
