@@ -106,7 +106,7 @@ def epoch_1(offset: int) -> int:
     return 1
 
 
-def test_a_log_that_was_written_anew_in_segments_of_the_same_sizes_is_not_clean(tmp_path: Path) -> None:
+def test_a_log_with_other_records_in_segments_of_the_same_sizes_is_not_clean(tmp_path: Path) -> None:
     """As after its end was discarded for the bucket's: records of one size fill segments of one size."""
     log, _ = filled(tmp_path, 80)
     log.flush()
