@@ -1,15 +1,17 @@
 """The cleaner process: reads and rewrites a broker's compacted segments, in an interpreter of its own.
 `python -m storage_tiers.compaction.main`
 
-The broker starts it with one inherited socket when a log is due, and closes the socket when none is. It ends at once when the
-socket closes, so it never writes beside a later broker on the same directory. It ignores SIGINT: a Ctrl-C in a terminal reaches
-the broker too.
+The broker starts it with one inherited socket when a log is due, and closes the socket when none is. It ends when the socket
+closes, and on Linux the kernel kills it with the broker, so it never writes beside a later broker on the same directory: a
+process that is stopped, or starved on a busy machine, sees a closed socket too late. It ignores SIGINT: a Ctrl-C in a terminal
+reaches the broker too.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import logging
 import os
 import queue
@@ -41,6 +43,7 @@ from storage_tiers.files import OsFiles
 
 #: Added to the broker's nice value: cleaning yields to serving.
 NICENESS = 10
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Throttle:
@@ -146,11 +149,19 @@ def _read(reader: BinaryIO, lines: queue.SimpleQueue[bytes]) -> None:
         os._exit(0)
 
 
+def end_with_parent() -> None:
+    """Asks the kernel to kill this process when the thread that started it ends (Linux: prctl(2), PR_SET_PDEATHSIG): the
+    broker's threads for blocking work end with the broker. Elsewhere the closed socket alone ends it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="storage_tiers.compaction.main", description="Started by a broker only.")
     parser.add_argument("--socket", type=int, required=True, metavar="FD", help="inherited socket to the broker")
     parser.add_argument("--log-format", choices=events.FORMS, default="text")
     parsed = parser.parse_args(arguments)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     events.set_up(logging.WARNING, parsed.log_format)
