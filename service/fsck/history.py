@@ -111,7 +111,8 @@ class History:
             or _disagreeing(self._epochs_before, sidecar.epochs, segment.base)
             or self._wrong_producers(segment, sidecar)
         )
-        self._epochs_before = sidecar.epochs
+        # One without records may stand in place of a lost one: its history is then the repairing node's, cut at its log start.
+        self._epochs_before = sidecar.epochs if segment.records else ()
         if fault:
             self._wrong(segment.sidecar_key, fault)
         self._unjudged.append((segment, sidecar.aborted))
@@ -241,9 +242,19 @@ class History:
 
 
 def _is_older(theirs: ProducerEntry, ours: ProducerEntry) -> bool:
-    """Whether one knows less of a producer than the other, and nothing else."""
-    facts = [(each.epoch, each.last_offset, each.timestamp) for each in (theirs, ours)]
-    return facts[0] != facts[1] and all(known <= whole for known, whole in zip(*facts, strict=True))
+    """Whether one knows an earlier state of a producer than the other, or less of its open transaction. Timestamps are the
+    clients', and a later batch may have a lower one: they tell of a marker alone. A marker is kept as long as a batch of its
+    transaction is, so a transaction that is over is open in no such state."""
+    if theirs.transaction_start >= 0 and not 0 <= ours.transaction_start <= theirs.transaction_start:
+        return False
+    known, whole = ((each.epoch, each.last_offset) for each in (theirs, ours))
+    if known != whole:
+        return known < whole
+    return (
+        theirs.timestamp < ours.timestamp
+        or theirs.coordinator_epoch < ours.coordinator_epoch
+        or theirs.transaction_start > ours.transaction_start
+    )
 
 
 def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:

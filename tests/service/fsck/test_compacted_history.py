@@ -24,6 +24,7 @@ class Segment(NamedTuple):
     base: int
     end: int
     sidecar_key: str = "a sidecar"
+    records: int = 1
 
 
 def data(base: int, epoch: int = 0, sequence: int = 0) -> bytearray:
@@ -86,6 +87,32 @@ def test_a_crash_may_leave_an_older_batch_of_a_producer_in_a_compacted_topic(kno
     assert "last offset is" in faults(state(*known), (ABORTED,), *WRITTEN)[0]
     newer = data(3, epoch=1)
     assert "last offset is 3" in faults(state(*WRITTEN, newer), (ABORTED,), *WRITTEN, is_compacted=True)[0]
+
+
+def test_an_older_batch_in_a_compacted_topic_may_have_a_newer_timestamp() -> None:
+    """It is the client's."""
+    first, last = (bytearray(batch(("a", "1"), producer=(PRODUCER, 0, at), timestamps=[9 - at])) for at in (0, 1))
+    for place, each in enumerate((first, last)):
+        assign(each, base_offset=place, leader_epoch=1)
+    assert faults(state(first), (), first, last, is_compacted=True) == []
+    assert faults(state(first), (), first, last)
+
+
+def test_a_crash_may_leave_a_producer_before_the_epoch_that_a_marker_gave_it() -> None:
+    written = (*WRITTEN[:2], ended(2, ControlKind.ABORT, epoch=1))
+    for known in ((data(1, sequence=1), ended(2, ControlKind.ABORT)), (ended(2, ControlKind.ABORT),)):
+        assert faults(state(*known), (ABORTED,), *written, is_compacted=True) == []
+
+
+def test_a_crash_may_leave_the_later_batches_of_an_open_transaction_in_a_compacted_topic() -> None:
+    assert faults(state(WRITTEN[1]), (), *WRITTEN[:2], is_compacted=True) == []
+    assert faults(state(WRITTEN[1]), (), *WRITTEN[:2])
+
+
+@pytest.mark.parametrize("known", [WRITTEN[:1], WRITTEN[:2], WRITTEN[1:2]])
+def test_a_transaction_that_ended_is_open_in_no_snapshot_of_a_compacted_topic(known: tuple[bytearray, ...]) -> None:
+    """A log that is rebuilt from it would not be read beyond the transaction's start as committed."""
+    assert faults(state(*known), (ABORTED,), *WRITTEN, is_compacted=True)
 
 
 def _foreign() -> bytearray:

@@ -79,6 +79,20 @@ async def test_only_lost_segments_are_accepted(world: World, accepted: list[tupl
     assert not blocking_has_manifest(world)
 
 
+async def test_a_loss_accepted_after_log_start_rose_leaves_a_sound_bucket(world: World) -> None:
+    """The node's epoch history begins at its log start, those of the segments that follow begin earlier."""
+    await world.extend(6)
+    saved = await world.tier.raise_log_start(15)
+    gone = saved.segments[2]
+    world.store.blocking().delete([gone.key])
+    restore(world, None)
+    local = LocalEvidence(OffsetRange(700, 700), (EpochEntry(1, 15),), 15)
+    _, manifest = await world.tier.repair(local, apply=True, accepted=(OffsetRange(gone.base, gone.end),))
+    assert manifest is not None
+    report = check_bucket(world.store.blocking(), FsckScope(), now_ms=world.clock.unix_ms())
+    assert {each.key.rpartition("/")[2] for each in report.findings} <= {"cluster.json", "topic.json"}
+
+
 async def test_without_a_loss_nothing_is_accepted(world: World) -> None:
     await lose(world, 3)
     refused, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(0, 10),))
