@@ -7,7 +7,7 @@ that every object which it names is there with the very bytes that it names; and
     basis()  which manifest to begin with                the newest seen, or the one shown if it lacks nothing of that
     plan()   all that it names is there                  that manifest, under a new line
              missing from some offset on, held locally   that manifest up to there; the rest is offloaded again
-             missing, what it was compacted from there   that manifest; copies of those segments stand where the lost one was
+             lost, what it was compacted from there      that manifest; copies of those segments stand where the lost one was
              missing, and the loss accepted by name      that manifest; a segment without records stands where the lost one was
              anything else                               refused, with what is missing
 
@@ -221,7 +221,11 @@ def plan(
         lost = [segment for segment in lost if segment.end <= cut.base]
     if manifest == shown and not lost:
         accepted = ()  # a repair that was cut has given it up already
-    substitutions = tuple(Substitution(each, _parts(each, evidence.earlier)) for each in lost)
+    substitutions = tuple(
+        # Where only the sidecar is lost, the records are there: older copies would bring deleted keys back.
+        Substitution(each, _parts(each, evidence.earlier if each.key in evidence.missing else ()))
+        for each in lost
+    )
     refused = _unaccepted(manifest, substitutions, evidence, accepted)
     if refused is not None:
         return refused

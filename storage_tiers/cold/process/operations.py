@@ -26,6 +26,9 @@ LISTED_KEYS = 1000
 MAX_PAGE_SEGMENTS = 64
 #: Seconds that a repair may take for each segment: two requests, many segments at once; some segments are read whole.
 REPAIR_S_PER_SEGMENT = 0.5
+#: And for its copies of segments that compaction had replaced: how many there are is only known once the store was asked. The
+#: command waits as long.
+REPAIR_COPIES_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,8 @@ class Repaired:
 @dataclass(frozen=True, slots=True)
 class Repair(Question[Repaired]):
     """Proves the objects of the manifest seen, and with `apply` commits it again (`manifest.repair`) without the records of the
-    offsets `accepted`, which must be exactly the lost ones. May take REPAIR_S_PER_SEGMENT for each of `segments`."""
+    offsets `accepted`, which must be exactly the lost ones. May take REPAIR_S_PER_SEGMENT for each of `segments`, and with
+    `apply` REPAIR_COPIES_S more."""
 
     ids: Ids
     writer: ManifestWriter
@@ -215,7 +219,7 @@ class Repair(Question[Repaired]):
     accepted: tuple[OffsetRange, ...] = ()
 
     def extra_s(self, settings: TierSettings) -> float:
-        return self.segments * REPAIR_S_PER_SEGMENT
+        return self.segments * REPAIR_S_PER_SEGMENT + (REPAIR_COPIES_S if self.apply else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class Repairer:
             else:
                 last_epoch = manifest.last_record_epoch if part.end == manifest.end else None
                 data, history = empty_segment(part.base, part.end, epochs, last_epoch)
-                producers, aborted, length = await self._producers(lost), (), len(data)
+                producers, aborted, length = await self._producers(lost, part.end), (), len(data)
                 await asyncio.to_thread(paths[0].write_bytes, data)
             await asyncio.to_thread(paths[1].write_bytes, producers)
             job = ExtendJob(
@@ -214,9 +214,10 @@ class Repairer:
                 piece = (await self._store.get(segment.key, segment.position + at, size)).data
                 await asyncio.to_thread(file.write, piece)
 
-    async def _producers(self, lost: RemoteSegment) -> bytes:
-        """The producer snapshot at a lost segment's end, if its sidecar still exists; else an empty one."""
-        if await _there(self._holds_sidecar(lost)):
+    async def _producers(self, lost: RemoteSegment, end: int) -> bytes:
+        """The producer snapshot at offset `end` of a lost segment, if that is where it ends and its sidecar still exists; else
+        an empty one: a snapshot may not know batches beyond its segment."""
+        if end == lost.end and await _there(self._holds_sidecar(lost)):
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()
 

@@ -10,10 +10,13 @@ from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.cold.manifest.model import Manifest, RemoteSegment
 from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments import sidecar
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.records.batch import assign, read_header
 from storage_tiers.types import AbortedTransaction, OffsetRange
 from tests.storage_tiers.cold.support import DAY, batches, stored_live, stored_manifest
 from tests.storage_tiers.cold.test_accepted_loss import NOTHING, records, world
 from tests.storage_tiers.cold.test_repair import World, blocking_has_manifest, restore
+from tests.storage_tiers.compaction.support import batch
 
 __all__ = ["world"]
 
@@ -74,6 +77,29 @@ async def test_only_what_none_of_them_holds_is_given_up(world: World) -> None:
     assert [each.records for each in manifest.segments] == [10, 10, 0, 10, 10, 10]
 
 
+async def test_what_is_given_up_knows_no_producer_beyond_it(world: World) -> None:
+    """The lost segment's sidecar is there, with the producers at its end, and what is given up ends before."""
+    world.local.snapshot = producer_at
+    await world.extend(6)
+    gone = live(world)[2]
+    lose(world, gone, await compact(world, 10, 40))
+    _, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(20, 30),))
+    assert manifest is not None
+    empty = manifest.segments[2]
+    assert (empty.base, empty.end, empty.records) == (20, 30, 0)
+    state = sidecar.parse(world.store.blocking().get(empty.sidecar_key).data, empty.sidecar_key)
+    known = ProducerStateManager.restore(state.producer_snapshot, now_ms=0).producers
+    assert all(each.last_offset < empty.end for each in known.values())
+
+
+def producer_at(end: int) -> bytes:
+    """The snapshot of a producer whose last batch ends before `end`."""
+    state, made = ProducerStateManager(), bytearray(batch(("a", "1"), producer=(7, 0, 0)))
+    assign(made, base_offset=end - 1, leader_epoch=1)
+    state.update(read_header(made), end - 1, now_ms=0)
+    return state.snapshot()
+
+
 async def test_the_newest_of_them_are_taken(world: World) -> None:
     """It was compacted three times, and the last two are lost: what is taken has the fewest deleted records."""
     await world.extend(6)
@@ -82,6 +108,16 @@ async def test_the_newest_of_them_are_taken(world: World) -> None:
     manifest = await repaired(world)
     assert [each.base for each in manifest.segments] == [0, 20, 30, 40, 50]
     assert (manifest.segments[0].records, manifest.segments[0].crc32c) == (1, once.crc32c)
+
+
+async def test_a_segment_that_lacks_only_its_sidecar_is_not_replaced_by_older_ones(world: World) -> None:
+    """Those that it replaced have records that compaction has deleted since, and its own bytes are there."""
+    await world.extend(6)
+    once = await compact(world, 10, 40)
+    world.store.blocking().delete([once.sidecar_key])
+    restore(world, None)
+    said, manifest = await world.tier.repair(NOTHING, apply=True)
+    assert manifest is None and (said.refused or "").startswith(once.sidecar_key), said
 
 
 async def test_aborted_transactions_are_copied(world: World) -> None:
