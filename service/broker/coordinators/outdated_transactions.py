@@ -95,9 +95,20 @@ class OutdatedTransactions:
 
     @staticmethod
     def _examine(own: TopicPartition, examined: _Examined, losses: Losses) -> None:
-        lost = {partition for partition, end in losses.items() if end not in examined.known}
+        """A loss may be new to the shard and settled: its partition was compared with the bucket when the shard was loaded, or
+        was forgotten since it was looked at. One that is known stays known while its partition is compared again."""
+        found = {partition: end for partition, end in losses.items() if end not in examined.known}
+        if not found:
+            return
+        is_due, ends = examined.settled is not examined.known, frozenset(found.values())
+        settled = frozenset(end for end in ends if own.partition in end.settled_in)
+        examined.known |= ends
+        if settled == ends and not is_due:
+            examined.settled = examined.known
+            return
+        examined.settled |= settled
+        lost = {partition for partition, end in found.items() if end not in settled}
         if lost:
-            examined.known = frozenset(losses.values())
             examined.fence(own, None if own in lost else lost, {})
 
     def is_settled(self, runtime: CoordinatorRuntime[TransactionShard], end: RecoveredEnd) -> bool:

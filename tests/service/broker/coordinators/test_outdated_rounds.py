@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +73,8 @@ class Host:
 
 async def test_no_step_of_a_round_looks_at_all_partitions() -> None:
     partitions, hosts = Partitions(), {number: Host(number) for number in range(3)}
-    rounds: Any = OutdatedTransactions(partitions, TurnScheduler())
+    # By the machine's own clock, a fast one would look at more partitions in a slice.
+    rounds: Any = OutdatedTransactions(partitions, TurnScheduler(count(step=1e-5).__next__))
     runtime: Any = SimpleNamespace(hosts={**hosts, 3: Host(3)})  # the last one is not loaded
     for host in hosts.values():
         rounds.loaded(host)
@@ -94,6 +96,29 @@ async def test_no_step_of_a_round_looks_at_all_partitions() -> None:
         assert [host.settlements for host in hosts.values()] == [1, 1, 1]
     finally:
         counting.cancel()
+
+
+async def test_a_settled_loss_of_a_partition_that_is_compared_later_fences_nobody() -> None:
+    """Its note says that the shard has settled it, and the shard is loaded before the partition leads."""
+    partitions, host, asked = Partitions(), Host(0), list[Any]()
+    del partitions.all[2:]
+    settled, other = partitions.all
+    settled.recovered_end, settled.is_recovering = RecoveredEnd(5, settled_in=frozenset({0})), True
+    other.recovered_end = None
+    host.shard.outdate = lambda lost, epochs: asked.append(lost) or []  # type: ignore[method-assign]
+    rounds: Any = OutdatedTransactions(partitions, TurnScheduler())
+    runtime: Any = SimpleNamespace(hosts={0: host})
+    rounds.loaded(host)
+    settled.is_recovering = False
+    await rounds.tick(runtime)
+    assert asked == []
+    settled.is_recovering, other.recovered_end = True, RecoveredEnd(7)
+    await rounds.tick(runtime)
+    assert asked[0] == {other.partition}
+    settled.is_recovering, before = False, len(asked)
+    await rounds.tick(runtime)
+    assert len(asked) == before
+    assert other.recovered_end.settled_in == frozenset({0})
 
 
 async def test_a_dropped_shard_gives_its_memory_back_before_the_next_one_is_loaded(tmp_path: Path) -> None:
