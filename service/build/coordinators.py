@@ -33,7 +33,7 @@ from service.coordination.transactions.shard import TransactionSettings, Transac
 from service.coordination.transactions.transaction import IDS_BYTES
 from service.coordination.turn_writes import TurnWrites
 from service.metadata import features
-from service.metadata.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from service.metadata.internal_topics import CONSUMER_OFFSETS, COORDINATED_TOPICS, TRANSACTION_STATE
 from service.metadata.log import MetadataLog
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.policy.segments import Now
@@ -133,7 +133,12 @@ def build_coordinators(
         producer_ids=producer_ids,
         offset_expiry=OffsetExpiry(groups, metadata, topics, scheduler, now=now),
         recovered_offsets=RecoveredOffsets(
-            groups, partitions, scheduler, partial(outdated.is_settled, transactions), partitions.checkpoint
+            groups,
+            partitions,
+            scheduler,
+            partial(outdated.is_settled, transactions),
+            partitions.checkpoint,
+            partial(partitions.holds_back, COORDINATED_TOPICS),
         ),
         outdated_transactions=outdated,
         offsets_topic=offsets,

@@ -53,8 +53,11 @@ class RecoveredOffsets:
         scheduler: TurnScheduler,
         is_settled: Callable[[RecoveredEnd], bool],
         checkpoint: Callable[[], Awaitable[None]],
+        lacks_coordinators: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_settled` says whether the note of a loss is needed for nothing else. `checkpoint` writes where logs end now."""
+        """`is_settled` says whether the note of a loss is needed for nothing else. `checkpoint` writes where logs end now.
+        `lacks_coordinators`: one that this node has is not among the hosts, because its partition could not be opened."""
+        self._lacks_coordinators = lacks_coordinators
         self._is_settled = is_settled
         self._checkpoint = checkpoint
         self._runtime = runtime
@@ -76,7 +79,7 @@ class RecoveredOffsets:
         due = [(each, end) for each in self._partitions if (end := each.recovered_end) and not each.is_recovering]
         if not due:
             return
-        hosts = dict(self._runtime.hosts)
+        has_all, hosts = not self._lacks_coordinators(), dict(self._runtime.hosts)
         lowered_in = await self._lower_all(hosts, _by_coordinators(due))
         joined: dict[frozenset[int], frozenset[int]] = {}
         for each, end in due:
@@ -84,7 +87,7 @@ class RecoveredOffsets:
             if each.recovered_end is end and not lowered_in <= (known := end.lowered_in):
                 end.note_lowered(joined.setdefault(known, known | lowered_in))
         await self._checkpoint_changes([end for _, end in due])
-        for each, end in due:
+        for each, end in due if has_all else ():
             is_current = each.recovered_end is end and end.is_checkpointed
             if is_current and end.lowered_in >= hosts.keys() and self._is_settled(end):
                 forget_recovered_end(each)
@@ -186,7 +189,7 @@ async def _save_lowered(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
     )
     for each, end in islice(pending, NOTES_A_ROUND):
         try:
-            await asyncio.to_thread(write_recovered_end, each, end)
+            await asyncio.to_thread(write_recovered_end, each, end, end.lowered_in, end.settled_in)
             if each.recovered_end not in (end, None):  # it lost more while this was written
                 write_recovered_end(each, each.recovered_end)
         except StorageError:

@@ -30,7 +30,11 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     noted = read_recovered_end(partition)
     if lost or partitions.ends_before_committed(partition):
-        partition.recovered_end = RecoveredEnd(hot.end_offset)  # unless the bucket holds more
+        # Unless the bucket holds more. After an earlier loss to which no offset was lowered yet, all go down to that one's end.
+        is_pending = noted is not None and not noted.lowered_in
+        partition.recovered_end = RecoveredEnd(
+            min(noted.offset, hot.end_offset) if noted and is_pending else hot.end_offset
+        )
     elif noted is not None:
         partition.recovered_end = noted if noted.offset <= hot.end_offset else RecoveredEnd(hot.end_offset)
     if home is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -161,6 +161,10 @@ class Partitions:
 
     def why_held_back(self, partition: TopicPartition) -> StorageError | None:
         return self._held_back.get(partition)
+
+    def holds_back(self, topics: Collection[str]) -> bool:
+        """Whether a partition of one of these topics could not be opened."""
+        return any(each.topic in topics for each in self._held_back)
 
     def remove_held_back(self, partition: TopicPartition) -> None:
         """Deletes the directory of an unopened partition whose topic is deleted. Raises StorageError if the disk refuses."""

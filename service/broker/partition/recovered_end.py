@@ -27,10 +27,18 @@ log = logging.getLogger(__name__)
 FILE_NAME = "recovered-end"
 
 
-def write_recovered_end(partition: Partition, end: RecoveredEnd) -> None:
-    """Blocking, for as long as a sync takes. StorageError if the disk refuses."""
+def write_recovered_end(
+    partition: Partition,
+    end: RecoveredEnd,
+    lowered_in: frozenset[int] | None = None,
+    settled_in: frozenset[int] | None = None,
+) -> None:
+    """Blocking, for as long as a sync takes. StorageError if the disk refuses. A thread is given what was done at the last
+    checkpoint: `end` may say more when it begins."""
     path = _path(partition)
-    lowered_in, settled_in, known = end.lowered_in, end.settled_in, _read(path)
+    lowered_in = end.lowered_in if lowered_in is None else lowered_in
+    settled_in = end.settled_in if settled_in is None else settled_in
+    known = _read(path)
     noted = None if known is None else (known.offset, known.lowered_in, known.settled_in)
     if noted != (end.offset, lowered_in, settled_in):
         try:
