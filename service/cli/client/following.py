@@ -126,9 +126,15 @@ class Follower:
 
     def _say_held_back(self) -> None:
         at_end = {key: end for key, end in self._ends.items() if key not in self._behind}
-        for (topic, number), end in self._held.look(at_end, self._high_watermarks(at_end)).items():
-            if (why := held_at(self._bootstrap, (topic, number), end)) is not None:
-                report(f"{topic}-{number} is read up to offset {end}: {why}")
+        held = self._held.look(at_end, self._high_watermarks(at_end))
+        if not held:
+            return
+        why = held_at(self._bootstrap, held)
+        if why is None:
+            self._held.forget(held)  # the node did not answer: it is asked again
+            return
+        for (topic, number), reason in why.items():
+            report(f"{topic}-{number} is read up to offset {held[topic, number]}: {reason}")
 
     def _high_watermarks(self, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, int]:
         """As of the last Fetch; no request is sent."""

@@ -6,7 +6,7 @@ before a partition is held back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from service.cli.client import silence
 from service.cli.client.positions import PartitionKey
@@ -35,3 +35,8 @@ class HeldBack:
         self._seen = held
         self._found.update(found)
         return found
+
+    def forget(self, keys: Iterable[PartitionKey]) -> None:
+        """They are found again, if they are still held back at the next look."""
+        for key in keys:
+            self._found.pop(key, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.cli.client.positions import PartitionKey
@@ -41,35 +41,41 @@ def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTra
     )
 
 
-def held_at(bootstrap: str, key: PartitionKey, offset: int) -> str | None:
-    """A sentence about the transaction that is open since `offset` of the partition; None if none is, or nothing answers."""
+def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[PartitionKey, str] | None:
+    """A sentence for each of these partitions about the transaction that is open there since that offset, if one is. None if
+    nothing answers. However many partitions there are, each broker is asked twice."""
     from service.cli.client import transactions
     from service.cli.listener import require_reachable
 
     try:
-        cluster = transactions.cluster_of(require_reachable(bootstrap), [key[0]])
-        found = transactions.producers(cluster, [key])
+        cluster = transactions.cluster_of(require_reachable(bootstrap), {topic for topic, _ in held})
+        led = [key for key in held if key in cluster.leaders]
+        open_there = [each for each in transactions.producers(cluster, led) if each.start_offset == held[each.key]]
     except CommandError:
         return None
-    for each in found:
-        if each.start_offset == offset:
-            named = f"{each.producer_id}{_transactional_id(bootstrap, each.producer_id)}"
-            return (
-                f"producer {named} has a transaction open since then, and committed records beyond follow when it ends"
-            )
-    return None
+    names = _transactional_ids(bootstrap, {each.producer_id for each in open_there}) if open_there else {}
+    return {
+        each.key: f"producer {each.producer_id}{names.get(each.producer_id, '')} has a transaction open since then, and "
+        "committed records beyond follow when it ends"
+        for each in open_there
+    }
 
 
 def _transactional_id(bootstrap: str, producer_id: int) -> str:
+    return _transactional_ids(bootstrap, {producer_id}).get(producer_id, "")
+
+
+def _transactional_ids(bootstrap: str, producer_ids: Collection[int]) -> Mapping[int, str]:
+    """In brackets, of those that the coordinators know."""
     from service.cli.client import transactions
     from service.cli.listener import require_reachable
 
     try:
         cluster = transactions.cluster_of(require_reachable(bootstrap), ())
-        rows = transactions.list_transactions(cluster, producer_ids=[producer_id])
+        rows = transactions.list_transactions(cluster, producer_ids=sorted(producer_ids))
     except CommandError:
-        return ""
-    return f" (transactional id {rows[0].transactional_id})" if rows else ""
+        return {}
+    return {each.producer_id: f" (transactional id {each.transactional_id})" for each in reversed(rows)}
 
 
 def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:

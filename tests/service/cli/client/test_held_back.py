@@ -12,6 +12,7 @@ from service.cli.client import silence
 from service.cli.client.held_back import HeldBack
 from tests.service.cli.client.test_waiting import FOLLOW
 from tests.service.cli.support import ROOT, tidelog
+from tests.support.children import start_child
 from tests.support.clients import create
 from tests.support.node import Node
 
@@ -54,6 +55,13 @@ def test_a_partition_without_a_watermark_is_not_found() -> None:
     assert [dict(held.look({T: 5}, {})) for _ in range(3)] == [{}] * 3
 
 
+def test_a_partition_that_the_node_did_not_explain_is_found_again() -> None:
+    look = Looks()
+    assert [look(5, 9), look(5, 9)] == [{}, {T: 5}]
+    look.held.forget([T])
+    assert [look(5, 9), look(5, 9)] == [{T: 5}, {}]
+
+
 def test_a_follower_names_the_producer_and_continues_when_the_transaction_ends(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         create(node, "t", 1, {})
@@ -64,7 +72,7 @@ def test_a_follower_names_the_producer_and_continues_when_the_transaction_ends(t
         slow.produce("t", b"2", partition=0)
         assert slow.flush(30) == 0
         words = [sys.executable, "-c", FOLLOW, "consume", "t", "-b", node.kafka]
-        reader = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        reader = start_child(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         try:
             assert reader.stdout is not None and reader.stderr is not None
             assert reader.stdout.readline() == "1\n"
