@@ -100,7 +100,7 @@ async def test_a_fetch_that_was_answered_leaves_nothing_behind(node: Running) ->
 
 async def test_a_cancelled_fetch_leaves_nothing_behind(node: Running) -> None:
     await node.create("t")
-    waiting = node.log.fetch(Fetch([FetchPartition(T0, 0, 100)], 20_000, 1, 100))
+    waiting = node.log.fetch(Fetch([FetchPartition(T0, 0, 100)], 600_000, 1, 100))
     assert isinstance(waiting, asyncio.Future)
     await until(lambda: bool(node.node.broker.partitions.get(T0).waiters))
     waiting.cancel()

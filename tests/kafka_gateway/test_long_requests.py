@@ -412,7 +412,7 @@ async def test_the_memory_of_a_delayed_fetch_is_counted(tmp_path: Path) -> None:
         "fetch",
         4,
         replica_id=-1,
-        max_wait=milliseconds(60_000),
+        max_wait=milliseconds(600_000),
         min_bytes=1,
         topics=[{"topic": "topic", "partitions": rows}],
     )

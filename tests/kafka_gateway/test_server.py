@@ -60,7 +60,7 @@ async def test_answers_leave_in_the_order_of_the_requests(tmp_path: Path) -> Non
 
 async def test_a_waiting_fetch_holds_up_its_connection_and_no_other(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server), connected(server) as client, connected(server) as other:
-        client.send(fetch(1, wait_ms=60_000), produce(2, partition=1))
+        client.send(fetch(1, wait_ms=600_000), produce(2, partition=1))
         await until(lambda: bool(core.partitions[PARTITION].waiters))
         other.send(produce(3))
         assert await other.correlation() == 3
@@ -173,7 +173,7 @@ async def test_garbage_harms_no_other_client(tmp_path: Path, seed: int) -> None:
 
 async def test_a_request_that_the_core_gives_up_is_answered(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server), connected(server) as client:
-        client.send(fetch(1, wait_ms=60_000))
+        client.send(fetch(1, wait_ms=600_000))
         await until(lambda: bool(core.partitions[PARTITION].waiters))
         for task in asyncio.all_tasks():
             if "_fetch_later" in repr(task.get_coro()):
@@ -189,7 +189,7 @@ async def test_stopping_answers_pending_requests_and_closes(tmp_path: Path) -> N
     async with serving(tmp_path) as (core, server), connected(server) as producer, connected(server) as consumer:
         committed = core.partitions[PARTITION].committed = asyncio.get_running_loop().create_future()
         producer.send(produce(1, acks=-1))
-        consumer.send(fetch(2, offset=1, wait_ms=60_000))
+        consumer.send(fetch(2, offset=1, wait_ms=600_000))
         await until(lambda: core.partitions[PARTITION].next_offset == 1 and server.counters.requests == 2)
         stopping = asyncio.create_task(server.stop())
         asyncio.get_running_loop().call_later(0.02, committed.set_result, None)

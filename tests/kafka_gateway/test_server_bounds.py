@@ -152,7 +152,7 @@ async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: P
         connected(server) as idle,
         connected(server) as waiting,
     ):
-        waiting.send(fetch(1, wait_ms=60_000))
+        waiting.send(fetch(1, wait_ms=600_000))
         assert await idle.receive() is None
         assert server.connections == 1
         async with connected(server) as other:
@@ -166,7 +166,7 @@ async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: P
 async def test_a_client_that_leaves_ends_its_delayed_fetch(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server):
         async with connected(server) as client:
-            client.send(fetch(1, wait_ms=60_000))
+            client.send(fetch(1, wait_ms=600_000))
             await until(lambda: bool(core.partitions[PARTITION].waiters))
         await until(lambda: server.connections == 0)
         assert all(waiter.done() for waiter in core.partitions[PARTITION].waiters)
@@ -175,7 +175,7 @@ async def test_a_client_that_leaves_ends_its_delayed_fetch(tmp_path: Path) -> No
 async def test_requests_received_before_the_client_left_are_handled(tmp_path: Path) -> None:
     async with serving(tmp_path) as (core, server):
         async with connected(server) as client:
-            client.send(fetch(1, wait_ms=60_000), *(produce(place, acks=0) for place in range(2, 12)))
+            client.send(fetch(1, wait_ms=600_000), *(produce(place, acks=0) for place in range(2, 12)))
         await until(lambda: server.connections == 0)
         assert core.partitions[PARTITION].next_offset == 10
 

@@ -28,7 +28,8 @@ from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import Client, connected, serving, until
 
 CALLER = Caller("User:ANONYMOUS", "c", "/h")
-HALF_A_MINUTE = milliseconds(30_000)
+#: Far longer than `until` waits: no session and no rebalance ends by itself in a test.
+TEN_MINUTES = milliseconds(600_000)
 MANY = 20_000
 
 
@@ -38,8 +39,8 @@ def join(group: str, member: str = "", protocols: int = 1, metadata: bytes = b""
         "join_group",
         3,
         group_id=group,
-        session_timeout=HALF_A_MINUTE,
-        rebalance_timeout=HALF_A_MINUTE,
+        session_timeout=TEN_MINUTES,
+        rebalance_timeout=TEN_MINUTES,
         member_id=member,
         protocol_type="consumer",
         protocols=[{"name": f"p{number}", "metadata": metadata} for number in range(protocols)],

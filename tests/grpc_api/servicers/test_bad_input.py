@@ -298,7 +298,7 @@ def waiting(node: Served) -> int:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_deadline_ends_the_read_on_the_node_too(node: Served, channel: Any, stream: bool) -> None:
     wanted = log_pb2.FetchPartition(topic="t", partition=0, max_bytes=1000)
-    request = log_pb2.FetchRequest(partitions=[wanted], max_wait_ms=60_000, min_bytes=1, max_bytes=1000)
+    request = log_pb2.FetchRequest(partitions=[wanted], max_wait_ms=600_000, min_bytes=1, max_bytes=1000)
     log = LogStub(channel)
     call: Any = log.FetchStream(request, timeout=2) if stream else log.Fetch(request, timeout=2)
     outcome = asyncio.ensure_future(_drain(call) if stream else _answer(call))
