@@ -105,7 +105,12 @@ async def test_a_settled_loss_of_a_partition_that_is_compared_later_fences_nobod
     settled, other = partitions.all
     settled.recovered_end, settled.is_recovering = RecoveredEnd(5, settled_in=frozenset({0})), True
     other.recovered_end = None
-    host.shard.outdate = lambda lost, epochs: asked.append(lost) or []  # type: ignore[method-assign]
+
+    def outdate(lost: Any, epochs: Any) -> list[Any]:
+        asked.append(lost)
+        return []
+
+    host.shard.outdate = outdate  # type: ignore[method-assign]
     rounds: Any = OutdatedTransactions(partitions, TurnScheduler())
     runtime: Any = SimpleNamespace(hosts={0: host})
     rounds.loaded(host)
