@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import logging
 import os
 import sys
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +62,26 @@ def fetch(max_bytes: int = 4 * MIB, **fields: Any) -> log_pb2.FetchRequest:
     return log_pb2.FetchRequest(partitions=[wanted], max_bytes=max_bytes, min_bytes=1, **fields)
 
 
-@asynccontextmanager
-async def stopped_caller(address: str, kind: str, count: int) -> AsyncIterator[None]:
-    """A process that began `count` calls, read one answer, and stopped itself."""
+@contextlib.asynccontextmanager
+async def stopped_caller(
+    address: str, kind: str, count: int, is_stalled: Callable[[], bool] = lambda: True
+) -> AsyncIterator[None]:
+    """A process that began `count` calls, read one answer, and stopped itself. One that read it before it had sent enough of
+    the others for `is_stalled` makes room for another."""
     command = ["-m", "tests.grpc_api.stopped_caller", address, kind, str(count)]
-    process = await asyncio.create_subprocess_exec(sys.executable, *command)
-    try:
-        await until(lambda: _state(process.pid) == "T")
-        yield
-    finally:
-        process.kill()
-        await process.wait()
+    for _ in range(6):
+        process = await asyncio.create_subprocess_exec(sys.executable, *command)
+        try:
+            await until(lambda: _state(process.pid) == "T")  # noqa: B023
+            with contextlib.suppress(TimeoutError):
+                await until(is_stalled, 10)
+            if is_stalled():
+                yield
+                return
+        finally:
+            process.kill()
+            await process.wait()
+    raise AssertionError("no caller that stopped has stalled its answers")
 
 
 def _state(process_id: int) -> str:
@@ -88,8 +97,7 @@ def shrink(node: Served, size: int) -> None:
 async def test_an_answer_is_counted_until_its_caller_has_read_it(node: Served, channel: Any, kind: str) -> None:
     await fill(node, 40)
     answers = node.server.bounds.answers
-    async with stopped_caller(node.address, kind, 60):
-        await until(lambda: answers.held_bytes > 20 * MIB)
+    async with stopped_caller(node.address, kind, 60, lambda: answers.held_bytes > 20 * MIB):
         assert answers.held_bytes <= answers.limit_bytes
     await until(lambda: answers.held_bytes == 0)
     await until(lambda: node.server.bounds.calls == 0)
@@ -100,8 +108,7 @@ async def test_a_stalled_caller_holds_at_most_half_and_others_are_served(node: S
     await fill(node, 40)
     shrink(node, 16 * MIB)
     answers = node.server.bounds.answers
-    async with stopped_caller(node.address, "fetch", 60):
-        await until(lambda: answers.held_bytes > 6 * MIB)
+    async with stopped_caller(node.address, "fetch", 60, lambda: answers.held_bytes > 6 * MIB):
         for _ in range(20):
             answer = await LogStub(channel).Fetch(fetch(MIB))
             assert next(headers(answer.partitions[0].records))[1].base_offset == 0
