@@ -98,7 +98,7 @@ async def test_no_step_of_a_round_looks_at_all_partitions() -> None:
         counting.cancel()
 
 
-async def test_a_settled_loss_fences_nobody_when_it_is_found_later() -> None:
+async def test_a_settled_loss_is_not_settled_again_when_it_is_found_later() -> None:
     """Its note says that the shard has settled it, and the shard is loaded before the partition leads."""
     partitions, host, asked = Partitions(), Host(0), list[Any]()
     del partitions.all[2:]
