@@ -292,9 +292,8 @@ def read_transactions_since(path: str, offset: int) -> Iterator[AbortedTransacti
             read_transactions(path)  # raises
         at = bisect.bisect_left(range(size // TRANSACTION_ENTRY_BYTES), offset, key=partial(_last_offset, fd))
         while rows := os.pread(fd, ROWS_AT_ONCE * TRANSACTION_ENTRY_BYTES, at * TRANSACTION_ENTRY_BYTES):
-            yield from list(
-                _decode_transactions(path, rows)
-            )  # a damaged row is found though none of the rest is needed
+            # The whole read is checked first: a damaged row is an error even where the caller stops before it.
+            yield from list(_decode_transactions(path, rows))
             at += ROWS_AT_ONCE
 
 

@@ -96,7 +96,7 @@ class RecoveredOffsets:
         await _save_lowered(due)
 
     async def _checkpoint_changes(self, ends: Iterable[RecoveredEnd]) -> None:
-        """Before a note says what was done, or is forgotten."""
+        """Writes a checkpoint before a note records progress or is forgotten."""
         changed = [end for end in ends if not end.is_checkpointed]
         if not changed:
             return

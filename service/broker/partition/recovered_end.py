@@ -33,8 +33,8 @@ def write_recovered_end(
     lowered_in: frozenset[int] | None = None,
     settled_in: frozenset[int] | None = None,
 ) -> None:
-    """Blocking, for as long as a sync takes. StorageError if the disk refuses. A thread is given what was done at the last
-    checkpoint: `end` may say more when it begins."""
+    """Blocking, for as long as a sync takes. StorageError if the disk refuses. A caller that writes in a thread passes both
+    sets as the last checkpoint has them, because those of `end` may grow before the thread begins."""
     path = _path(partition)
     lowered_in = end.lowered_in if lowered_in is None else lowered_in
     settled_in = end.settled_in if settled_in is None else settled_in

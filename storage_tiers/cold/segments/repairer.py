@@ -179,12 +179,9 @@ class Repairer:
         with tempfile.TemporaryDirectory() as directory:
             paths = Path(directory, "segment.log"), Path(directory, "segment.snapshot")
             if isinstance(part, RemoteSegment):
-                state, length = (
-                    sidecar.parse((await self._store.get(part.sidecar_key)).data, part.sidecar_key),
-                    part.length,
-                )
+                state = sidecar.parse((await self._store.get(part.sidecar_key)).data, part.sidecar_key)
                 history = tuple(each for each in state.epochs if each.start_offset < part.end)
-                producers, aborted = state.producer_snapshot, tuple(state.aborted)
+                producers, aborted, length = state.producer_snapshot, tuple(state.aborted), part.length
                 await self._download(part, paths[0])
             else:
                 last_epoch = manifest.last_record_epoch if part.end == manifest.end else None

@@ -1,4 +1,4 @@
-"""A bucket that was put back to the state before a compaction: whoever follows the node's words loses the value of no key."""
+"""A bucket is restored to its state before a compaction, and the advice of the node's messages keeps the value of every key."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_only_what_none_of_them_holds_is_given_up(world: World) -> None:
 
 
 async def test_what_is_given_up_knows_no_producer_beyond_it(world: World) -> None:
-    """The lost segment's sidecar is there, with the producers at its end, and what is given up ends before."""
+    """The lost segment's sidecar exists and has the producers at its end. The accepted loss ends before that."""
     world.local.snapshot = producer_at
     await world.extend(6)
     gone = live(world)[2]
@@ -101,7 +101,7 @@ def producer_at(end: int) -> bytes:
 
 
 async def test_the_newest_of_them_are_taken(world: World) -> None:
-    """It was compacted three times, and the last two are lost: what is taken has the fewest deleted records."""
+    """The log is compacted three times, and the last two results are lost. The copy has the fewest deleted records."""
     await world.extend(6)
     once = await compact(world, 0, 20)
     lose(world, await compact(world, 0, 40), await compact(world, 0, 50))
