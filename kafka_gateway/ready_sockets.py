@@ -1,4 +1,5 @@
-"""The client sockets of one epoll: those that are ready to be served, and those whose clients have disconnected.
+"""The client sockets of one epoll: those that are ready to be served, and those whose clients have disconnected. And the few
+that the event loop watches itself.
 
 The server keeps two: the members of groups have an epoll of their own, so that thousands that join again cannot stand before
 everybody else in one queue. Both get a turn in each round of the event loop, and the other clients' is the first. Members get
@@ -9,9 +10,10 @@ Does not promise: fairness within one epoll, beyond that a socket left over from
 
 from __future__ import annotations
 
+import asyncio
 import select
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kafka_gateway.session import GatewaySession
 from storage_tiers.turns import SLICE_S
@@ -79,6 +81,36 @@ class ReadySockets:
             elif not session.leaving:
                 session.leaving = True
                 self.leaving.append((session, events))
+
+
+class LoopSockets:
+    """Sockets that the event loop watches itself: `turn_of` serves each in a turn of its own."""
+
+    __slots__ = ("_loop", "_sessions", "_turn_of")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn_of: Callable[[GatewaySession], None]) -> None:
+        self._loop = loop
+        self._turn_of = turn_of
+        self._sessions: set[GatewaySession] = set()
+
+    def add(self, session: GatewaySession) -> None:
+        session.by_loop = True
+        self._sessions.add(session)
+        self._loop.add_reader(session.fd, self._turn_of, session)
+
+    def remove(self, session: GatewaySession) -> None:
+        session.by_loop = False
+        self._sessions.remove(session)
+        self._loop.remove_reader(session.fd)
+
+    def share(self, session: GatewaySession) -> None:
+        """From now on it shares its epoll's turns."""
+        self.remove(session)
+        session.epoll.register(session.fd, session.events)
+
+    def share_all(self) -> None:
+        for session in tuple(self._sessions):
+            self.share(session)
 
 
 def share_of_slice(connections: int) -> float:

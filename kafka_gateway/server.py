@@ -2,8 +2,8 @@
 
 Client sockets share an epoll, which the event loop watches as a single file. One turn receives from all readable sockets,
 or as many as a slice of time allows, starts their requests (`dispatcher.py`), and then writes each connection's answers with
-one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. The event loop
-watches the first few sockets itself, which saves a system call per request; few connections gain nothing from gathering.
+one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. As long as there
+are few, which gain nothing from gathering, the event loop watches their sockets itself: that saves a system call per request.
 Connections whose last request was a group member's come after all others, in a part of a slice (`ready_sockets.py`).
 
 Bounds: connections (`connection_quotas.py`), the size of a request, the memory of all requests and unread answers
@@ -29,7 +29,15 @@ from kafka_gateway.dispatcher import SECONDS, Dispatcher
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
-from kafka_gateway.ready_sockets import BROKEN, GONE, MEMBER_APIS, RECORD_APIS, ReadySockets, share_of_slice
+from kafka_gateway.ready_sockets import (
+    BROKEN,
+    GONE,
+    MEMBER_APIS,
+    RECORD_APIS,
+    LoopSockets,
+    ReadySockets,
+    share_of_slice,
+)
 from kafka_gateway.registry import APIS, Api
 from kafka_gateway.reply import CloseConnection
 from kafka_gateway.request_memory_pool import RequestMemoryPool
@@ -42,7 +50,7 @@ from storage_tiers.turns import SLICE_S
 RECEIVE_BUFFER = 1 << 20
 #: Seconds between checks for idle connections, and until an empty buffer is taken back.
 SWEEP_S = 10.0
-#: Connections that the event loop watches itself.
+#: As long as there are no more connections, the event loop watches them itself (`LoopSockets`).
 WATCHED_BY_LOOP = 8
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
@@ -68,7 +76,7 @@ class GatewayServer:
         self._sessions: dict[int, GatewaySession] = {}
         self._acceptor = Acceptor(self._clients.epoll, settings.connections, self._welcome)
         self._sender = Sender(self._loop)
-        self._watched_by_loop = 0
+        self._by_loop = LoopSockets(self._loop, self._turn_of)
         self._dirty: list[GatewaySession] = []
         #: Connections with received requests that could not start before. All share one slice of a turn.
         self._resuming: deque[GatewaySession] = deque()
@@ -198,12 +206,9 @@ class GatewayServer:
         connection = Connection(self._settings.limits, self._scratch)
         session = GatewaySession(sock, address, listener, connection, self._clients.epoll, self._now)
         self._sessions[session.fd] = session
-        if self._watched_by_loop < WATCHED_BY_LOOP:
-            self._watched_by_loop += 1
-            session.by_loop = True
-            self._loop.add_reader(session.fd, self._turn_of, session)
-        else:
-            session.epoll.register(session.fd, session.events)
+        self._by_loop.add(session)
+        if len(self._sessions) > WATCHED_BY_LOOP:
+            self._by_loop.share_all()
         self.counters.connections_accepted += 1
 
     def _readable(self, session: GatewaySession, events: int, until: float) -> None:
@@ -422,8 +427,7 @@ class GatewayServer:
         session.events = events
         if session.by_loop:
             # For good: a connection that blocks once will block again, and each change costs two system calls.
-            self._leave_loop(session)
-            session.epoll.register(session.fd, events)
+            self._by_loop.share(session)
         else:
             session.epoll.modify(session.fd, events)
 
@@ -434,11 +438,6 @@ class GatewayServer:
             session.epoll.unregister(session.fd)
             epoll.register(session.fd, session.events)
         session.epoll = epoll
-
-    def _leave_loop(self, session: GatewaySession) -> None:
-        session.by_loop = False
-        self._watched_by_loop -= 1
-        self._loop.remove_reader(session.fd)
 
     def _end(self, session: GatewaySession, reason: str) -> None:
         """Takes no more requests; closes once the answers to earlier ones are sent, as Kafka does."""
@@ -460,7 +459,7 @@ class GatewayServer:
         session.closed = session.client.has_left = True
         del self._sessions[session.fd]
         if session.by_loop:
-            self._leave_loop(session)
+            self._by_loop.remove(session)
         else:
             with contextlib.suppress(OSError):
                 session.epoll.unregister(session.fd)

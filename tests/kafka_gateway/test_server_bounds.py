@@ -192,15 +192,21 @@ async def test_a_client_that_leaves_ends_the_waits_of_its_requests(tmp_path: Pat
         assert wait.done()
 
 
-async def test_a_closed_connection_leaves_its_place_in_the_loop_to_another(
+async def test_the_loop_watches_few_connections_itself_and_none_of_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 1)
     async with serving(tmp_path) as (_, server):
         for _ in range(2):
-            async with connected(server), connected(server):
-                await until(lambda: server.connections == 2)
-                assert sorted(session.by_loop for session in server._sessions.values()) == [False, True]
+            async with connected(server) as first:
+                await until(lambda: server.connections == 1)
+                assert [session.by_loop for session in server._sessions.values()] == [True]
+                async with connected(server) as second:
+                    await until(lambda: server.connections == 2)
+                    assert [session.by_loop for session in server._sessions.values()] == [False, False]
+                    for client in (first, second):
+                        client.send(metadata(1))
+                        assert await client.correlation() == 1
             await until(lambda: server.connections == 0)
 
 

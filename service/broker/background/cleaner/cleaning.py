@@ -146,7 +146,7 @@ class Cleaning:
 
     async def tick(self) -> None:
         """Cleans all logs that are due, the dirtiest first, then rests for `log.cleaner.backoff.ms`."""
-        if not self._policy.settings().may_clean or self._clock.steady_ms() < self._due_ms:
+        if self._clock.steady_ms() < self._due_ms or not self._policy.settings().may_clean:
             return
         try:
             while (found := await self._dirtiest()) is not None and self._policy.settings().may_clean:
