@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.coordinators.ports import ExistingPartitions
 from service.coordination.groups.shard import GroupShard
+from service.coordination.outcome import Outcome
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
@@ -50,6 +52,10 @@ class _Deletion(NamedTuple):
             return -1
         then = self.due[host]
         return then.written if then is not None and then.shard is shard else shard.loaded_records
+
+
+#: Visits a group of a shard in steps; each yields whether nothing was left that should go.
+_Visit = Callable[[ShardHost[GroupShard], str], Iterator[bool]]
 
 
 class OffsetExpiry:
@@ -88,14 +94,19 @@ class OffsetExpiry:
         """Visits every group of every loaded shard."""
         gone = frozenset(self._gone)
 
-        def visit(host: ShardHost[GroupShard], group_id: str) -> bool:
+        def visit(host: ShardHost[GroupShard], group_id: str) -> Iterator[bool]:
             expiry_ms = self._now().expiry_ms
-            host.change(lambda shard, now_ms: shard.expire(group_id, min(now_ms, expiry_ms)))
-            if host.look(lambda shard: shard.has_offset_of(group_id, gone)):
-                held, written = host.look(lambda shard: (shard.committed_partitions(group_id), shard.written))
-                before = dict.fromkeys((each for each in held if each in gone and not self._exists(each)), written)
-                host.change(lambda shard, now_ms: shard.forget_partitions(group_id, before))
-            return True
+            shares = host.look(lambda shard: shard.offset_shares(group_id))
+            for some in shares:
+                host.change(partial(_expire, group_id, some, expiry_ms, is_last=some is shares[-1]))
+                yield True
+            if not host.look(lambda shard: shard.has_offset_of(group_id, gone)):
+                return
+            for some in host.look(lambda shard: shard.offset_shares(group_id)):
+                written = host.look(lambda shard: shard.written)
+                before = dict.fromkeys((each for each in some if each in gone and not self._exists(each)), written)
+                host.change(partial(_forget_partitions, group_id, before))
+                yield True
 
         hosts = tuple(self._runtime.hosts.values())
         if len(await self._walk(hosts, visit)) == len(hosts):
@@ -113,9 +124,7 @@ class OffsetExpiry:
             self._forgetting.cancel()
             await asyncio.wait({self._forgetting})
 
-    async def _walk(
-        self, hosts: Collection[ShardHost[GroupShard]], visit: Callable[[ShardHost[GroupShard], str], bool]
-    ) -> Collection[ShardHost[GroupShard]]:
+    async def _walk(self, hosts: Collection[ShardHost[GroupShard]], visit: _Visit) -> Collection[ShardHost[GroupShard]]:
         """Visits every group of the loaded shards, in slices of the event loop's time. Returns the hosts where every visit was
         successful, and where all that was decided is committed."""
         turn = self._scheduler.turn()
@@ -126,16 +135,15 @@ class OffsetExpiry:
         settled = await asyncio.gather(*(host.is_settled(shard) for host, shard in visited.items()))
         return [host for host, is_settled in zip(visited, settled, strict=True) if is_settled]
 
-    async def _visit(
-        self, host: ShardHost[GroupShard], visit: Callable[[ShardHost[GroupShard], str], bool], turn: Turn
-    ) -> GroupShard | None:
+    async def _visit(self, host: ShardHost[GroupShard], visit: _Visit, turn: Turn) -> GroupShard | None:
         """Visits every group of one shard. Returns the shard if every visit was successful."""
         try:
             shard, is_whole = host.look(lambda shard: shard), True
             for group_id in shard.group_ids():
-                is_whole &= visit(host, group_id)
-                if turn.is_over:
-                    await turn.rest()
+                for is_done in visit(host, group_id):
+                    is_whole &= is_done
+                    if turn.is_over:
+                        await turn.rest()
         except LogError:  # it is not loaded, was lost meanwhile, or has no room for records
             return None
         return shard if is_whole else None
@@ -173,16 +181,17 @@ class OffsetExpiry:
                 if self._deleted.get(partition) is deletion:
                     del self._deleted[partition]
 
-    def _forget(self, host: ShardHost[GroupShard], group_id: str) -> bool:
-        """False if an open transaction keeps the rest from being removed."""
+    def _forget(self, host: ShardHost[GroupShard], group_id: str) -> Iterator[bool]:
+        """Yields False where an open transaction keeps the rest from being removed."""
         deleted = self._deleted
         if not host.look(lambda shard: shard.has_offset_of(group_id, deleted.keys())):
-            return True  # the common case, in a fraction of the time
-        now = host.look(lambda shard: shard)
-        held = [each for each in now.committed_partitions(group_id) if each in deleted]
-        before = {each: deleted[each].written_before(host, now) for each in held}
-        host.change(lambda shard, now_ms: shard.forget_partitions(group_id, before))
-        return not host.look(lambda shard: shard.has_pending_beside(group_id, before))
+            yield True  # the common case, in a fraction of the time
+            return
+        for some in host.look(lambda shard: shard.offset_shares(group_id)):
+            now = host.look(lambda shard: shard)
+            before = {each: deleted[each].written_before(host, now) for each in some if each in deleted}
+            host.change(partial(_forget_partitions, group_id, before))
+            yield not now.has_pending_beside(group_id, before)
 
     def _shards(self) -> dict[ShardHost[GroupShard], _Shard | None]:
         """The shards as they are now."""
@@ -213,3 +222,19 @@ class OffsetExpiry:
             self._deletions.append(deletion)
             self._deleted.update(dict.fromkeys(gone, deletion))
             self._begin_forgetting()
+
+
+def _expire(
+    group_id: str,
+    partitions: Sequence[TopicPartition],
+    expiry_ms: int,
+    shard: GroupShard,
+    now_ms: int,
+    *,
+    is_last: bool,
+) -> Outcome:
+    return shard.expire(group_id, partitions, min(now_ms, expiry_ms), is_last=is_last)
+
+
+def _forget_partitions(group_id: str, before: Mapping[TopicPartition, int], shard: GroupShard, now_ms: int) -> Outcome:
+    return shard.forget_partitions(group_id, before)

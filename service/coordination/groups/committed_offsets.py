@@ -25,6 +25,8 @@ from service.coordination.commit_fields import OffsetChange
 from service.coordination.group_records import CommittedOffset, decode_offset
 from storage_tiers.types import TopicPartition
 
+#: Offsets that one step removes, or looks at: each takes about ten microseconds.
+OFFSETS_A_STEP = 200
 #: Partitions whose objects groups share.
 SHARED_PARTITIONS = 1 << 16
 _RECORD_NUMBER = struct.Struct(">q")
@@ -222,6 +224,11 @@ class CommittedOffsets:
             if not _is_removed(entry):
                 yield partition, _value(entry)
 
+    def written_offset(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
+        """One of `newest`."""
+        entry = self._newest(group, partition)
+        return None if entry is None or _is_removed(entry) else _value(entry)
+
     def record_number(self, group: str, partition: TopicPartition) -> int:
         """The number of the newest record of an offset; -1 if there is none."""
         entry = self._newest(group, partition)
@@ -258,6 +265,12 @@ class CommittedOffsets:
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions that a group has an offset of, as written or in an open transaction."""
         return list({**dict.fromkeys(self.written(group)), **dict.fromkeys(self._open.get(group, ()))})
+
+    def shares(self, group: str) -> list[Sequence[TopicPartition]]:
+        """As `partitions`, in shares of OFFSETS_A_STEP, at least one. Some may have no offset, or be named twice: all that is
+        copied is references, in a millisecond for 100,000."""
+        held = [*self._committed.get(group, ()), *self._overlay.get(group, ()), *self._open.get(group, ())]
+        return [held[at : at + OFFSETS_A_STEP] for at in range(0, max(1, len(held)), OFFSETS_A_STEP)]
 
     def has_none_of(self, group: str, partitions: Set[TopicPartition]) -> bool:
         """Whether the group has no offset of any of these, in an open transaction neither."""

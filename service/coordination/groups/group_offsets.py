@@ -281,12 +281,15 @@ class GroupOffsets:
         self._offsets.write(group, partition, None, record_number)
         outcome.write(encode_offset_key(group, *partition), None)
 
-    def remove_all(self, group: str, record_number: int, outcome: Outcome) -> None:
-        """Adds the tombstones of all offsets of a group."""
-        for partition in self._offsets.partitions(group):
-            self.remove(group, partition, record_number, outcome)
-            record_number += 1
-            self._counts.deletions += 1
+    def remove_all(
+        self, group: str, partitions: Iterable[TopicPartition], record_number: int, outcome: Outcome
+    ) -> None:
+        """Adds the tombstones of a group's offsets of these partitions."""
+        for partition in partitions:
+            if self._offsets.has(group, partition):
+                self.remove(group, partition, record_number, outcome)
+                record_number += 1
+                self._counts.deletions += 1
 
     def lower(
         self, group: str, ends: Mapping[TopicPartition, int], *, loaded: int, record_number: int, outcome: Outcome
@@ -326,15 +329,23 @@ class GroupOffsets:
             for partition, value, record_number in self._offsets.pending(group)
         )
 
-    def expire(self, group: ClassicGroup, record_number: int, now_ms: int, outcome: Outcome) -> bool:
-        """Adds tombstones of the offsets whose retention is over (KIP-211), counted from the commit where the group never had
+    def expire(
+        self,
+        group: ClassicGroup,
+        partitions: Iterable[TopicPartition],
+        record_number: int,
+        now_ms: int,
+        outcome: Outcome,
+    ) -> None:
+        """Adds tombstones of those offsets whose retention is over (KIP-211), counted from the commit where the group never had
         members or is not subscribed to the topic. For an empty group it is counted from the time when it became empty, or from
-        a later commit: Kafka forgets an offset that an administrator set on a group that has long been empty. Returns whether
-        the group has no offset left, in an open transaction neither."""
+        a later commit: Kafka forgets an offset that an administrator set on a group that has long been empty."""
         retention = self.settings.retention_ms
         topics = _subscribed(group)
-        is_left = False
-        for partition, value in list(self._offsets.newest(group.group_id)):
+        for partition in partitions:
+            value = self._offsets.written_offset(group.group_id, partition)
+            if value is None:
+                continue
             if group.protocol_type is None:
                 since = value.commit_timestamp
             elif group.state is GroupState.EMPTY:
@@ -342,7 +353,6 @@ class GroupOffsets:
             elif group.state is GroupState.STABLE and topics is not None and partition.topic not in topics:
                 since = value.commit_timestamp
             else:
-                is_left = True
                 continue
             is_over = value.expire_timestamp <= now_ms if value.expire_timestamp >= 0 else since + retention <= now_ms
             is_kept = self._offsets.is_unstable(group.group_id, partition)
@@ -350,12 +360,6 @@ class GroupOffsets:
                 self.remove(group.group_id, partition, record_number, outcome)
                 record_number += 1
                 self._counts.expirations += 1
-            else:
-                is_left = True
-        is_bare = not is_left and not self._offsets.has_open_transactions(group.group_id)
-        if is_bare:
-            self._groups.count(group, has_offsets=False)
-        return is_bare
 
 
 def _java_length(text: str) -> int:

@@ -60,7 +60,7 @@ from service.coordination.groups.committed_offsets import CommittedOffsets, shar
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
 from service.coordination.groups.member_memory import GroupMemory, node_memory
 from service.coordination.groups.rebalancing import GroupSettings
-from service.coordination.groups.unfinished import MEMBERS_A_STEP
+from service.coordination.groups.unfinished import MEMBERS_A_STEP, Steps
 from service.coordination.outcome import Outcome
 from storage_tiers.errors import GroupIdNotFound, LogError, NonEmptyGroup
 from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
@@ -182,7 +182,7 @@ class GroupShard:
             case OffsetDelete():
                 outcome.answer(waiter, self._offsets.delete(event, self.written, outcome))
             case DeleteGroup():
-                outcome.answer(waiter, self._delete(event.group, outcome))
+                self._unfinished.begin(event.group, self._delete(event.group, waiter, outcome))
         after = self._groups.groups.get(event.group)
         self._memory.add((0 if after is None else after.kept_bytes) - kept)
         if before is None and after is not None:
@@ -254,20 +254,24 @@ class GroupShard:
         """For a caller that walks the groups in slices of its own."""
         return list(self._groups.groups)
 
-    def expire(self, group_id: str, now_ms: int) -> Outcome:
-        """Removes a group's offsets whose retention is over, and the group if nothing is left of it."""
+    def offset_shares(self, group_id: str) -> list[Sequence[TopicPartition]]:
+        """The partitions that a group may have an offset of, in shares of one step each. The last one may be empty."""
+        return self._committed.shares(group_id)
+
+    def expire(self, group_id: str, partitions: Sequence[TopicPartition], now_ms: int, *, is_last: bool) -> Outcome:
+        """Removes a group's offsets of these partitions whose retention is over, and with the last of its shares the group if
+        nothing is left of it. A group that changes in steps is left as it is."""
         outcome = Outcome()
         group = self._groups.groups.get(group_id)
-        if group is not None:
-            is_bare = self._offsets.expire(group, self.written, now_ms, outcome)
+        if group is None or group_id in self._unfinished.groups:
+            return outcome
+        self._offsets.expire(group, partitions, self.written, now_ms, outcome)
+        if is_last and not self._committed.has_any(group_id):
+            self._groups.count(group, has_offsets=False)
             is_empty = group.state is GroupState.EMPTY and not group.pending_joins
-            if is_bare and is_empty and self._offsets.tombstone_error(group_id) is None:
+            if is_empty and self._offsets.tombstone_error(group_id) is None:
                 self._remove(group, outcome)
         return self._counted(outcome)
-
-    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
-        """The partitions that a group has an offset of."""
-        return self._committed.partitions(group_id)
 
     def lower_offsets(self, group_id: str, ends: Mapping[TopicPartition, int]) -> Outcome:
         """The newest records of these partitions were lost, which end there now: offsets that were loaded go down to it."""
@@ -288,9 +292,11 @@ class GroupShard:
         """The topics were deleted when the shard had `written` so many records. The group keeps no offset of them, but one that
         it has committed since, which belongs to a new topic of the name."""
         outcome = Outcome()
-        for partition in self._committed.partitions(group_id):
-            is_older = self._committed.newest_record_number(group_id, partition) < before.get(partition, -1)
-            if is_older and self._offsets.tombstone_error(group_id, (partition.topic,)) is None:
+        for partition, record_number in before.items():
+            is_older = self._committed.newest_record_number(group_id, partition) < record_number
+            if not is_older or not self._committed.has(group_id, partition):
+                continue
+            if self._offsets.tombstone_error(group_id, (partition.topic,)) is None:
                 self._offsets.remove(group_id, partition, self.written + len(outcome.records), outcome)
         self.written += len(outcome.records)
         return outcome
@@ -302,21 +308,28 @@ class GroupShard:
             self._committed.has_pending_beside(group_id, each, record_number) for each, record_number in before.items()
         )
 
-    def _delete(self, group_id: str, outcome: Outcome) -> GroupDeleted:
-        error: LogError | None = None
+    def _delete(self, group_id: str, waiter: object, outcome: Outcome) -> Steps:
+        group, shares = self._groups.groups.get(group_id), self._committed.shares(group_id)
+        error = self._deletion_error(group_id, shares)
+        if error is None:
+            for number, partitions in enumerate(shares):
+                if number:
+                    outcome, _ = yield
+                self._offsets.remove_all(group_id, partitions, self.written, outcome)
+            # And those that transactions have committed meanwhile, which wait for no step.
+            rest = self._committed.partitions(group_id)
+            self._offsets.remove_all(group_id, rest, self.written + len(outcome.records), outcome)
+            assert group is not None
+            self._remove(group, outcome)
+        outcome.answer(waiter, GroupDeleted(group_id, error))
+
+    def _deletion_error(self, group_id: str, shares: Sequence[Sequence[TopicPartition]]) -> LogError | None:
         group = self._groups.groups.get(group_id)
         if group is None:
-            error = GroupIdNotFound(f"Group {group_id} not found.")
-        elif group.state is not GroupState.EMPTY:
-            error = NonEmptyGroup(f"group {group_id} has {len(group.members)} members; stop them first")
-        elif (
-            error := self._offsets.tombstone_error(
-                group_id, {each.topic for each in self._committed.partitions(group_id)}
-            )
-        ) is None:
-            self._offsets.remove_all(group_id, self.written, outcome)
-            self._remove(group, outcome)
-        return GroupDeleted(group_id, error)
+            return GroupIdNotFound(f"Group {group_id} not found.")
+        if group.state is not GroupState.EMPTY:
+            return NonEmptyGroup(f"group {group_id} has {len(group.members)} members; stop them first")
+        return self._offsets.tombstone_error(group_id, (each.topic for some in shares for each in some))
 
     def _remove(self, group: ClassicGroup, outcome: Outcome) -> None:
         for timer in group.pending_joins.values():

@@ -27,7 +27,7 @@ from storage_tiers.types import TopicPartition
 from tests.service.broker.coordinators.transactional import Client
 from tests.service.broker.support import running, until
 from tests.service.coordination.groups.driver import Driver
-from tests.service.coordination.groups.shard_driver import MINUTE, Broker
+from tests.service.coordination.groups.shard_driver import MINUTE, Broker, expired
 from tests.service.coordination.held import CALLER
 from tests.service.coordination.transactions.driver import A, C, Coordinator
 from tests.support.clock import SeededRng
@@ -173,8 +173,8 @@ def test_offsets_and_groups_whose_tombstones_do_not_fit_stay_until_they_do() -> 
     def deleted(*partitions: int) -> object:
         return broker.ask(OffsetDelete("g" * 300, [TopicPartitionIndexes("t", partitions)])).error
 
-    def expired() -> int:
-        broker.keep(broker.shard.expire("g" * 300, broker.now + 1_000 * MINUTE))
+    def after_expiry() -> int:
+        broker.keep(expired(broker.shard, "g" * 300, broker.now + 1_000 * MINUTE))
         broker.keep(broker.shard.forget_partitions("g" * 300, {TopicPartition("t", 0): 1 << 60}))
         return len(broker.log)
 
@@ -182,7 +182,7 @@ def test_offsets_and_groups_whose_tombstones_do_not_fit_stay_until_they_do() -> 
     assert isinstance(broker.ask(DeleteGroup("g" * 300)).error, CoordinatorRecordTooLarge)
     assert isinstance(deleted(0, 9), CoordinatorRecordTooLarge)
     assert deleted(9) is None, "it has no offset, and needs no tombstone"
-    assert (expired(), broker.fetch(group="g" * 300).offset) == (1, 4)
+    assert (after_expiry(), broker.fetch(group="g" * 300).offset) == (1, 4)
     broker.shard.bound(1 << 20)
     assert deleted(0) is None
     assert broker.ask(DeleteGroup("g" * 300)).error is None

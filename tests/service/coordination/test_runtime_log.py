@@ -59,6 +59,7 @@ from storage_tiers.records.codecs import Codec
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
+from tests.service.coordination.groups.shard_driver import expired
 from tests.support.clock import SeededRng
 
 CALLER = Caller("User:ANONYMOUS", "app", "/127.0.0.1")
@@ -357,7 +358,7 @@ async def test_without_room_nothing_is_decided_and_the_shard_stays() -> None:
     for decide in (
         lambda: commit(host, 2),
         lambda: commit_in_transaction(host, 2),
-        lambda: host.change(lambda known, now_ms: known.expire("g", now_ms)),
+        lambda: host.change(lambda known, now_ms: expired(known, "g", now_ms)),
     ):
         with pytest.raises(CoordinatorNotAvailable, match="the disk is full"):
             decide()

@@ -22,6 +22,7 @@ from tests.service.broker.background.cleaner.test_cleaning import COMPACTED, LOC
 from tests.service.broker.coordinators.test_groups import CALLER, commit, coordinated
 from tests.service.broker.coordinators.transactional import T0, Client, led, write
 from tests.service.broker.support import TIERED, until
+from tests.service.coordination.groups.shard_driver import expired
 from tests.service.observability.works import partition
 from tests.service.observability.world import ROSE, Is, Within, World, work
 
@@ -174,7 +175,7 @@ async def an_offset_expires(world: World) -> AsyncIterator[None]:
     (host,) = world.inner.broker.coordinators.shards.groups.hosts.values()
     yield
     later_ms = world.inner.ground.host.clock.unix_ms() + 8 * 24 * 60 * 60 * 1000
-    host.change(lambda shard, now_ms: shard.expire("g", later_ms))
+    host.change(lambda shard, now_ms: expired(shard, "g", later_ms))
     yield
 
 

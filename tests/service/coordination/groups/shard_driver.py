@@ -35,6 +35,14 @@ RANGE = (MemberProtocol("range", SUBSCRIPTION),)
 Logged = tuple[CoordinatorRecord, int] | tuple[None, int, bool]
 
 
+def expired(shard: GroupShard, group_id: str, now_ms: int) -> Outcome:
+    """All steps of a group's expiry at once."""
+    outcome, shares = Outcome(), shard.offset_shares(group_id)
+    for some in shares:
+        outcome.add(shard.expire(group_id, some, now_ms, is_last=some is shares[-1]))
+    return outcome
+
+
 class Broker:
     """A shard with its log. Records are committed at once unless `held`."""
 

@@ -54,6 +54,7 @@ from storage_tiers.errors import (
     OffsetMetadataTooLarge,
 )
 from tests.service.coordination.groups.driver import CALLER, Driver
+from tests.service.coordination.groups.shard_driver import expired
 from tests.support.clock import SeededRng
 
 
@@ -262,7 +263,7 @@ def test_groups_without_offsets_have_a_bound_and_are_counted_until_they_are_remo
         one.tick(now)
     used = groups.used_bytes
     for name in one.group_ids():
-        one.expire(name, now)
+        expired(one, name, now)
     assert (used > 80_000, groups.used_bytes) == (True, 0)
 
 

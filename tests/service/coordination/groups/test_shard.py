@@ -37,7 +37,7 @@ from storage_tiers.errors import (
     UnstableOffsetCommit,
 )
 from storage_tiers.types import TopicId, TopicPartition
-from tests.service.coordination.groups.shard_driver import MINUTE, SUBSCRIPTION, Broker
+from tests.service.coordination.groups.shard_driver import MINUTE, SUBSCRIPTION, Broker, expired
 
 
 # --- committing and fetching ------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_an_offset_of_a_deleted_topic_beside_a_newer_one_in_a_transaction_goes_o
 # --- expiry -----------------------------------------------------------------------------------------------------------
 def expire(broker: Broker) -> None:
     for group in broker.shard.group_ids():
-        broker.keep(broker.shard.expire(group, broker.now))
+        broker.keep(expired(broker.shard, group, broker.now))
 
 
 def test_an_offset_from_outside_expires_after_its_retention_and_its_group_with_it() -> None:
