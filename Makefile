@@ -10,8 +10,9 @@ DATA ?= data/node
 export PIP_CONSTRAINT := constraints.txt
 # Where it is set, each node that is started compiles every module again: half a second of the processor.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests that share one Spark session run in one worker; the rest are spread over the cores.
-WORKERS ?= $(shell nproc)
+# Tests that share one Spark session, or one node of all clients, run in one worker; the rest are spread. Three workers for two
+# cores: tests that start nodes and clients wait for them two thirds of their time.
+WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
 .PHONY: help install run test packages lowest differential faults soak check demo bench bench-kafka bench-spark lambda-package image terraform mutants docs proto lock kernels test-tools clean
 
@@ -62,7 +63,7 @@ bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker),
 
 bench-kafka: test-tools  ## all but decoder and Spark beside Apache Kafka 4.2.1, which it fetches, starts and stops; about an hour
 	@scripts/system-packages bench
-	@$(BIN)/python -m benchmarks.run --kafka --parts requests,fleet,beside,starts,java,partitions,cold,groups,transactions,compaction,coordinators $(ARGS)
+	@$(BIN)/python -m benchmarks.run --kafka --parts requests,fleet,cluster,beside,starts,java,partitions,cold,groups,transactions,compaction,coordinators $(ARGS)
 
 bench-spark: test-tools  ## the column decoder, and Spark's scan beside prebuilt Arrow and Spark's own Kafka source
 	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)

@@ -1,7 +1,7 @@
 """Produces at a steady rate in its own process: a thread would hold the interpreter of the measured client, and appear as the
 broker's slowness.
 
-python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` at its first answer; until its input closes
+python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` at the first answer; ends with its input
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ END_S = 60.0
 
 @contextmanager
 def produced(address: str, topic: str, bytes_a_second: int) -> Iterator[None]:
-    """While the block runs. LoadFailed if it failed meanwhile."""
+    """Produces while the block runs. LoadFailed if producing failed meanwhile."""
     words = [sys.executable, "-m", "benchmarks.background", address, topic, str(bytes_a_second)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -34,7 +34,7 @@ def produced(address: str, topic: str, bytes_a_second: int) -> Iterator[None]:
         yield
         process.stdin.close()
         if process.wait(END_S) != 0:
-            raise load.LoadFailed(f"{address}: what is produced to {topic} in the background failed")
+            raise load.LoadFailed(f"{address}: producing to {topic} in the background failed")
     finally:
         process.kill()
         process.wait()

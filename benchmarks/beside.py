@@ -1,7 +1,8 @@
 """Concurrent work: produce while segments roll and are offloaded, a record's latency meanwhile, and tailing consumers.
 
 Apache Kafka keeps its segments on disk in these rows, as by default: tidelog's figures include the cost of offloading,
-Kafka's do not. The disk's queue is drained before each figure, or it would wait for earlier rows' writes.
+Kafka's do not. The disk's queue is drained before each figure; otherwise the figure would include the wait for earlier rows'
+writes.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import crc32c
 from benchmarks import background, load
 from benchmarks.brokers import Broker
 
-#: Of the sustained rows: segments are small, so that several roll and are offloaded while a figure is taken.
+#: Segment size of the sustained rows: small, so that several segments roll and are offloaded while a figure is taken.
 SEGMENT_BYTES = 64 << 20
 SUSTAINED_S = 15.0
-#: Bytes a second that are produced beside the record whose latency is taken, and its rate.
+#: Bytes a second produced in the background, and records a second whose latency is measured meanwhile.
 BACKGROUND_BYTES = 20 << 20
 RATE = 1000
 LATENCY_S = 10.0
@@ -61,7 +62,8 @@ def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, f
 # --- tailing ----------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Tail:
-    """One consumer at the end of the log. A record's value begins with when it was due, so that only one clock matters."""
+    """One consumer at the end of the log. A record's value begins with the time when the record was due, so that only one
+    clock matters."""
 
     connection: load.Connection
     request: bytearray
@@ -69,7 +71,7 @@ class _Tail:
     unread: bytearray = field(default_factory=bytearray)
 
     def ask(self) -> None:
-        """The request is made once: a client that made each anew would be the slower one."""
+        """Sends the request, which was encoded once: encoding each one would make the client the bottleneck."""
         struct.pack_into(">q", self.request, _place_of_offset(self.request), self.offset)
         self.connection.send(bytes(self.request))
 
@@ -89,7 +91,7 @@ class _Tail:
 
 
 class _Produce:
-    """A request of one record, made once and stamped for each."""
+    """A request of one record, encoded once and stamped for each send."""
 
     def __init__(self, topic: str) -> None:
         batch = load.record_batch(1, _VALUE_BYTES)
@@ -110,7 +112,7 @@ def _place_of_offset(request: bytearray) -> int:
 
 
 def _dues(records: bytes) -> Iterator[tuple[int, float]]:
-    """(the offset after it, when it was due) of each batch of one record with a value of `_due_batch`'s form."""
+    """(the offset after it, when it was due) of each batch of one record that `_Produce` made."""
     at = 0
     while len(records) - at >= 61:
         base, length = struct.unpack_from(">qi", records, at)
@@ -121,12 +123,12 @@ def _dues(records: bytes) -> Iterator[tuple[int, float]]:
         at += 12 + length
 
 
-#: Of a value: the time it was due, and as much again as makes a small record.
+#: Bytes of a value: the time when the record was due, then padding.
 _VALUE_BYTES = 120
 
 
 def tailing(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float | None]]:
-    """As `sustained`: from when a record was due until a consumer has it."""
+    """Yields rows as `sustained` does: the time from when a record was due until a consumer has it."""
     for readers in READERS:
         row = f"tailing at 2,000/s, {readers} consumer{'s' if readers > 1 else ''}"
         if only not in row:
@@ -143,7 +145,7 @@ def tailing(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, flo
 
 
 def _tailed(address: str, topic: str, readers: int) -> list[float]:
-    """ms of every record at every consumer."""
+    """The latency in ms of every record at every consumer."""
     producer, poll, tails, taken = load.Connection(address), select.epoll(), dict[int, _Tail](), list[float]()
     made = _Produce(topic)
     load.accepted(producer, load.produce_frame(topic, load.record_batch(1, _VALUE_BYTES)), topic)
@@ -158,7 +160,7 @@ def _tailed(address: str, topic: str, readers: int) -> list[float]:
     while len(taken) < count * readers:
         now = time.perf_counter()
         if now > deadline:
-            raise load.LoadFailed(f"{address}: {len(taken)} of {count * readers} records came to {readers} consumers")
+            raise load.LoadFailed(f"{address}: {len(taken)} of {count * readers} records reached {readers} consumers")
         while sent < count and began + sent / TAIL_RATE <= now:
             producer.send(made.due(began + sent / TAIL_RATE))
             sent, unread = sent + 1, unread + 1

@@ -16,20 +16,21 @@ from benchmarks.load import LoadFailed
 from benchmarks.processor import processor_seconds
 from tests.support.apache_kafka import ApacheKafka, KafkaFailed
 from tests.support.node import Node
+from tests.support.ports import consecutive_ports
 
 #: The module that a cleaner process runs.
 CLEANER = b"storage_tiers.compaction.main"
 
 
 class Broker(Protocol):
-    """`spawn` returns at once, `kill` once the process is gone. All of a broker's starts are on one directory and port."""
+    """`spawn` returns at once, `kill` once the process is gone. Every start of a broker uses the same directory and port."""
 
     @property
     def address(self) -> str: ...
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None where it is not known."""
+        """The id of the broker's process; None if it is unknown."""
 
     def spawn(self) -> None: ...
 
@@ -38,24 +39,34 @@ class Broker(Protocol):
     def stop(self) -> None: ...
 
     def resident_megabytes(self, *, children: bool = True) -> float | None:
-        """Of the broker's process, and of those that it started unless they are left out."""
+        """Resident memory of the broker's process and, with `children`, of the processes that it started."""
+
+    def proportional_megabytes(self) -> float | None:
+        """Memory of the broker and its children, pages that several of them share counted once (PSS)."""
 
     def processor_seconds(self) -> float | None:
-        """That it has used so far, with its children."""
+        """Processor time that the broker and its children have used so far."""
 
     def stored_bytes(self) -> float | None:
-        """That it has written to an object store so far; None where it has none."""
+        """Bytes that the broker has written to an object store so far; None without a store."""
 
     def partition_dir(self, topic: str) -> Path | None:
-        """Of partition 0; None where its files cannot be seen."""
+        """The directory of partition 0; None if its files cannot be seen."""
 
 
 class Tidelog:
-    """`settings` are broker configs."""
+    """`settings` are broker configs; `brokers` are the processes under one supervisor, one process without it."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
-        self._node = Node(directory, store=f"file://{directory}/store", settings=settings)
-        # Takes its ports before a start is timed.
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str | int | bool] | None = None, brokers: int = 1
+    ) -> None:
+        flags = ["--brokers", str(brokers)] if brokers > 1 else []
+        self._node = Node(directory, store=f"file://{directory}/store", settings=settings, flags=flags)
+        if brokers > 1:
+            self._node.kafka, self._node.grpc, self._node.http = (
+                f"127.0.0.1:{port}" for port in consecutive_ports(3 + 3 * brokers)[:3]
+            )
+        # The node chooses its ports here, before a start is timed.
         self._node.start()
         self._node.stop()
 
@@ -70,6 +81,10 @@ class Tidelog:
     def spawn(self) -> None:
         self._node.spawn()
 
+    def wait_ready(self) -> None:
+        """Returns once every broker serves: the bootstrap port takes connections before."""
+        self._node.wait_ready()
+
     def kill(self) -> None:
         self._node.kill()
 
@@ -79,6 +94,9 @@ class Tidelog:
 
     def resident_megabytes(self, *, children: bool = True) -> float | None:
         return resident_megabytes(self._node.pid, children=children)
+
+    def proportional_megabytes(self) -> float | None:
+        return proportional_megabytes(self._node.pid)
 
     def processor_seconds(self) -> float | None:
         return processor_seconds(self._node.pid)
@@ -103,7 +121,7 @@ def _is_cleaner(pid: int) -> bool:
         return False
 
 
-#: What kafka-server-start.sh and kafka-run-class.sh give to Java, but for their log of collections.
+#: The options that kafka-server-start.sh and kafka-run-class.sh give to Java, except their log of garbage collections.
 AS_SHIPPED = (
     "-Xms1g",
     "-server",
@@ -116,10 +134,10 @@ AS_SHIPPED = (
 
 
 class Kafka:
-    """As Kafka comes: its scripts' heap of 1 GiB and their other options for Java. `settings` are broker configs."""
+    """Kafka as shipped: a heap of 1 GiB and the other Java options of its scripts. `settings` are broker configs."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
-        # Deletes rows' topics as soon as tidelog does: Kafka waits for a minute.
+        # Deletes the topics of measured rows as soon as tidelog does; by default Kafka waits for a minute.
         deletion = {"log.segment.delete.delay.ms": 1000}
         self._node = ApacheKafka(directory, settings={**deletion, **(settings or {})}, heap="1g", jvm=AS_SHIPPED)
 
@@ -139,11 +157,14 @@ class Kafka:
 
     def stop(self) -> None:
         if self._node.running:
-            with suppress(KafkaFailed):  # it was killed then
+            with suppress(KafkaFailed):  # it was killed before
                 self._node.stop()
 
     def resident_megabytes(self, *, children: bool = True) -> float | None:
         return resident_megabytes(self._node.pid, children=children)
+
+    def proportional_megabytes(self) -> float | None:
+        return proportional_megabytes(self._node.pid)
 
     def processor_seconds(self) -> float | None:
         return processor_seconds(self._node.pid)
@@ -188,6 +209,9 @@ class Floor:
     def resident_megabytes(self, *, children: bool = True) -> float | None:
         return None if self._process is None else resident_megabytes(self._process.pid, children=children)
 
+    def proportional_megabytes(self) -> float | None:
+        return None if self._process is None else proportional_megabytes(self._process.pid)
+
     def processor_seconds(self) -> float | None:
         return None if self._process is None else processor_seconds(self._process.pid)
 
@@ -221,6 +245,9 @@ class Rival:
     def resident_megabytes(self, *, children: bool = True) -> float | None:
         return None
 
+    def proportional_megabytes(self) -> float | None:
+        return None
+
     def processor_seconds(self) -> float | None:
         return None
 
@@ -232,7 +259,7 @@ class Rival:
 
 
 def stored_bytes(node: Node) -> float:
-    """That the node has written to its object store since it started."""
+    """Bytes that the node has written to its object store since it started."""
     name, (_, text) = "tidelog_store_uploaded_bytes_total ", node.get("/metrics")
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
 
@@ -250,7 +277,7 @@ def wait_for_port(address: str, seconds: float = 180) -> None:
 
 
 def resident_megabytes(pid: int, *, children: bool = True) -> float:
-    """Of the process, and of its children unless they are left out, in 10^6 bytes."""
+    """Resident memory, in 10^6 bytes, of the process and, with `children`, of its children."""
     try:
         own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
         if not children:
@@ -261,8 +288,19 @@ def resident_megabytes(pid: int, *, children: bool = True) -> float:
     return own + sum(resident_megabytes(child) for child in found)
 
 
+def proportional_megabytes(pid: int) -> float:
+    """Memory, in 10^6 bytes, of the process and its descendants: a page that n processes share counts 1/n for each (PSS)."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        own = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+        return own + sum(proportional_megabytes(child) for child in children_of(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # a process that has just ended
+
+
 def children_of(pid: int) -> list[int]:
-    """Each child stands with the thread that started it. FileNotFoundError, ProcessLookupError for a process that ended."""
+    """Reads all threads, because /proc lists a child with the thread that started it. FileNotFoundError, ProcessLookupError
+    for a process that ended."""
     return [
         int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
     ]

@@ -16,21 +16,21 @@ from pathlib import Path
 
 #: Bytes that are summed between two looks at the clock: 10 µs.
 PIECE = bytes(16 << 10)
-#: Minimum share of a core, and ms, that get a process.
+#: A smaller share of a core gets no process, and each burst has at least this many ms.
 LEAST_SHARE = 0.005
 LEAST_BURST_MS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """By a process so far: processor seconds, and how often it went to sleep by itself."""
+    """A process's use of the processor so far: seconds, and the number of times it went to sleep by itself."""
 
     seconds: float
     sleeps: int
 
     @classmethod
     def by(cls, pid: int) -> Used:
-        """With all threads that run, without children. Nothing where it has ended."""
+        """Counts all running threads and no children; zeros for a process that has ended."""
         seconds, sleeps = 0.0, 0
         for task in Path(f"/proc/{pid}/task").glob("*"):
             try:
@@ -44,21 +44,21 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """A share of a core, in bursts of so many ms."""
+    """A share of a core, 0 to 1, used in bursts of `burst_ms`."""
 
     share: float
     burst_ms: float
 
     @classmethod
     def between(cls, before: Used, after: Used, elapsed_s: float, *, less: float = 0.0) -> Burn:
-        """What a process used in that time, without a share of `less` that it uses anyway."""
+        """The use by one process in that time, less the share `less` that it uses anyway."""
         seconds, sleeps = after.seconds - before.seconds, after.sleeps - before.sleeps
         return cls(max(0.0, seconds / elapsed_s - less), max(LEAST_BURST_MS, seconds / max(1, sleeps) * 1e3))
 
 
 @contextmanager
 def burning(burns: Sequence[Burn]) -> Iterator[None]:
-    """A process for each while the block runs."""
+    """Runs one process for each burn while the block runs."""
     started = [
         subprocess.Popen([sys.executable, "-m", "benchmarks.burner", str(burn.share), str(burn.burst_ms)])
         for burn in burns

@@ -41,9 +41,9 @@ BURNERS_S = 5.0
 CONSUMERS = 100
 CONSUMER_BYTES = 50 << 20
 LIMIT_S = 600.0
-#: An answer beyond this holds records.
+#: An answer of more bytes than this holds records.
 LEAST_ANSWER = 1000
-#: Of them each consumer takes so many.
+#: Answers with records that each consumer takes.
 ANSWERS = 2
 
 
@@ -65,7 +65,7 @@ def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> 
             os.sync()
             for n in range(rounds):
                 _one_round(table, node, server, url, directory, wanted, n)
-            # A fresh one: memory left by scans would hide the cost of the hundred.
+            # The node starts again, because memory left by scans would hide the cost of the hundred.
             node.stop()
             node.start()
             _many_consumers(table, node)
@@ -105,10 +105,10 @@ def _one_round(table: Table, node: Node, server: S3Server, url: str, directory: 
 
 
 class _Scanned:
-    """How much of the processors each process of a scan uses, from now until the last look at which all of them run."""
+    """The processor use of each process of a scan, from now until the last look at which all of them ran."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        """The broker's own is the first."""
+        """`pids` begins with the broker's."""
         self._began = self._looked_at = time.monotonic()
         self._first = {pid: Used.by(pid) for pid in pids}
         self._last = dict(self._first)
@@ -145,7 +145,7 @@ def _fill(node: Node, wanted: int) -> None:
 
 # --- a hundred consumers ----------------------------------------------------------------------------------------------
 def _many_consumers(table: Table, node: Node) -> None:
-    """Each asks for 50 MiB from a place of its own, and again, until every one has been given records twice."""
+    """Each consumer repeatedly asks for 50 MiB at an offset of its own, until all have received records twice."""
     high_watermark = load.high_watermark(node.kafka, TOPIC)
     # One chunk, so that the tier process runs, which it does only when there is work.
     _served(node.kafka, high_watermark, consumers=1, answers=1, answer_bytes=1)
@@ -159,7 +159,7 @@ def _many_consumers(table: Table, node: Node) -> None:
     for part, used, limit in (
         ("downloads in flight", tier["most_bytes_in_flight"], budget),
         ("chunks on disk", cache["used_bytes"], cache["limit_bytes"]),
-        # Cached sidecars are all else that grows with cold readers.
+        # Besides the budget, only cached sidecars grow with cold readers.
         ("memory they add", (peak["all"] - before) * 1e6, budget + MAX_SIDECAR_BYTES),
     ):
         table.add("tidelog", f"{row}: {part}", "MB", used / 1e6)
@@ -203,7 +203,7 @@ def _served(
     answers: int = ANSWERS,
     answer_bytes: int = CONSUMER_BYTES,
 ) -> int:
-    """Bytes that all of them were sent."""
+    """The bytes sent to all consumers."""
     poll, waiting, total = select.epoll(), dict[int, _Consumer](), 0
     for n in range(consumers):
         consumer = _Consumer(address, high_watermark * n // consumers, answers, answer_bytes)
@@ -226,7 +226,7 @@ def _served(
 
 @contextmanager
 def _peak(node: Node) -> Iterator[dict[str, float]]:
-    """Peak resident memory while the block runs: of the broker, the tier process, and both at one time."""
+    """Peak resident memory while the block runs: of the broker, the tier process, and both together."""
     seen, ended = {"all": 0.0, "node": 0.0, "tier": 0.0}, threading.Event()
 
     def look() -> None:
@@ -247,13 +247,13 @@ def _peak(node: Node) -> Iterator[dict[str, float]]:
 
 # --- processes --------------------------------------------------------------------------------------------------------
 def _gets(node: Node) -> int:
-    """Of the tier process that runs now."""
+    """The GETs of the running tier process."""
     counters: dict[str, Any] | None = json.loads(node.get("/stats")[1])["tier_process"]["counters"]
     return 0 if counters is None else int(counters["store_calls"].get("get", 0))
 
 
 def _children(pid: int) -> list[int]:
-    """Of a broker the tier process, which runs as there was a scan a moment ago."""
+    """The children of a process. A broker's is the tier process, which still runs because a scan has just ended."""
     listed = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children"))
     return [int(child) for children in listed for child in children.split()]
 

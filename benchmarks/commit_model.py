@@ -1,7 +1,7 @@
 """How many objects a commit writes: the manifest and its pages, over any number of modelled commits.
 
-A partition that takes a range a commit, expires what is past its retention and sweeps what is past the grace, by a node's
-own transitions. Pure and deterministic; documents are not encoded, since only their number matters.
+The modelled partition takes one range of offsets in each commit, expires segments past its retention and sweeps objects past
+the grace, with a node's own transitions. Pure and deterministic; documents are not encoded, since only their number matters.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from storage_tiers.cold.manifest.model import Author, Manifest, ManifestPage, Ma
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.transitions import first_manifest
 
-#: As real pages, in a manifest of which 32 KiB hold some 44 segments.
+#: Pages of the real size, under a manifest whose 32 KiB hold some 44 segments.
 REAL: Mapping[str, int] = {"MAX_SEGMENTS": 44}
-#: Pages so small that nearly all of them stand in pages of level 1.
+#: Pages so small that pages of level 1 name nearly all of them.
 DEEP: Mapping[str, int] = {"MAX_SEGMENTS": 12, "MAX_PAGE_SEGMENTS": 32, "_EXPIRED_INLINE": 4}
-#: Commits between two looks of retention, and of the sweeper, at the partition.
+#: Commits between two passes of retention, and of the sweeper.
 LOOKS = 40
 
 
 @dataclass
 class Puts:
-    """PUTs of a manifest: `most` in one commit. `largest` is the most pages that the manifest named, `levels` whether pages of
-    level 1 were among them."""
+    """PUTs of a manifest and its pages: `most` is the largest number in one commit. `largest` is the most pages that the
+    manifest named, `levels` whether pages of level 1 were among them."""
 
     commits: int = 0
     puts: int = 0

@@ -1,9 +1,9 @@
 """The log cleaner: a topic of 1 KiB records is written, then becomes a compacted one, and the files show when it is clean.
 
-What stays is known: the newest record of each key among the closed segments. Both brokers look for work every 100 ms, and have
-their defaults otherwise (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The topic is not tiered. The time
-includes the swap of the files; those that a broker keeps for a while after it has replaced them do not count. The memory of
-tidelog's cleaner is taken while as many keys as fill its dedupe buffer are cleaned.
+The result is known: the newest record of each key among the closed segments stays. Both brokers look for work every 100 ms,
+and have their defaults otherwise (one cleaner thread, a dedupe buffer of 128 MiB, no throttle). The topic is not tiered. The
+time includes the swap of the files. Replaced files that a broker keeps for a while are not counted. The memory of tidelog's
+cleaner is measured while it cleans as many keys as fill its dedupe buffer.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ WRITTEN_BYTES = 512 << 20
 SETTINGS: dict[str, str | int | bool] = {"log.cleaner.backoff.ms": 100}
 DEDUPE_BYTES = 128 << 20
 LIMIT_S = 120.0
-#: Beyond the share of kept records: batches keep their headers, and few records of a batch compress less well.
+#: Allowed factors over the share of kept records: batches keep their headers, and a batch of few records compresses less
+#: well.
 SLACK, COMPRESSED_SLACK = 1.15, 1.5
-#: Each key is written twice; so many records make a map of keys that has the whole dedupe buffer.
+#: Each key is written twice; this many keys fill the whole dedupe buffer.
 SHORT_KEYS, SHORT_RECORDS, SHORT_SEGMENT_BYTES = 2_700_000, 1_000, 8 << 20
 
 ROW = "compaction of 1 KiB records, a tenth stays"
@@ -89,7 +90,7 @@ def _peak_of_a_full_map(broker: Tidelog, tag: str, share: float) -> float:
 
 
 def _clean(broker: Broker, topic: str, directory: Path, most: int, meanwhile: Callable[[], None]) -> None:
-    """Makes it a compacted topic, and returns once its closed segments have at most so many bytes."""
+    """Makes `topic` a compacted one, and returns once its closed segments have at most `most` bytes."""
     began = time.perf_counter()
     _alter(broker.address, topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
     while not _is_clean(directory, most):
@@ -100,8 +101,8 @@ def _clean(broker: Broker, topic: str, directory: Path, most: int, meanwhile: Ca
 
 
 def fill(address: str, topic: str, wanted: int, keys: int, codec: Codec = Codec.NONE) -> tuple[int, int]:
-    """Writes at least so many bytes of batches; each record has one of the keys. (Bytes, records). A codec finds half of each
-    value to compress, and nothing that two records share."""
+    """Writes at least `wanted` bytes of batches, whose records have `keys` different keys; returns (bytes, records). Half of
+    each value compresses well, and no two records share anything."""
     chance, same = random.Random(7), os.urandom(VALUE_BYTES)
 
     def record() -> tuple[bytes, bytes]:
@@ -119,7 +120,7 @@ def fill(address: str, topic: str, wanted: int, keys: int, codec: Codec = Codec.
 
 
 def fill_short(address: str, topic: str, keys: int) -> None:
-    """Writes each of the keys twice, with a value of a byte."""
+    """Writes each key twice, with a value of one byte."""
     numbers = [*range(keys), *range(keys)]
     made = (
         _batch(((b"%012d" % each, b"x") for each in numbers[at : at + SHORT_RECORDS]), Codec.NONE)
@@ -136,7 +137,7 @@ def _batch(records: Iterable[tuple[bytes, bytes]], codec: Codec) -> bytes:
 
 
 def _write(address: str, topic: str, batches: Iterable[bytes], records: int) -> tuple[int, int]:
-    """Five in flight. (Bytes, records)."""
+    """Writes with five requests in flight; returns (bytes, records)."""
     c = load.Connection(address)
     written = count = in_flight = 0
     for batch in batches:
@@ -152,7 +153,7 @@ def _write(address: str, topic: str, batches: Iterable[bytes], records: int) -> 
 
 
 def _closed(directory: Path) -> list[int]:
-    """Bytes of the segments but the newest."""
+    """Sizes in bytes of all segments except the newest."""
     return [path.stat().st_size for path in sorted(directory.glob("*.log"))[:-1]]
 
 

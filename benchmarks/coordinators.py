@@ -1,13 +1,14 @@
 """What many groups, large groups and many committed offsets cost a broker.
 
-Offsets are committed from outside the protocol (generation -1), as tools do it, to brokers that have coordinated nothing but
-the load that warms them, once the coordinators of all partitions are loaded. A start is timed from the spawn after a kill -9
-until a group of every partition of `__consumer_offsets` has its offsets fetched. Memory is the broker's own: its processes for
-tiering and cleaning start when they have work, whatever the groups are. Members are those of `groups`. A group rebalances only
-while a figure is taken beside it: no other broker's figure may have its clients on the same cores.
+Offsets are committed without membership in a group (generation -1), as tools do it, once the coordinators of all partitions
+are loaded. Before that the brokers have coordinated only the load that warms them. A start is timed from the spawn after a
+kill -9 until a group of every partition of `__consumer_offsets` has its offsets fetched. Memory is the broker's own: its
+processes for tiering and cleaning start when they have work, which does not depend on groups. Members are those of `groups`.
+A group rebalances only while a figure is taken beside it, so that its clients do not use the cores while another broker is
+measured.
 
-python -m benchmarks.coordinators HOST:PORT GROUP MEMBERS     rebalances a group, prints `up` once it is stable; until its input
-                                                              closes
+python -m benchmarks.coordinators HOST:PORT GROUP MEMBERS     rebalances a group until its input closes; prints `up` once the
+                                                              group is stable
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from benchmarks.load import Connection, LoadFailed
 from benchmarks.table import JUDGED, Table
 from service.coordination.runtime import partition_of
 
-#: Groups with so many partitions each: a million offsets.
+#: Number of groups, and of partitions of each: a million offsets.
 OFFSETS = (1_000, 1_000)
 GROUPS = (2_000, 10)
 MEMBERS = 2_000
-#: Between two heartbeats of a member; thousands of them would be the load otherwise.
+#: Seconds between two heartbeats of a member. A shorter pause would make the heartbeats of thousands the main load.
 BEAT_S = 1.0
 RATE, LATENCY_S = 500, 10.0
 LIMIT_S = 120.0
-#: Brokers' settings for this part. Both take so many connections of one address as they come.
+#: Brokers' settings for this part. Neither broker bounds the connections of one address.
 SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 50}
-#: And for the rows of `fresh`: groups wait as they do by default.
+#: Settings for the rows of `fresh`, where groups wait for members as they do by default.
 FRESH_SETTINGS: dict[str, str | int | bool] = {"offsets.topic.num.partitions": 50}
 DELAY_S = 3.0
 #: Members and delays: one that joins while a new group waits makes it wait once more.
@@ -81,8 +82,8 @@ def one_round(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str
 
 
 def _beside(broker: Broker, tag: str, table: Table) -> float:
-    """p99 in ms of a produce while a group rebalances; of a node that is idle, too, and beside a process that only computes, as
-    much as the group's clients did and in equally long bursts."""
+    """p99 in ms of a produce while a group rebalances. For tidelog it also adds two figures to the table: of an idle node,
+    and beside a process that only computes, as much as the group's clients did and in equally long bursts."""
     with load.topic_for(broker.address, f"beside-{tag}") as topic:
 
         def p99() -> float:
@@ -101,7 +102,8 @@ def _beside(broker: Broker, tag: str, table: Table) -> float:
 
 
 def _stall(broker: Tidelog, group: str) -> float:
-    """Milliseconds of the loop in the longest wait of a small request, while the group rebalances for LATENCY_S."""
+    """Processor time, in ms, of the node's loop in the longest wait of a small request, while the group rebalances for
+    LATENCY_S."""
     if not isinstance(broker.pid, int):
         raise LoadFailed("the node does not run")
     _have_probed(broker.address)
@@ -111,7 +113,7 @@ def _stall(broker: Tidelog, group: str) -> float:
 
 
 def warm(address: str, tag: str) -> Iterator[tuple[str, str, float | None]]:
-    """Commits that are not measured, of one group for each round of the load. Yields nothing."""
+    """Makes unmeasured commits, for one group in each round of the load. Yields nothing."""
     load.create_topic(address, f"warm-{tag}", 10)
     wait_for_coordinators(address)
     commit_all(address, f"warm-{tag}", 500, f"warm-{tag}", 10)
@@ -119,8 +121,8 @@ def warm(address: str, tag: str) -> Iterator[tuple[str, str, float | None]]:
 
 
 def fresh(broker: Broker, tag: str, table: Table) -> Iterator[tuple[str, str, float | None]]:
-    """Yields the rows of groups that wait for members and of committed offsets, for a broker that runs and has none but those
-    of `warm`; it is killed and started for them."""
+    """Yields the rows of groups that wait for members and of committed offsets, for a running broker that has only those of
+    `warm`. The broker is killed and started again."""
     address = broker.address
     wait_for_coordinators(address)
     for count, delays in DELAYED:
@@ -170,7 +172,7 @@ def wait_for_coordinators(address: str) -> None:
 
 
 def until_writable(address: str, topic: str) -> None:
-    """LoadFailed if it takes no record after LIMIT_S."""
+    """Returns once the topic accepts a record. LoadFailed after LIMIT_S."""
     deadline, c = time.monotonic() + LIMIT_S, Connection(address)
     request = load.produce_frame(topic, load.record_batch(1, 100))
     while True:
@@ -186,7 +188,7 @@ def until_writable(address: str, topic: str) -> None:
 
 
 def commit_all(address: str, prefix: str, count: int, topic: str, partitions: int) -> None:
-    """A commit of all partitions for each of the groups, one after another."""
+    """Commits offsets of all partitions, for one group after another."""
     c = Connection(address)
     rows = tuple(
         commit_request.OffsetCommitRequestPartition(
@@ -237,7 +239,7 @@ def rebalancing(address: str, group: str) -> Iterator[int]:
     assert process.stdout is not None
     try:
         if process.stdout.readline() != "up\n":
-            raise LoadFailed(f"{address}: {group} does not get stable")
+            raise LoadFailed(f"{address}: {group} does not become stable")
         yield process.pid
         process.stdin.close()
         if process.wait(LIMIT_S) != 0:

@@ -18,7 +18,7 @@ from storage_tiers.records.decoder import decode
 
 VALUE_BYTES = 100
 BATCH_RECORDS = 150
-#: One fetch of a reader.
+#: Bytes of one fetch of a reader.
 RUN_BYTES = 4 << 20
 LEAST_SECONDS = 0.2
 _EVERYTHING = sum(WANTED.values())

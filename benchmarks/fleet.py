@@ -1,7 +1,9 @@
-"""Many clients of one broker: many connections and partitions at once, requests of many partitions; with the broker's
-processor time.
+"""Many clients of a broker, or of a cluster of brokers: many connections and partitions at once, requests of many partitions;
+with the brokers' processor time, and the client's own.
 
-Closed loop: each connection has a fixed number of requests in flight. Every response's error codes are checked.
+Closed loop: each connection has a fixed number of requests in flight, and is one to the leader of its partitions: a connection
+with a request for all partitions is one to each leader, with the partitions that this leads. Every response's error codes are
+checked.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import select
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from benchmarks import load
@@ -46,6 +48,7 @@ FLEETS = (
 class _Client:
     connection: load.Connection
     request: bytes
+    partitions: int
     sent: deque[float] = field(default_factory=deque)
     unread: bytearray = field(default_factory=bytearray)
 
@@ -61,57 +64,64 @@ def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[t
             continue
         with load.topic_for(broker.address, f"fleet-{tag}-{FLEETS.index(fleet)}", fleet.partitions) as topic:
             batch = load.record_batch(fleet.records, fleet.value_bytes)
-            each = range(fleet.partitions) if fleet.together else None
-            requests = [
-                load.produce_frame(topic, batch, fleet.acks, each or (n % fleet.partitions,))
-                for n in range(fleet.connections)
-            ]
-            before = broker.processor_seconds()
-            answers, elapsed, p99 = _closed_loop(broker.address, topic, requests, fleet, seconds)
-            after = broker.processor_seconds()
-        written = answers * len(batch) * (fleet.partitions if fleet.together else 1)
+            before, own = broker.processor_seconds(), time.process_time()
+            rows, elapsed, p99 = _closed_loop(_clients(broker.address, topic, batch, fleet), topic, fleet, seconds)
+            own, after = time.process_time() - own, broker.processor_seconds()
+        written = rows * len(batch)
         yield fleet.name, "MB/s", written / elapsed / 1e6
         yield f"{fleet.name}: p99", "ms", p99
         spent = None if before is None or after is None else (after - before) / (written / 1e9)
         yield f"{fleet.name}: broker processor", "s/GB", spent
+        yield f"{fleet.name}: client processor", "s/GB", own / (written / 1e9)
 
 
-def _closed_loop(
-    address: str, topic: str, requests: Sequence[bytes], fleet: Fleet, seconds: float
-) -> tuple[int, float, float]:
-    """(answers, seconds, p99 in ms)."""
-    poll, clients, taken = select.epoll(), dict[int, _Client](), list[float]()
-    in_request = fleet.partitions if fleet.together else 1
-    for request in requests:
-        client = _Client(load.Connection(address), request)
-        load.accepted(client.connection, request, topic, in_request)
-        clients[client.connection.socket.fileno()] = client
-        poll.register(client.connection.socket.fileno(), select.EPOLLIN)
+def _clients(address: str, topic: str, batch: bytes, fleet: Fleet) -> list[_Client]:
+    """Connected clients, each of which has had one request accepted."""
+    leaders, made = load.leaders(address, topic), list[_Client]()
+    for number in range(fleet.connections):
+        wanted: dict[str, list[int]] = {}
+        for partition in range(fleet.partitions) if fleet.together else (number % fleet.partitions,):
+            wanted.setdefault(leaders[partition], []).append(partition)
+        for leader, partitions in wanted.items():
+            request = load.produce_frame(topic, batch, fleet.acks, partitions)
+            client = _Client(load.Connection(leader), request, len(partitions))
+            load.accepted(client.connection, request, topic, len(partitions))
+            made.append(client)
+    return made
+
+
+def _closed_loop(made: list[_Client], topic: str, fleet: Fleet, seconds: float) -> tuple[int, float, float]:
+    """(batches written, seconds, p99 in ms)."""
+    poll, taken, rows = select.epoll(), list[float](), 0
+    clients = {client.connection.socket.fileno(): client for client in made}
+    for fd in clients:
+        poll.register(fd, select.EPOLLIN)
     began = time.perf_counter()
-    for client in clients.values():
+    for client in made:
         for _ in range(fleet.in_flight):
             client.send(time.perf_counter())
-    under_way = len(clients) * fleet.in_flight
+    under_way = len(made) * fleet.in_flight
     while under_way:
         for fd, _ in poll.poll():
             client = clients[fd]
             piece = client.connection.socket.recv(1 << 16)
             if not piece:
-                raise load.LoadFailed(f"{address} closed a connection")
+                raise load.LoadFailed("a broker closed a connection")
             client.unread += piece
             for answer in _answers(client.unread):
-                load.check_produced(answer, topic, in_request)
+                load.check_produced(answer, topic, client.partitions)
                 now = time.perf_counter()
                 taken.append(now - client.sent.popleft())
+                rows += client.partitions
                 if now < began + seconds:
                     client.send(now)
                 else:
                     under_way -= 1
     elapsed = time.perf_counter() - began
-    for client in clients.values():
+    for client in made:
         client.connection.close()
     taken.sort()
-    return len(taken), elapsed, taken[int(len(taken) * 0.99)] * 1e3
+    return rows, elapsed, taken[int(len(taken) * 0.99)] * 1e3
 
 
 def _answers(unread: bytearray) -> Iterator[bytes]:

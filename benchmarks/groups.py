@@ -1,9 +1,9 @@
 """Consumer groups on raw sockets: committed offsets, heartbeats, and the time from joining until a group is stable.
 
-Each member has a connection of its own and its requests are built before, so that the client costs little; both brokers have
+Each member has its own connection and prebuilt requests, so that the client costs little; both brokers have
 `group.initial.rebalance.delay.ms` 0. Members speak JoinGroup v5, SyncGroup v3, Heartbeat v3 and OffsetCommit v7. A group is
-stable when every member has its assignment of one and the same generation; until then members send a heartbeat every
-BEAT_S, as a client learns of a rebalance by it. Every answer's error code is checked.
+stable when every member has its assignment of one and the same generation; until then members send a heartbeat every BEAT_S,
+because a client learns of a rebalance from its answer. Every answer's error code is checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchmarks.load import Connection, LoadFailed
 
 CONNECTIONS = 50
 MEMBERS = (3, 100, 500)
-#: Between two heartbeats of a member that has an assignment while its group is not stable yet.
+#: Seconds between two heartbeats of a member that has an assignment while its group is not stable yet.
 BEAT_S = 0.02
 #: The longest that a coordinator may take to be ready, or a group to be stable.
 PATIENCE_S = 60.0
@@ -45,7 +45,7 @@ SETTINGS: dict[str, str | int | bool] = {"group.initial.rebalance.delay.ms": 0}
 
 _LOADING, _UNAVAILABLE, _ELSEWHERE = 14, 15, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED = 22, 25, 27, 79
-#: Kafka takes any heartbeat for good (0) while the coordinator loads.
+#: Kafka accepts any heartbeat (0) while the coordinator loads.
 NOT_READY = frozenset({0, _LOADING, _UNAVAILABLE, _ELSEWHERE})
 _REJOIN = frozenset({_ILLEGAL_GENERATION, _REBALANCE})
 
@@ -70,7 +70,7 @@ def one_round(address: str, tag: str, seconds: float, only: str) -> Iterator[tup
 
 
 def wait_for_coordinator(c: Connection, group: str) -> None:
-    """Returns once the group's coordinator is loaded; the first question may make the groups' topic."""
+    """Returns once the group's coordinator is loaded; the first request may create the groups' topic."""
     find = find_request.FindCoordinatorRequest(key=group, key_type=i8(0))
     beat = _beat(group, i32(1), "nobody")
     deadline = time.monotonic() + PATIENCE_S
@@ -80,7 +80,7 @@ def wait_for_coordinator(c: Connection, group: str) -> None:
             if code == _UNKNOWN_MEMBER:
                 return
             if code not in NOT_READY:
-                raise LoadFailed(f"a heartbeat of no member of {group}: error {code}")
+                raise LoadFailed(f"a heartbeat of an unknown member of {group}: error {code}")
         time.sleep(0.05)
     raise LoadFailed(f"{group} has no coordinator after {PATIENCE_S:g} s")
 
@@ -103,7 +103,7 @@ def _requests(address: str, tag: str, connections: int, seconds: float, *, is_co
 
 
 def closed_loop(members: Sequence[Member], requests: Sequence[bytes], reply: Any, seconds: float) -> tuple[int, float]:
-    """(answers, seconds). An answer is the first one again, which is checked, or else it is read for its error."""
+    """Returns (answers, seconds). An answer that differs from the first one, which is checked, is parsed for its errors."""
     poll, of_socket = select.epoll(), dict[int, tuple[Connection, bytes]]()
     good = b""
     for member, request in zip(members, requests, strict=True):
@@ -156,8 +156,8 @@ def join_to_stable(address: str, group: str, count: int) -> float:
 def until_stable(
     members: Sequence[Member], *, each_alone: bool = False, beat_s: float = BEAT_S, joining: int | None = None
 ) -> None:
-    """Drives all members at once. `each_alone`: each has a group of its own. With `joining` only the last so many join; the
-    others had an assignment, and learn from a heartbeat that there is a newer one."""
+    """Drives all members at once. `each_alone`: each has a group of its own. With `joining` only the last `joining` members
+    join; the others have an assignment, and learn from a heartbeat that there is a newer one."""
     poll, of_socket = select.epoll(), {each.connection.socket.fileno(): each for each in members}
     for fd in of_socket:
         poll.register(fd, select.EPOLLIN)
@@ -277,7 +277,7 @@ def _commit(member: Member, topic: str) -> Any:
 
 
 def leave(c: Connection, group: str, members: Sequence[Member]) -> None:
-    """All at once, so that no session ends during a later row."""
+    """All members leave at once, so that no session ends during a later row."""
     gone = tuple(leave_request.MemberIdentity(member_id=each.member_id) for each in members)
     request = leave_request.LeaveGroupRequest(group_id=GroupId.parse(group), members=gone)
     code = int(c.call(request, leave_response.LeaveGroupResponse).error_code)

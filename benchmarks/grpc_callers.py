@@ -30,7 +30,7 @@ MIB = 1 << 20
 _PROCESSES = multiprocessing.get_context("spawn")
 #: Seconds of each scenario, and of the rest before it.
 SECONDS, REST_SECONDS = 8.0, 2.0
-#: Records in the topic that is read, in batches of a MiB.
+#: Bytes of records in the topic that is read, in batches of 1 MiB.
 FILLED_BYTES = 64 * MIB
 
 
@@ -78,7 +78,7 @@ async def spinning_streams(address: str, count: int, reads: bool) -> str:
 
 
 async def _all(address: str, count: int, reads: bool, call: Callable[[Any], Any]) -> str:
-    """Begins `count` calls over a channel for each 100; stops this process before it reads, or reads them all."""
+    """Begins `count` calls, 100 on each channel. Then stops this process before it reads, or reads all answers."""
     import grpc
     import grpc.aio
 
@@ -129,7 +129,7 @@ def misbehave(name: str, address: str, told: Connection) -> None:
     told.send(asyncio.run(call(address, count, reads)))
 
 
-# --- the one who is not to be held up ----------------------------------------------------------------------------------
+# --- the caller that must not wait --------------------------------------------------------------------------------------
 def ask_meanwhile(address: str, pid: int, told: Connection) -> None:
     asyncio.run(_ask_meanwhile(address, pid, told))
 
@@ -204,7 +204,8 @@ def measured(name: str, directory: Path) -> Row:
 
 @contextmanager
 def _asking(node: Node) -> Iterator[Callable[[], tuple[float, float]]]:
-    """Calls answer, since the call before: the longest wait, and the most processor time of the node's loop in one, in ms."""
+    """Yields a function that returns, for the time since its last call, the longest wait and the most processor time of the
+    node's loop in one wait, in ms."""
     assert node.process is not None
     ours, theirs = _PROCESSES.Pipe()
     process = _PROCESSES.Process(target=ask_meanwhile, args=(node.grpc, node.process.pid, theirs))
@@ -256,7 +257,7 @@ def resident(node: Node) -> int:
 
 
 def processor_seconds(node: Node) -> float:
-    """Of the node so far, user and system."""
+    """The node's user and system time so far."""
     assert node.process is not None
     with open(f"/proc/{node.process.pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()

@@ -38,7 +38,7 @@ from tests.support.clients import create, produce, seal
 from tests.support.node import Node
 
 PARTITIONS = 1000
-#: Of each partition; none: it is not tiered.
+#: Segments of each partition; 0: it is not tiered.
 SEGMENTS = (0, 24, 720)
 #: Partitions of the cluster whose requests are counted, and objects beside them that the listing shows.
 IDLE_PARTITIONS, OBJECTS = 200, 50_000
@@ -66,7 +66,7 @@ def measure(table: Table, directory: Path, *, rounds: int) -> None:
 
 
 def _commits() -> Sequence[tuple[str, str, float]]:
-    """Objects of the manifest that 100,000 modelled commits write each."""
+    """The number of manifest objects that each of 100,000 modelled commits writes."""
     rows: list[tuple[str, str, float]] = []
     models = (("full pages", REAL, 60_000, 2_000), ("two levels of pages", DEEP, 50_000, 5_000))
     for name, bounds, live, grace in models:
@@ -78,7 +78,7 @@ def _commits() -> Sequence[tuple[str, str, float]]:
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
 async def _by_partitions(table: Table, directory: Path, rounds: int) -> None:
-    """What each round by the clock takes of the event loop where it finds nothing to do."""
+    """The event loop's time for each periodic round that finds nothing to do."""
     async with running(directory) as node:
         for count in COUNTS:
             more = count - len(node.node.broker.partitions)
@@ -109,7 +109,7 @@ def _resident_megabytes(directory: Path, segments: int) -> float:
     node = Node(directory)
     try:
         node.start()
-        # One is tiered in any case: what tiering costs a node with any is not what a partition costs.
+        # One partition is tiered in any case, so that the fixed cost of tiering is not counted as a partition's cost.
         create(node, "one", 1, {})
         produce(node, "one", 10)
         seal(node, "one")
@@ -197,7 +197,8 @@ async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
         await node.seal("t")
         for number in range(OBJECTS):
             await node.store.put(f"{node.node.cluster_id}/readers/r/{number:06}", b"")
-        for _ in range(3):  # new keys are looked at until a round has listed all that were written before
+        # A round examines keys that are new; a key is new until a round has listed all keys written before it.
+        for _ in range(3):
             await _listing(node)
         listed = len([key async for key in node.store.list("")])
         made = await _listing(node)
@@ -219,7 +220,8 @@ async def _listing(node: Running) -> list[str]:
 
 
 async def _an_hours_rounds(node: Running) -> None:
-    """As many of each round as an hour has, at most once a second: the clock of the listing stands still meanwhile."""
+    """Runs as many of each round as an hour has, at most one for each second of it. The listing's clock stands still
+    meanwhile."""
     for worker in rounds(node.node):
         for _ in range(min(_HOUR_S, round(_HOUR_S / worker.period_s))):
             await worker.tick()

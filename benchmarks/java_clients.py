@@ -33,7 +33,7 @@ def one_round(address: str, tag: str, share: float = 1.0) -> Iterator[tuple[str,
 def produce(
     address: str, topic: str, records: int, size: int, acks: str, words_of_tool: Sequence[str] = ()
 ) -> tuple[float, float]:
-    """(records/s, MB/s of 10^6 bytes), as measured by the tool itself, which gets further words."""
+    """(records/s, MB/s of 10^6 bytes), as the tool itself reports them. `words_of_tool` are further arguments of the tool."""
     words = [PRODUCER, "--topic", topic, "--num-records", str(records), "--record-size", str(size)]
     words += ["--throughput", "-1", "--bootstrap-server", address, "--command-property", f"acks={acks}"]
     printed = java(*words, *words_of_tool)
@@ -45,13 +45,13 @@ def produce(
 
 
 def consume(address: str, topic: str, records: int, isolation: str = "read_uncommitted") -> float:
-    """MB/s of values."""
+    """The MB/s of values that the consumer reports."""
     _, size, seconds = java(str(CONSUMER), address, topic, str(records), isolation).split()
     return int(size) / float(seconds) / 1e6
 
 
 def java(*words: str) -> str:
-    """What Kafka's tool or our own source prints. LoadFailed if it fails."""
+    """The output of Kafka's tool or of our own Java source. LoadFailed if it fails."""
     command = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), *words]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode != 0:

@@ -118,12 +118,7 @@ def create_topic(address: str, name: str, partitions: int = 1, **configs: object
     reply = c.call(request, create_response.CreateTopicsResponse)
     if int(reply.topics[0].error_code):
         raise LoadFailed(f"{address}: create {name}: {reply.topics[0].error_code}")
-    ask = metadata_request.MetadataRequest(
-        topics=(metadata_request.MetadataRequestTopic(name=TopicName(name)),),
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
+    ask = _ask_for(name)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         found = c.call(ask, metadata_response.MetadataResponse).topics[0]
@@ -133,10 +128,30 @@ def create_topic(address: str, name: str, partitions: int = 1, **configs: object
     raise LoadFailed(f"{address}: no leader for {name}")
 
 
+def leaders(address: str, topic: str) -> list[str]:
+    """The address (HOST:PORT) of each partition's leader, in the order of the partitions."""
+    c = Connection(address)
+    reply = c.call(_ask_for(topic), metadata_response.MetadataResponse)
+    c.close()
+    of_node = {int(broker.node_id): f"{broker.host}:{int(broker.port)}" for broker in reply.brokers}
+    rows = sorted(reply.topics[0].partitions, key=lambda row: int(row.partition_index))
+    return [of_node[int(row.leader_id)] for row in rows]
+
+
+def _ask_for(topic: str) -> metadata_request.MetadataRequest:
+    return metadata_request.MetadataRequest(
+        topics=(metadata_request.MetadataRequestTopic(name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
 @contextmanager
 def topic_for(address: str, name: str, partitions: int = 1) -> Iterator[str]:
-    """A topic that is deleted at the end, its files soon after. Otherwise the files of all rows would fill the disk, and a page
-    cache that only grows gets memory new to the virtual machine, which costs more than all the broker's work on it."""
+    """A topic that is deleted at the end, its files soon after. Otherwise the files of all rows would fill the disk. A page
+    cache that only grows also takes memory that the virtual machine has not used before, which costs more than the broker's
+    work."""
     create_topic(address, name, partitions)
     yield name
     c = Connection(address)

@@ -34,8 +34,8 @@ def processor_seconds(pid: int) -> float:
 
 
 class LoopTime:
-    """Processor time of a node's first thread, which runs its event loop: by the task clock of perf_event_open(2), or where it
-    is not allowed by the scheduler's statistics, which may be a tick (4 ms) old while the thread runs."""
+    """Processor time of a node's first thread, which runs its event loop: from the task clock of perf_event_open(2) or, where
+    that is not allowed, from the scheduler's statistics, which may be a tick (4 ms) old while the thread runs."""
 
     def __init__(self, pid: int) -> None:
         self._clock = _task_clock(pid)
@@ -52,7 +52,7 @@ class LoopTime:
 
 
 def _task_clock(thread: int) -> int | None:
-    """The file descriptor of its task clock, in ns since now; None where the system gives none."""
+    """A descriptor of the thread's task clock, which counts ns from now on; None if the system refuses one."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return None
     attributes = ctypes.create_string_buffer(_ATTRIBUTES, len(_ATTRIBUTES))

@@ -2,7 +2,8 @@
 
     python -m benchmarks.records [--seconds 0.2]
 
-Absolute figures vary by two to four within minutes on a shared machine; only the ratios of one run mean something.
+Absolute figures vary by a factor of two to four within minutes on a shared machine; only the ratios of one run mean
+something.
 """
 
 from __future__ import annotations

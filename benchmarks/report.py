@@ -26,6 +26,7 @@ PLOT = ROOT / "docs" / "img" / "speed.png"
 PARTS = (
     "requests",
     "fleet",
+    "cluster",
     "beside",
     "starts",
     "java",

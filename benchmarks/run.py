@@ -4,14 +4,14 @@ medians and ratios.
   python -m benchmarks.run [--parts requests,starts,cold] [--rounds 7] [--seconds 2] [--warm-up 60] [--only WORD]
                            [--kafka] [--rival NAME=HOST:PORT] [--write]
 
-Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
-roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
-(from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
-largest request, and others' waits), `callers` (excessive gRPC callers), `sdk` (the SDK's producers beside
-confluent-kafka's), `groups` (members of consumer groups), `transactions` (by Java's clients), `compaction` (the log cleaner),
-`coordinators` (many and large groups), `history` (what segments and partitions cost). The machine changes from minute to
-minute, so only ratios within one run count; `--write` saves the figures, each part with its own date, and updates the docs'
-tables and the plot.
+Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and partitions), `cluster` (the same with
+`--brokers 2`), `beside` (produce while segments roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own
+clients), `partitions` (10,000 of them), `cold` (from an S3 server beside), `decoder` (batches into columns), `spark` (beside
+Spark's Kafka source), `stalls` (each API's largest request, and others' waits), `callers` (excessive gRPC callers), `sdk` (the
+SDK's producers beside confluent-kafka's), `groups` (members of consumer groups), `transactions` (by Java's clients),
+`compaction` (the log cleaner), `coordinators` (many and large groups), `history` (what segments and partitions cost). The
+machine changes from minute to minute, so only ratios within one run count; `--write` saves the figures, each part with its own
+date, and updates the docs' tables and the plot.
 
 A part that fails or exceeds its limit keeps its rows, and other parts go on; the exit code is then 1.
 """
@@ -61,6 +61,7 @@ LIMITS = {
     "history": 10,
     "requests": 25,
     "fleet": 20,
+    "cluster": 20,
     "beside": 25,
     "starts": 5,
     "java": 15,
@@ -78,12 +79,14 @@ LIMITS = {
 }
 
 
+#: The name of tidelog with two brokers in the table.
+TWO_BROKERS = "tidelog-2"
 #: Parts that take each figure once, for any number of rounds.
 ONCE = frozenset({"stalls", "callers"})
 
 #: Broker configs.
 Settings = Mapping[str, str | int | bool]
-#: (row, unit, value) of one broker; no value where it cannot be known of that broker.
+#: (row, unit, value) of one broker; no value where it is unknown for that broker.
 Figures = Iterator[tuple[str, str, float | None]]
 
 
@@ -102,8 +105,8 @@ class Bench:
         self._tag = str(os.getpid())
 
     def brokers(self, *, floor: bool, settings: Settings | None = None, under: str = "") -> dict[str, Broker]:
-        """Fresh ones, not started, with these broker configs but for a rival's; all are stopped at the end of the part. Others
-        of the same part have another directory `under` the run's."""
+        """Fresh brokers, not started, with these broker configs (a rival keeps its own). All are stopped at the end of the
+        part. A second set in one part needs another directory `under` the run's."""
         made: dict[str, Broker] = {}
         directory = self._directory / under
         if floor:
@@ -119,7 +122,7 @@ class Bench:
         return made
 
     def ours(self, settings: Settings | None = None, under: str = "") -> dict[str, Broker]:
-        """Those that this run may start and kill."""
+        """The brokers that this run may start and kill."""
         made = self.brokers(floor=False, settings=settings, under=under)
         return {name: broker for name, broker in made.items() if not isinstance(broker, of_brokers.Rival)}
 
@@ -131,7 +134,7 @@ class Bench:
         return made
 
     def warm(self, made: Mapping[str, Broker], one: Callable[[str, str], Figures] | None = None) -> None:
-        """Unmeasured load on each until a JVM has compiled its hot code; `one` makes a round of it."""
+        """Puts unmeasured load on each broker until a JVM has compiled its hot code; `one` runs one round of it."""
         for name, broker in made.items():
             began, n = time.monotonic(), 0
             while time.monotonic() < began + self._arguments.warm_up:
@@ -152,6 +155,25 @@ class Bench:
         self.warm(made)
         arguments = self._arguments
         self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
+
+    def cluster(self) -> None:
+        """As `fleet`, with a broker for each of two cores beside one, and the memory of each."""
+        made = self.running(floor=False)
+        both = made[TWO_BROKERS] = of_brokers.Tidelog(self._directory / "two", brokers=2)
+        self._stack.callback(both.stop)
+        both.spawn()
+        both.wait_ready()
+        self._memory(made, "idle")
+        at = {broker.address: broker for broker in made.values()}
+        self.warm(made, lambda address, tag: fleet.one_round(at[address], tag, 0.5, ""))
+        arguments = self._arguments
+        self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
+        self._memory(made, "after the rows")
+
+    def _memory(self, made: Mapping[str, Broker], when: str) -> None:
+        for name, broker in made.items():
+            if (used := broker.proportional_megabytes()) is not None:
+                self._table.add(name, f"memory of all processes (PSS), {when}", "MB", used)
 
     def beside(self) -> None:
         made = self.running(floor=False)
@@ -247,7 +269,7 @@ class Bench:
     def compaction(self) -> None:
         made, share = self.running(floor=False, settings=compaction.SETTINGS), self._arguments.share
         self.warm(made)
-        # A first one that does not count: a JVM compiles its cleaner by it.
+        # The first round does not count: in it a JVM compiles its cleaner.
         for broker in made.values():
             for _ in compaction.one_round(broker, f"{self._tag}-warm", share, Table()):
                 pass
@@ -278,14 +300,14 @@ class Bench:
 
 
 def _turned(made: Mapping[str, Broker], number: int) -> dict[str, Broker]:
-    """The first one pays for the disk's queue of the one before: every other round reverses the order."""
+    """The brokers, in reverse order in every other round: each one pays for the disk queue that the one before it left."""
     names = list(made)
     return {name: made[name] for name in (reversed(names) if number % 2 else names)}
 
 
 def row_by_row(begun: Mapping[str, Figures], number: int) -> Iterator[tuple[str, tuple[str, str, float | None]]]:
-    """Every row on each broker in turn before the next row. The order turns with each round and with each row: of an odd number
-    of rounds each broker comes first once more than the others, and it is not the same one in all rows."""
+    """Runs each row on every broker before the next row. The order is reversed with each round and with each row: in an odd
+    number of rounds one broker comes first once more often, but not the same one in all rows."""
     names, place = list(begun), 0
     while True:
         turned = list(reversed(names)) if (number + place) % 2 else names
@@ -304,7 +326,7 @@ def row_by_row(begun: Mapping[str, Figures], number: int) -> Iterator[tuple[str,
 
 @contextmanager
 def _limited(minutes: float) -> Iterator[None]:
-    """Raises TooLong in the block after so many minutes, also while it waits for an answer."""
+    """Raises TooLong in the block after `minutes`, also while the block waits for an answer."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise TooLong(f"after {minutes:g} minutes")
@@ -318,7 +340,7 @@ def _limited(minutes: float) -> Iterator[None]:
 
 
 def _one_part(part: str, arguments: argparse.Namespace) -> bool:
-    """Whether it came to its end."""
+    """Runs the part and keeps its rows. True if it came to its end."""
     directory, table, began = Path(tempfile.mkdtemp(prefix="tidelog-bench-")), Table(), time.monotonic()
     cut_short = ""
     try:
@@ -343,26 +365,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="requests,starts,cold")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=2, help="each figure of `requests` is measured")
+    parser.add_argument("--seconds", type=float, default=2, help="seconds that each figure of `requests` is measured")
     parser.add_argument(
         "--warm-up", type=float, default=60, help="seconds of load on each broker before the first round"
     )
-    parser.add_argument("--only", default="", metavar="WORD", help="only the rows whose name contains it")
-    parser.add_argument("--share", type=float, default=1, help="of Java's record counts")
-    parser.add_argument("--gibibytes", type=float, default=2.1, help="of cold data")
-    parser.add_argument("--million-records", type=float, default=5, help="that Spark scans")
-    parser.add_argument("--kafka", action="store_true", help="start Apache Kafka 4.2.1 beside")
+    parser.add_argument("--only", default="", metavar="WORD", help="run only the rows whose name contains WORD")
+    parser.add_argument("--share", type=float, default=1, help="factor on the record counts of Java's clients")
+    parser.add_argument("--gibibytes", type=float, default=2.1, help="GiB of cold data")
+    parser.add_argument("--million-records", type=float, default=5, help="millions of records that Spark scans")
+    parser.add_argument("--kafka", action="store_true", help="also start and measure Apache Kafka 4.2.1")
     parser.add_argument("--rival", action="append", default=[], metavar="[NAME=]HOST:PORT")
     parser.add_argument("--write", action="store_true", help="save the figures, update the docs' tables and the plot")
     arguments = parser.parse_args()
-    # So that what was started ends, too.
+    # SIGTERM becomes an exit, so that the started processes end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     wanted = arguments.parts.split(",")
     if unknown := set(wanted) - set(report.PARTS):
         parser.error(f"no such parts: {', '.join(sorted(unknown))}; there are {', '.join(report.PARTS)}")
     failed = [part for part in wanted if not _one_part(part, arguments)]
     if failed:
-        print(f"not to their end: {', '.join(failed)}", file=sys.stderr)
+        print(f"did not come to their end: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -1,8 +1,8 @@
 """The part `sdk`: records per second that one process produces with acks=all, 100 B each.
 
-The SDK's producer with asyncio, the one without, and confluent-kafka's beside them, on the same node and with its own defaults
-except for shared settings: idempotence, acks=all, a linger of 5 ms. Each runs in its own process, on a topic of one
-partition; timed from the first record to the last one's future or callback.
+It compares the SDK's producer with asyncio, the one without, and confluent-kafka's, on the same node. Each has its own
+defaults except for the shared settings: idempotence, acks=all, a linger of 5 ms. Each runs in its own process, on a topic of
+one partition; timed from the first record to the last one's future or callback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Spark's own Kafka source from Maven Central, with what it needs, fetched once into `.cache`.
+"""Fetches Spark's own Kafka source and its dependencies from Maven Central, once, into `.cache`.
 
-By Maven and `spark.jars`, not `spark.jars.packages`: that uses Ivy, which ignores Maven's settings (mirrors, proxies).
-Every jar is named, since Spark's POMs point Maven to a mirror of their own for dependencies.
+Maven fetches the jars and `spark.jars` names them: `spark.jars.packages` would use Ivy, which ignores Maven's settings
+(mirrors, proxies). Every jar is named, since Spark's POMs point Maven to a mirror of their own for dependencies.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 VALUE_BYTES = 100
 #: 16 KiB, as a producer with default settings sends them.
 BATCH_RECORDS = 150
-#: Tasks of Spark's Kafka source, which else makes one of each partition.
+#: Tasks of Spark's Kafka source, which otherwise makes one for each partition.
 KAFKA_TASKS = 8
 LIMIT_S = 600
 LEADER_S = 30
@@ -148,7 +148,7 @@ def _scanned(source: Callable[[], DataFrame]) -> tuple[float, float]:
 
 
 def _processor_seconds() -> dict[int, float]:
-    """Of each living descendant: Spark's JVM, its Python workers (which it keeps), Kafka."""
+    """Processor seconds of each living descendant: Spark's JVM, its Python workers (which it keeps), Kafka."""
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):

@@ -3,9 +3,9 @@
 One node with thousands of topics. While a connection sends one large request and waits for its response (or for the
 connection to close), another process sends small Produce requests in turn: its longest wait is the row. The machine causes
 waits too; so the loop's processor time during the longest wait stands beside it, and the idle node's own figure in the first
-row. That process has a real-time priority where the system allows it: otherwise it is charged for what the loop does while it
-waits for a core with an answer in its socket. Then the request is sent until six are answered; the node's growth is the memory
-left.
+row. That process has a real-time priority where the system allows it: otherwise it may wait for a core although its answer
+has arrived, and the loop's work in that time would count as the cause. Then the request is sent until six are answered; the
+node's growth is the memory left.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tests.support.node import Node
 TOPICS = 5_000
 #: Responses to the same request before the remaining memory is measured.
 TIMES = 6
-#: Maximum seconds of a request; its row then says how long the wait was.
+#: Seconds after which a request is given up; its row then has the wait so far.
 PATIENCE_S = 180.0
 #: The node gives freed heap back every few seconds.
 SETTLE_S = 12.0
 #: Slower requests are not repeated.
 LONG_S = 10.0
-#: Longer than any scheduling of the probe's own.
+#: Seconds on the idle node: long enough to contain the probe's own scheduling delays.
 _IDLE_S = 3.0
 
 
@@ -71,7 +71,7 @@ def _setup(topics: Sequence[str]) -> Iterator[Case]:
 
 
 def _row(table: Table, node: Node, case: Case) -> float:
-    """Adds it; the processor time, in ms."""
+    """Adds the row and returns the processor time in ms."""
     assert node.process is not None
     with Probe(node.kafka, node.process.pid) as probe:
         if case.request:

@@ -29,7 +29,7 @@ LIMIT_S = 300.0
 
 
 def first_answer(broker: Broker) -> Iterator[tuple[str, str, float]]:
-    """Starts a stopped broker; yields the row. It runs afterwards."""
+    """Starts a stopped broker; yields the row. The broker runs afterwards."""
     began = time.perf_counter()
     broker.spawn()
     ask = metadata_request.MetadataRequest(
@@ -67,7 +67,7 @@ def fill(address: str, tag: str) -> list[str]:
 
 
 def after_kill(broker: Broker, topics: list[str]) -> Iterator[tuple[str, str, float]]:
-    """Kills a running broker and starts it again; yields the rows. It runs afterwards."""
+    """Kills a running broker and starts it again; yields the rows. The broker runs afterwards."""
     broker.kill()
     batch = load.record_batch(1, 100)
     began = time.perf_counter()

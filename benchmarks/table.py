@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 JUDGED = "tidelog"
-#: The row of the scan that must go on at half its own rate while produce is timed beside it.
+#: The row of the scan that must continue at half its own rate while produce is timed beside it.
 BESIDE = "cold consume beside produce"
 #: The worst of the parts `stalls` and `callers`.
 MOST_IN_A_STALL = "any API's largest request: most processor time in a stall"
@@ -16,7 +16,8 @@ MOST_IN_A_CALLERS_STALL = "callers of gRPC that ask for too much: most processor
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of the ratio to `rival`, or without one of the figure itself: at least (or, where less is better, at most) `bound`.
+    """A target. The ratio to `rival`, or without a rival the figure itself, must be at least `bound`, or at most where less
+    is better.
 
     The verdict counts only if the row named by `provided` is met in the same run."""
 
@@ -121,7 +122,7 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
 
 @dataclass
 class Row:
-    """`rounds` are the figures of each broker, or of what stands in the place of one."""
+    """`rounds` are the figures of each broker, or of another program measured beside it."""
 
     name: str
     unit: str
@@ -191,7 +192,7 @@ def rendered(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-#: The rows that the README shows: each kind of load, and what memory and history cost. Kafka wins one of them.
+#: The rows that the README shows: one for each kind of load, and the cost of memory and history. Kafka wins one of them.
 CHOSEN = (
     "produce 200 B, five in flight",
     "16 connections x own partition, 64 KiB",

@@ -18,7 +18,7 @@ from tests.support.clients import local_bytes
 from tests.support.node import ROOT, Node
 
 PROGRAM = Path(__file__).parent / "java" / "Transactions.java"
-#: Of the rows that compare rates: records of 1 KiB.
+#: Number and size of the records in the rows that compare rates.
 RECORDS, RECORD_BYTES = 500_000, 1024
 TRANSACTION_MS = 500
 #: Brokers' settings for this part.
@@ -60,7 +60,7 @@ def one_round(address: str, tag: str, seconds: float, share: float = 1.0) -> Ite
 
 
 def fill(address: str, topic: str, records: int) -> float:
-    """MB/s of transactions that end every TRANSACTION_MS."""
+    """Fills the topic by transactions that end every TRANSACTION_MS; returns MB/s."""
     words = ("--transactional-id", topic, "--transaction-duration-ms", str(TRANSACTION_MS))
     return java_clients.produce(address, topic, records, RECORD_BYTES, "all", words)[1]
 
@@ -103,6 +103,6 @@ def beside_own(table: Table) -> None:
 
 
 def _timed(*words: str) -> float:
-    """How many a second the program counts."""
+    """The number per second that the program counts."""
     count, seconds = java_clients.java(str(PROGRAM), *words).split()
     return int(count) / float(seconds)

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from grpc_api.limits import CLIENT_OPTIONS
 from grpc_api.messages.errors import error_of_call
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.errors import Busy, CoordinatorNotAvailable, LeaderNotAvailable, RequestTimedOut
+from storage_tiers.errors import Busy, LeaderNotAvailable, RequestTimedOut
 
 #: Timeout of a call without its own, in seconds.
 CALL_TIMEOUT_S = 60.0
@@ -22,7 +23,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NodeChannel:
-    """An open channel to the node at `address` (HOST:PORT), and what paces the calls on it."""
+    """An open channel to the node at `address` (HOST:PORT), with the clock and the random numbers for pauses of calls on it."""
 
     channel: Any
     address: str
@@ -44,8 +45,8 @@ async def answered(call: Awaitable[Answer], address: str) -> Answer:
 
 
 async def decided(call: Awaitable[Answer], address: str) -> Answer:
-    """As `answered`, for a coordinator's call: CoordinatorNotAvailable if the node did not decide it, since the channel's own
-    errors mean nothing to whoever asks a coordinator."""
+    """As `answered`, for a coordinator's call: raises CoordinatorNotAvailable if the node did not decide it, because members
+    and producers do not know the channel's own errors."""
     try:
         return await answered(call, address)
     except (LeaderNotAvailable, RequestTimedOut, Busy) as error:

@@ -1,6 +1,6 @@
-"""Bounds and keepalives of a channel, shared by both ends, and the bounds on memory that callers make a node hold.
+"""Bounds and keepalives of a channel, shared by both ends, and the bounds on a node's memory for its callers.
 
-That memory is at most the sum of these, each reached only by hostile callers:
+That memory is at most the sum of the following, each of which only hostile callers reach:
 
     requests under way   REQUESTS_BYTES          received in part or whole, and unfinished
     produce streams      PRODUCE_STREAMS_BYTES   one incomplete message each
@@ -28,7 +28,7 @@ MIN_CLIENT_PING_MS = 10_000
 
 #: Default of `tidelog.grpc.max.connections`: calls of a further connection are refused.
 MAX_CONNECTIONS = 1024
-#: Connections beyond it whose calls are refused with a reason; one more is closed at once.
+#: Connections beyond that number whose calls are refused with a reason; further connections are closed at once.
 REFUSED_CONNECTIONS = 32
 #: Concurrent calls of one connection; further calls wait in the client.
 MAX_STREAMS_PER_CONNECTION = 1024
@@ -36,7 +36,7 @@ MAX_STREAMS_PER_CONNECTION = 1024
 MAX_CALLS = 2048
 #: Produce streams of all connections; one more is refused.
 MAX_PRODUCE_STREAMS = 128
-#: Calls of `Records.Read`, of all connections; one more is refused. Each may hold a message that waits for memory.
+#: Calls of `Records.Read` of all connections; one more is refused. Each may hold a message that waits for memory.
 MAX_RECORD_READS = 128
 #: Calls that wait for members of consumer groups, of all connections; one more is refused. Below MAX_STREAMS_PER_CONNECTION, so
 #: that members behind one channel cannot keep its heartbeats waiting.
@@ -57,8 +57,8 @@ REQUESTS_BYTES = 256 << 20
 PRODUCE_STREAMS_BYTES = MAX_PRODUCE_STREAMS * MAX_REQUEST_BYTES
 WINDOWS_BYTES = MAX_CALLS * SERVER_WINDOW_BYTES
 ANSWERS_BYTES = 256 << 20
-#: Bytes of inflated batches, and of the compressed batches beside them. A batch of MAX_MESSAGE_BYTES may inflate to 16 times as
-#: much: one of them fits.
+#: Bytes of inflated batches and of their compressed forms. A batch of MAX_MESSAGE_BYTES may inflate to 16 times its size; one
+#: such batch fits.
 INFLATED_BYTES = 17 * MAX_MESSAGE_BYTES
 
 Options = tuple[tuple[str, int], ...]
@@ -94,10 +94,11 @@ CLIENT_OPTIONS: Options = (
     ("grpc.http2.lookahead_bytes", CLIENT_WINDOW_BYTES),
     ("grpc.http2.max_pings_without_data", 0),
     # A node that restarts is back within seconds; gRPC's own pause between attempts grows to two minutes.
-    # Despite its name, the shortest timeout of a connection attempt: without it a distant or busy node has too little time.
+    # Despite its name, min_reconnect_backoff_ms is the shortest timeout of a connection attempt: without it a distant
+    # or busy node has too little time.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # The SDK retries itself: a batch sent twice must bear its sequence, and the caller must know.
+    # The SDK retries itself: a repeated batch must have the same sequence, and the caller must know of the retry.
     ("grpc.enable_retries", 0),
 )

@@ -1,4 +1,4 @@
-"""Tells whether gRPC answers at an address, or which other protocol does.
+"""Finds out whether gRPC or another protocol answers at an address.
 
 gRPC retries an address until its deadline and does not report the cause, so a client first checks once: it opens a plain
 connection, sends HTTP/2's preface and recognises another protocol by its answer.
@@ -42,7 +42,8 @@ async def require_grpc(address: str) -> None:
 
 
 async def _first_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-    """None if nothing arrives in time; shorter than a frame's header if the peer closes the connection."""
+    """The first bytes of the answer; None if nothing arrives in time. They are fewer than a frame's header if the peer
+    closes the connection."""
     writer.write(_PREFACE)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -64,6 +65,6 @@ def _other_protocol(first: bytes | None) -> str | None:
     if first[:2] in (b"\x15\x03", b"\x16\x03"):
         return "it speaks TLS"
     if not first:
-        # So does a gRPC listener beyond `tidelog.grpc.max.connections`.
-        return "it ends the connection, as Kafka's listeners do, and one that has too many connections"
+        # A gRPC listener with more than `tidelog.grpc.max.connections` connections does this too.
+        return "it closes the connection, like a Kafka listener, or a gRPC listener with too many connections"
     return f"it speaks another protocol, and answers {first!r}"

@@ -3,12 +3,15 @@
     async with RemoteCore.connect("127.0.0.1:9093", clock=SystemClock(), rng=SystemRng()) as core:
         core.topics.describe(None)
 
+One address is enough: requests for records, groups and transactions go to the brokers that lead them (`routes.py`).
+
 It satisfies the same Protocols and the same tests (`tests/conformance/contract.py`). A channel adds two errors:
 LeaderNotAvailable if the node cannot be reached, and RequestTimedOut for an append whose answer was lost.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,10 +25,10 @@ from grpc_api.proto import cold_pb2
 from grpc_api.proto import configs_pb2 as pb
 from grpc_api.proto.cold_pb2_grpc import ColdStub
 from grpc_api.proto.configs_pb2_grpc import ConfigsStub
-from grpc_api.remote_groups import RemoteGroups
-from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
-from grpc_api.remote_transactions import RemoteTransactions
+from grpc_api.routed_coordinators import RoutedGroups, RoutedTransactions
+from grpc_api.routed_log import RoutedLog
+from grpc_api.routes import PerNode, Routes
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
 from storage_tiers.types import OffsetRange, TopicPartition
@@ -107,17 +110,53 @@ class RemoteCold:
         return repair_of(await answered(self._stub.RepairCluster(request, timeout=REPAIR_TIMEOUT_S), self._address))
 
 
+class RoutedCold:
+    """`contract.cold.Cold` over the leaders of a cluster. Repairs of a topic and of the cluster go to the home node."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._nodes = PerNode(RemoteCold)
+
+    async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
+        """Each broker answers for the partitions that it leads."""
+        asked = [self._nodes.at(node).manifests(topic) for node in self._routes.everywhere()]
+        found = [each for manifests in await asyncio.gather(*asked) for each in manifests]
+        return sorted(found, key=lambda each: (isinstance(each, LogError), getattr(each, "partition", -1)))
+
+    async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
+        return await self._nodes.at(self._routes.leader(partition)).segments(partition, start_offset)
+
+    async def repair(
+        self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
+    ) -> ColdRepair:
+        at = self._nodes.at(self._routes.leader(partition))
+        return await at.repair(partition, apply=apply, accept_loss=accept_loss)
+
+    async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
+        return await self._nodes.at(self._routes.home).repair_topic(topic, apply=apply)
+
+    async def repair_cluster(self, *, apply: bool) -> ColdRepair:
+        return await self._nodes.at(self._routes.home).repair_cluster(apply=apply)
+
+
 class RemoteCore:
     """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. Excludes queries about the node's own state
     (`grpc_api.contract.node`)."""
 
     def __init__(self, node: NodeChannel) -> None:
         self.topics = RemoteTopics(node)
-        self.log = RemoteLog(node, self.topics.topic_name)
+        self.routes = Routes(node, self.topics)
+        self.log = RoutedLog(self.routes, self.topics.topic_name)
         self.configs = RemoteConfigs(node)
-        self.cold = RemoteCold(node)
-        self.groups = RemoteGroups(node)
-        self.transactions = RemoteTransactions(node)
+        self.cold = RoutedCold(self.routes)
+        self.groups = RoutedGroups(self.routes)
+        self.transactions = RoutedTransactions(self.routes)
+
+    async def close(self) -> None:
+        """Does not close the channel to `node`."""
+        await self.log.close()
+        await self.topics.close()
+        await self.routes.close()
 
     @classmethod
     @asynccontextmanager
@@ -129,5 +168,4 @@ class RemoteCore:
             try:
                 yield core
             finally:
-                await core.log.close()
-                await core.topics.close()
+                await core.close()

@@ -1,8 +1,8 @@
 """Appends over a channel, in order: one produce stream, opened by the first append.
 
-Invariants: requests go out in the order of `append`. Each is answered exactly once: by the node, or with RequestTimedOut if
-the stream ends first; the records may then be in the log or not, as after any lost connection. At most MAX_WAITING_BYTES
-wait for an answer; beyond that an append is refused at once with a retriable error.
+Invariants: requests are sent in the order of `append`. Each gets exactly one answer: the node's, or RequestTimedOut if the
+stream ends first. After RequestTimedOut the records may be in the log or not, as after any lost connection. At most
+MAX_WAITING_BYTES wait for an answer; beyond that an append is refused at once with a retriable error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class AppendStream:
 
 
 def _messages(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
-    """The appends in their order, as many at a time as one message holds; one that is too large for any comes alone."""
+    """The appends in order, in groups that fit one message. An append that is too large for any message is its own group."""
     message: list[Append] = []
     size = 0
     for each in appends:
@@ -103,7 +103,7 @@ class _AppendStream:
         size = sum(len(each.batch) for each in appends)
         if self._waiting_bytes + size > MAX_WAITING_BYTES and self._waiting:
             refusal = StorageError(
-                f"{self._address}: more than {MAX_WAITING_BYTES} bytes wait for it; send again later"
+                f"{self._address}: more than {MAX_WAITING_BYTES} bytes are waiting for its answers; send again later"
             )
             answer.set_result([refusal] * len(appends))
             return answer
@@ -126,10 +126,10 @@ class _AppendStream:
         try:
             while (response := await self._call.read()) is not grpc.aio.EOF:
                 self._take(response)
-            await self._call.code()  # the node ended it in order: waiting requests were not answered
+            await self._call.code()  # the node ended the stream without an error, and left requests unanswered
         except grpc.aio.AioRpcError as failure:
             cause = error_of_call(failure, self._address)
-            reason = RequestTimedOut(f"{cause}; the records may or may not be there")
+            reason = RequestTimedOut(f"{cause}; the records may or may not be in the log")
         finally:
             self.over = True
             writer.cancel()

@@ -36,7 +36,7 @@ from storage_tiers.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from storage_tiers.types import TopicId
+from storage_tiers.types import TopicId, TopicPartition
 
 #: Pauses between attempts to open the stream again, in seconds.
 RECONNECT = BackoffSettings(first=0.1, longest=2.0)
@@ -84,17 +84,19 @@ class RemoteTopics:
     # --- the copy -----------------------------------------------------------------------------------------------------
     async def _watch(self) -> None:
         while True:
-            try:
-                parts: list[pb.MetadataUpdate] = []
-                async for update in self._stub.Watch(pb.WatchRequest(), wait_for_ready=True):
-                    parts.append(update)
-                    if not update.more:
-                        self._apply(parts)
-                        parts = []
-                        self._backoff.succeeded()
-            except grpc.aio.AioRpcError:
-                pass
+            with suppress(grpc.aio.AioRpcError):
+                await self._apply_updates()
             await self._clock.sleep(self._backoff.next_delay())
+
+    async def _apply_updates(self) -> None:
+        """Applies updates until the node ends the call."""
+        parts: list[pb.MetadataUpdate] = []
+        async for update in self._stub.Watch(pb.WatchRequest(), wait_for_ready=True):
+            parts.append(update)
+            if not update.more:
+                self._apply(parts)
+                parts = []
+                self._backoff.succeeded()
 
     def _apply(self, parts: Sequence[pb.MetadataUpdate]) -> None:
         """Applies one update, which may consist of several messages."""
@@ -144,6 +146,14 @@ class RemoteTopics:
             known = self._topics.get(topic_id)
             answers.append(known or UnknownTopicId(f"this cluster has no topic with the id {topic_id}"))
         return answers
+
+    def leader(self, partition: TopicPartition) -> tuple[int, int]:
+        topic_id = self._names.get(partition.topic)
+        known = () if topic_id is None else self._topics[topic_id].partitions
+        if not 0 <= partition.partition < len(known):
+            return -1, -1
+        found = known[partition.partition]
+        return found.leader, found.leader_epoch
 
     def _named(self, name: str) -> TopicDescription | LogError:
         topic_id = self._names.get(name)
@@ -195,6 +205,11 @@ class RemoteTopics:
             topic=topic, count=count, assignments=assignment_messages(assignments), validate_only=validate_only
         )
         answer = await answered(self._stub.CreatePartitions(request, timeout=CALL_TIMEOUT_S), self._address)
+        await self._see(answer.version)
+
+    async def elect_unclean(self, partition: TopicPartition) -> None:
+        request = pb.ElectUncleanRequest(topic=partition.topic, partition=partition.partition)
+        answer = await answered(self._stub.ElectUnclean(request, timeout=CALL_TIMEOUT_S), self._address)
         await self._see(answer.version)
 
 

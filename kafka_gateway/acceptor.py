@@ -1,7 +1,7 @@
 """Accepts connections on all listeners within the connection quotas; further ones wait in the kernel's queues or are closed.
 
 Invariant: while the quotas allow no connection, the epoll watches no listening socket, so that waiting connections cost
-nothing. It watches them again when a connection closes, when the rate allows one, or at the server's next sweep.
+nothing. It watches the sockets again when a connection closes, when the rate allows one, or at the server's next sweep.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import select
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from kafka_gateway import server_events
 from kafka_gateway.connection_quotas import ConnectionQuotas
@@ -22,6 +22,8 @@ ACCEPTS_A_TURN = 64
 _MAPPED = "::ffff:"
 
 Address = tuple[str, int]
+#: Listening sockets with the names of their listeners.
+NamedSockets = Iterable[tuple[str, socket.socket]]
 
 
 class Acceptor:
@@ -41,9 +43,9 @@ class Acceptor:
         self._listeners: dict[int, tuple[socket.socket, str]] = {}
         self._watched = False
 
-    def start(self, listeners: Mapping[str, socket.socket]) -> None:
-        """Takes over the sockets."""
-        for name, listener in listeners.items():
+    def start(self, listeners: NamedSockets) -> None:
+        """Takes over the sockets. Other processes may accept from the same socket."""
+        for name, listener in listeners:
             listener.setblocking(False)
             self._listeners[listener.fileno()] = listener, name
             self._epoll.register(listener.fileno(), select.EPOLLIN)
@@ -102,7 +104,7 @@ class Acceptor:
                 self._epoll.modify(fd, select.EPOLLIN)
 
     def _pause(self, wait_s: float = 0) -> None:
-        """For `wait_s`, or if that is 0 until a connection closes or the next sweep."""
+        """Pauses for `wait_s` seconds; if that is 0, until a connection closes or until the next sweep."""
         if self._watched:
             self._watched = False
             for fd in self._listeners:

@@ -23,7 +23,7 @@ cdef class RequestMetrics:
     cdef public double answer_queue_s
     cdef public double answer_send_s
 
-    @cython.locals(bound=double, place=Py_ssize_t)
+    @cython.locals(bound=double, nth=Py_ssize_t)
     cpdef answered(self, double took_s)
 
 

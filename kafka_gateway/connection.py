@@ -4,15 +4,14 @@
 Plain Python; `connection.pxd` beside it gives the types with which `hatch_build.py` compiles it.
 
 Requests are parsed where they were received. All connections share one receive buffer; only an incomplete frame, or one that
-may not start yet, is copied to a buffer of its connection. That buffer grows with the bytes that have arrived, never far
-beyond them because of a length field. Clients that send large frames keep it while they are active; idle connections hold
-no memory.
+may not start yet, is copied to a buffer of its connection. That buffer grows with the bytes that have arrived, whatever the
+frame's length field says. Clients that send large frames keep it while they are active; idle connections hold no memory.
 
 Order: Kafka handles one request of a connection at a time. Here a Produce may start while earlier ones wait for their
 acknowledgement, because they are already appended in arrival order. Any other request waits until all earlier ones are
 answered, and blocks all later ones. Answers are sent in the order of the requests.
 
-Does not promise: anything about time (idle connections, timeouts), or that pieces are sent whole.
+Does not promise: anything about time (idle connections, timeouts). Pieces may be sent in parts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Piece = bytes | memoryview | FileSlice
 
 PRODUCE = 0
 FETCH = 1
-#: In place of an API key: nothing starts before its answer, not even a Produce after one that is appended in slices.
+#: Stands for the API key of a Produce that is appended in slices: no request starts before its answer, not even a Produce.
 ALONE = -1
 _resize = ctypes.pythonapi.PyByteArray_Resize
 _resize.argtypes = (ctypes.py_object, ctypes.c_ssize_t)
@@ -48,7 +47,7 @@ LARGE_FRAME = 16 << 10
 SEVERAL_FRAMES = 256 << 10
 #: Largest buffer that is kept after its frame.
 KEPT_BUFFER = 1 << 20
-#: A buffer is at most so many times as large as the bytes that have arrived, if those are more than a few.
+#: A buffer's largest size, as a multiple of the bytes that have arrived (if those are more than a few).
 BUFFER_FACTOR = 16
 #: Unsent bytes of one connection that the request memory pool does not count: most are sent at once.
 UNCOUNTED_BYTES = 64 << 10
@@ -67,17 +66,17 @@ def _capacity(whole: int, left: int) -> int:
 _LEAST_TOTAL_S = 0.000_062_5
 _TOTAL_BOUNDS = 18
 #: The bounds of `RequestMetrics.totals` in seconds; each is twice the one before.
-TOTAL_BOUNDS_S = tuple([_LEAST_TOTAL_S * 2**place for place in range(_TOTAL_BOUNDS)])
+TOTAL_BOUNDS_S = tuple([_LEAST_TOTAL_S * 2**nth for nth in range(_TOTAL_BOUNDS)])
 
 
 class RequestMetrics:
-    """Counts and seconds of one API's requests since the start (a connection's write counts for the API answered last).
+    """Counts and seconds of one API's requests since the start. A write counts for the API that its connection answered last.
 
     `size`: bytes of the requests. `queue_s`: from the turn of the event loop that could start a request until its handler
     began. `local_s`: in handlers. `waits`, `remote_s`: delayed answers, and the time from handler to answer. `total_s`: from
-    that turn until the answer was made; `totals` counts it by TOTAL_BOUNDS_S, each bucket excludes the ones before it, and
-    the last has no bound. `sends`, `answer_queue_s`, `answer_send_s`: writes, answers' wait for their turn's end, and the
-    socket's time."""
+    that turn until the answer was made. `totals` counts requests by their `total_s`: bucket i holds those up to
+    TOTAL_BOUNDS_S[i] that no earlier bucket holds, and the last bucket has no bound. `sends`: writes. `answer_queue_s`: the
+    answers' wait for their turn's end. `answer_send_s`: the socket's time."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -93,14 +92,14 @@ class RequestMetrics:
         self.answer_send_s = 0.0
 
     def answered(self, took_s: float) -> None:
-        """Counts an answer made `took_s` after its request could start."""
+        """Counts an answer that was made `took_s` seconds after its request could start."""
         self.total_s += took_s
         bound = _LEAST_TOTAL_S
-        place = 0
-        while took_s > bound and place < _TOTAL_BOUNDS:
+        nth = 0
+        while took_s > bound and nth < _TOTAL_BOUNDS:
             bound *= 2
-            place += 1
-        self.totals[place] += 1
+            nth += 1
+        self.totals[nth] += 1
 
 
 #: By API key: lowest and highest version served, the handler (`reply.Handler.handle`), and its metrics.
@@ -239,7 +238,8 @@ class Connection:
         self._answered_at = now
 
     def wrote(self, began: float, ended: float) -> float:
-        """Counts a write of answers from `began`, or when they were made if that is later, to `ended`, which is returned."""
+        """Counts a write of answers from `began` to `ended`; if they were made after `began`, from then on. Returns
+        `ended`."""
         metrics = self._metrics
         if metrics is not None:
             if began < self._answered_at:
@@ -342,8 +342,8 @@ class Connection:
         self._use(kept, memoryview(kept), left, True)
 
     def _grow(self, size: int) -> bool:
-        """Grows the buffer in place: zeroing a new one of 64 MiB and copying takes a tenth of a second, remapping pages less
-        than a millisecond. False if a view of the old contents still exists."""
+        """Grows the buffer in place. Remapping the pages of 64 MiB takes less than a millisecond; zeroing a new buffer and
+        copying takes a tenth of a second. Returns False if a view of the old contents still exists."""
         end = self.end
         self.view.release()
         try:
@@ -382,7 +382,7 @@ class Connection:
             self._send(pieces)
 
     def complete(self, pending: PendingReply, pieces: Sequence[Piece]) -> None:
-        """Answers a request whose answer was delayed. No pieces: it has none (Produce with acks=0)."""
+        """Answers a request whose answer was delayed. Without pieces nothing is sent (Produce with acks=0)."""
         pending.pieces = pieces
         while self.waiting and self.waiting[0].pieces is not None:
             self._send(self.waiting.popleft().pieces or ())
@@ -404,7 +404,7 @@ class Connection:
         if self.files or self.unsent > limit or not self.unsent:
             return None
         out = self.out
-        # The rest of a piece that was sent in part is a view.
+        # A piece that was partly sent has left a view of its remainder.
         return out[0] if len(out) == 1 else b"".join(out)  # type: ignore[arg-type, return-value]
 
     def to_send(self, limit: int) -> tuple[list[bytes | memoryview], int]:

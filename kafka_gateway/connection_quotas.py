@@ -1,8 +1,8 @@
 """Connection quotas: in total, per address, and per second. Pure; the acceptor applies them.
 
-Kafka's `max.connections` (new connections wait until one closes), `max.connections.per.ip` and its overrides (a new
-connection is closed) and `max.connection.creation.rate` (further connections wait), as in its SocketServer. All listeners
-share them.
+The quotas work as in Kafka's SocketServer. At `max.connections`, new connections wait until one closes. Beyond
+`max.connections.per.ip` and its overrides, a new connection is closed. Beyond `max.connection.creation.rate`, new connections
+wait. All listeners share the quotas.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class ConnectionQuotas:
 
     @property
     def is_full(self) -> bool:
-        """No connection is accepted until one closes."""
+        """Whether the total is reached: no connection is accepted until one closes."""
         return self.connections >= self.limits.total
 
     def wait_s(self, now: float) -> float:
-        """Seconds until the creation rate allows the next connection; 0 for now. `now` is in seconds."""
+        """Seconds until the creation rate allows the next connection; 0 if it allows one at once. `now` is in seconds."""
         if now - self._window_began >= WINDOW_S:
             self._window_began, self._window_count = now, 0
         if self._window_count < self.limits.a_second:

@@ -1,9 +1,9 @@
 """Starts the requests of connections and makes their delayed answers. It never touches a socket.
 
 A handler answers at once, or returns a future (`DelayedReply`) or a coroutine; only a coroutine gets a task. Most futures end
-with the turn that began them, because a coordinator writes then what it has decided: only what still waits at the end of its
-turn gets a callback, which costs two calls of the loop. The server owns sockets and memory: `take` raises what ends a
-connection, and delayed answers are reported to it through `Owner`.
+with the turn that began them, because a coordinator writes its decisions at the end of the turn. A callback costs two calls
+of the loop, so only a future that outlasts its turn gets one. The server owns sockets and memory: it closes a connection when
+`take` raises, and receives delayed answers through `Owner`.
 
 Invariant: `working_bytes` of a session covers the request that it works on or waits for, until its answer is made.
 """
@@ -42,9 +42,9 @@ from storage_tiers.errors import RequestTimedOut
 
 #: Requests of one connection started in one turn; a client may send thousands in one segment.
 REQUESTS_A_TURN = 256
-#: Memory that a delayed Fetch uses, as a multiple of its request: 400 bytes for a partition that takes 16 in the request.
+#: Memory of a delayed Fetch, as a multiple of its request's size: a partition uses 400 bytes, and takes 16 in the request.
 DELAYED_FETCH_FACTOR = 25
-#: Smaller requests that wait, those of most consumers, are not counted.
+#: Waiting requests below this size are not counted; most consumers send no larger ones.
 UNCOUNTED_BYTES = 1 << 10
 #: APIs whose requests may wait for minutes (Fetch, JoinGroup, SyncGroup), and are cancelled when their client disconnects.
 GIVEN_UP = frozenset({FETCH, 11, 14})
@@ -62,7 +62,7 @@ class Owner(Protocol):
     def close(self, session: GatewaySession, reason: str) -> None: ...
 
     def complete(self, session: GatewaySession, pending: PendingReply, pieces: Sequence[Piece]) -> None:
-        """A delayed answer is made; takes over the files among its pieces."""
+        """Takes a delayed answer that is made, and becomes the owner of the files among its pieces."""
 
 
 class BegunReply(NamedTuple):
@@ -113,7 +113,7 @@ class Dispatcher:
         return next((each.sessions for each in self._handlers.values() if isinstance(each, FetchHandler)), None)
 
     def stop(self, sessions: Mapping[int, GatewaySession]) -> None:
-        """Gives up all delayed answers but those of Produce: new records will not come, acknowledgements still may."""
+        """Gives up all delayed answers except Produce's: new records will not come, but acknowledgements still may."""
         self._stopping = True
         for session in list(sessions.values()):
             for api_key, future in list(session.futures.values()):
@@ -129,7 +129,7 @@ class Dispatcher:
 
     @property
     def has_writes(self) -> bool:
-        """Whether the turn's end writes what its requests decided."""
+        """Whether the turn's requests made decisions that the end of the turn writes."""
         return self._turns.has_writes
 
     def end_turn(self) -> None:
@@ -155,9 +155,9 @@ class Dispatcher:
 
     # --- starting requests --------------------------------------------------------------------------------------------
     def take(self, session: GatewaySession, until: float) -> bool:
-        """Starts the requests that have arrived, at least one and no more after `until`, in seconds of SECONDS; True if that
-        stopped it. InvalidFrame, Malformed, CloseConnection, and anything else that a handler raises by a defect, end the
-        connection."""
+        """Starts the requests that have arrived: at least one, and no more after `until` (in seconds of SECONDS). Returns
+        whether `until` stopped it. The connection ends with InvalidFrame, Malformed, CloseConnection and any other
+        exception of a handler, which is a defect."""
         connection = session.connection
         self._request_context.client = session.client
         try:
@@ -185,14 +185,14 @@ class Dispatcher:
     def _otherwise(
         self, session: GatewaySession, api_key: int, version: int, correlation: int, reply: Reply | None
     ) -> None:
-        """Takes what `Connection.take` cannot answer itself. Raises CloseConnection."""
+        """Takes the requests and replies that `Connection.take` cannot handle itself. Raises CloseConnection."""
         if reply is None:
             session.connection.answer(self._unserved(api_key, version, correlation))
         else:
             self._take_reply(session, api_key, reply)
 
     def _unserved(self, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
-        """Only ApiVersions answers a version that does not exist (KIP-511). Raises CloseConnection."""
+        """Refuses a request that is not served. Raises CloseConnection; only ApiVersions has an answer (KIP-511)."""
         handler = self._handlers.get(api_key)
         if isinstance(handler, ApiVersionsHandler):
             return handler.unsupported(correlation)
@@ -239,7 +239,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - one connection ends, the others continue
             self._defect(session, error)
             return
-        if type(pieces) is not tuple and asyncio.iscoroutine(pieces):  # the second question is the dearer one
+        if type(pieces) is not tuple and asyncio.iscoroutine(pieces):  # the second check costs more
             self._finish_in_task(session, pending, api_key, pieces)
         else:
             session.working_bytes = 0
@@ -269,7 +269,7 @@ class Dispatcher:
         self._tasks.discard(task)
         session.futures.pop(pending, None)
         session.working_bytes = 0
-        if since is not None:  # else it was counted when its future ended
+        if since is not None:  # otherwise it was counted when its future ended
             self._count_delayed(session, api_key, since)
         if task.cancelled():
             self._owner.close(session, "" if session.client.has_left else "its request was cancelled")

@@ -1,6 +1,6 @@
 """Kafka's error codes: every LogError class has exactly one here, and no other module has numbers.
 
-A class missing from the table is a defect (a test checks all subclasses); at run time it answers UNKNOWN_SERVER_ERROR.
+A class missing from the table is a defect (a test checks all subclasses); at run time its code is UNKNOWN_SERVER_ERROR.
 Numbers: https://kafka.apache.org/protocol.html#protocol_error_codes
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 
+from grpc_api.contract import coordinator_errors
 from storage_tiers import errors as log
 from storage_tiers.errors import LogError
 
@@ -70,6 +71,7 @@ class ErrorCode(enum.IntEnum):
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     MEMBER_ID_REQUIRED = 79
     PREFERRED_LEADER_NOT_AVAILABLE = 80
@@ -85,6 +87,7 @@ class ErrorCode(enum.IntEnum):
     PRODUCER_FENCED = 90
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
@@ -108,6 +111,11 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     log.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     log.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    log.BrokerNotRegistered: ErrorCode.BROKER_ID_NOT_REGISTERED,
+    log.WrongCluster: ErrorCode.INCONSISTENT_CLUSTER_ID,
+    log.BrokerFenced: ErrorCode.STALE_BROKER_EPOCH,
+    log.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
+    log.DuplicateBroker: ErrorCode.DUPLICATE_BROKER_REGISTRATION,
     log.LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
     log.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     log.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -122,7 +130,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     log.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
     log.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
-    log.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
+    coordinator_errors.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
     log.TransactionalIdUnauthorized: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     log.TopicUnauthorized: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     log.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -133,32 +141,32 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
     log.Busy: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     log.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
-    log.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    log.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    log.NotCoordinator: ErrorCode.NOT_COORDINATOR,
-    log.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
-    log.UnknownMemberId: ErrorCode.UNKNOWN_MEMBER_ID,
-    log.MemberIdRequired: ErrorCode.MEMBER_ID_REQUIRED,
-    log.IllegalGeneration: ErrorCode.ILLEGAL_GENERATION,
-    log.FencedInstanceId: ErrorCode.FENCED_INSTANCE_ID,
-    log.RebalanceInProgress: ErrorCode.REBALANCE_IN_PROGRESS,
-    log.InconsistentGroupProtocol: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-    log.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
-    log.GroupMaxSizeReached: ErrorCode.GROUP_MAX_SIZE_REACHED,
-    log.GroupMetadataTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
-    log.CoordinatorRecordTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
-    log.GroupIdNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
-    log.NonEmptyGroup: ErrorCode.NON_EMPTY_GROUP,
-    log.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
-    log.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
-    log.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
-    log.ProducerFenced: ErrorCode.PRODUCER_FENCED,
-    log.InvalidProducerIdMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    log.ConcurrentTransactions: ErrorCode.CONCURRENT_TRANSACTIONS,
-    log.InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-    log.TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
-    log.TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
-    log.OperationNotAttempted: ErrorCode.OPERATION_NOT_ATTEMPTED,
+    coordinator_errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    coordinator_errors.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    coordinator_errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,
+    coordinator_errors.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
+    coordinator_errors.UnknownMemberId: ErrorCode.UNKNOWN_MEMBER_ID,
+    coordinator_errors.MemberIdRequired: ErrorCode.MEMBER_ID_REQUIRED,
+    coordinator_errors.IllegalGeneration: ErrorCode.ILLEGAL_GENERATION,
+    coordinator_errors.FencedInstanceId: ErrorCode.FENCED_INSTANCE_ID,
+    coordinator_errors.RebalanceInProgress: ErrorCode.REBALANCE_IN_PROGRESS,
+    coordinator_errors.InconsistentGroupProtocol: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    coordinator_errors.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
+    coordinator_errors.GroupMaxSizeReached: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    coordinator_errors.GroupMetadataTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
+    coordinator_errors.CoordinatorRecordTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
+    coordinator_errors.GroupIdNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
+    coordinator_errors.NonEmptyGroup: ErrorCode.NON_EMPTY_GROUP,
+    coordinator_errors.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    coordinator_errors.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    coordinator_errors.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    coordinator_errors.ProducerFenced: ErrorCode.PRODUCER_FENCED,
+    coordinator_errors.InvalidProducerIdMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    coordinator_errors.ConcurrentTransactions: ErrorCode.CONCURRENT_TRANSACTIONS,
+    coordinator_errors.InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    coordinator_errors.TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
+    coordinator_errors.TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    coordinator_errors.OperationNotAttempted: ErrorCode.OPERATION_NOT_ATTEMPTED,
     log.InvalidTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
     log.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     log.TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,
@@ -184,7 +192,7 @@ CODES: dict[type[LogError], ErrorCode] = {
 
 
 def code_of(error: BaseException | None) -> int:
-    """Kafka's code of an error; 0 for None; UNKNOWN_SERVER_ERROR for any other exception than a LogError."""
+    """Kafka's code of an error; 0 for None; UNKNOWN_SERVER_ERROR for an exception that is no LogError."""
     if error is None:
         return 0
     code = CODES.get(type(error))  # type: ignore[arg-type]

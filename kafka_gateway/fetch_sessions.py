@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, then only changes; answers contain changes only.
+"""Fetch sessions (KIP-227): a consumer names its partitions once and later only the changes; answers too have only changes.
 
 Pure: time and random numbers are arguments. The rules and the order of checks are Kafka 4.2's (FetchSession.scala): epoch 0
 requests a new session and ends the named one, -1 requests none; any other epoch must be the next one of an existing session.
@@ -7,8 +7,8 @@ A client that misses an answer must start a new session with epoch 0.
 Bounds: `max.incremental.fetch.session.cache.slots` sessions, and PARTITIONS in all of them. When all slots are taken, a
 session unused for EVICTION_MS is evicted; otherwise the smallest one older than that, if the new one is larger.
 
-Differences from Kafka: one cache instead of eight shards, no privileged sessions (followers do not fetch here), and the bound
-on partitions, beyond which a session is not created, or ends.
+Differences from Kafka: there is one cache instead of eight shards, and no privileged session (followers do not fetch here).
+Beyond the bound on partitions no session is created, and one that grows beyond it ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NameOf = Callable[[TopicId], str | None]
 
 
 class CachedPartition:
-    """A partition of a request or session: how it is read, and the offsets in the last answer about it."""
+    """A partition of a request or session: its read position and limits, and the offsets in the last answer about it."""
 
     __slots__ = ("high_watermark", "index", "is_nameless", "key", "log_start", "wanted")
 
@@ -73,12 +73,12 @@ class CachedPartition:
         self.take(self.wanted._replace(partition=TopicPartition(name, self.index)))
         return True
 
-    def tell(self, part: Fetched) -> bool:
-        """Whether an incremental answer must contain `part`; if so, records its offsets as answered."""
+    def record_answer(self, part: Fetched) -> bool:
+        """Records that the offsets of `part` are answered. Returns False if an incremental answer can omit the partition."""
         error, high_watermark, _, log_start, slices, _, diverging = part
         if high_watermark == self.high_watermark and log_start == self.log_start:
             return error is not None or bool(slices) or diverging is not None
-        # After an error: differs from every real watermark, so that the recovery is answered too.
+        # After an error: this differs from every real watermark, so that the next answer has the partition.
         self.high_watermark = -1 if error is not None else high_watermark
         self.log_start = log_start
         return True
@@ -122,17 +122,17 @@ class FetchSession:
 
     def prune(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that the answer must contain. Moves partitions with records to the end: others are read first next time."""
-        told = []
+        changed = []
         for row in rows:
             cached, part = row
-            if not cached.tell(part):
+            if not cached.record_answer(part):
                 continue
-            told.append(row)
+            changed.append(row)
             key = (cached.key, cached.index)
             if part.slices and self.partitions.get(key) is cached:
                 self.partitions[key] = self.partitions.pop(key)
                 self.order = None
-        return told
+        return changed
 
 
 class FetchContext:
@@ -192,7 +192,7 @@ class FetchSessionCache:
         now_ms: float,
         partitions: Sequence[CachedPartition] | None = None,
     ) -> FetchContext | int:
-        """The partitions to read, or the error code of the answer. `partitions` are its partitions, if already collected."""
+        """The partitions to read, or the error code of the answer. `partitions` are the request's, if already collected."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
@@ -225,14 +225,14 @@ class FetchSessionCache:
         return FetchContext(self, session.in_order(), session=session)
 
     def create(self, rows: Sequence[Row], *, by_id: bool, now_ms: float) -> int:
-        """Creates a session of these rows, which are in the answer. Returns its id, or NO_SESSION if there is no room."""
+        """Creates a session of the rows in the answer. Returns its id, or NO_SESSION if there is no room."""
         if self.partitions + len(rows) > self._most_partitions or len(rows) > PARTITIONS_A_SESSION:
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict_for(len(rows), now_ms):
             return NO_SESSION
         partitions: dict[Key, CachedPartition] = {}
         for cached, part in rows:
-            cached.tell(part)
+            cached.record_answer(part)
             partitions[cached.key, cached.index] = cached
         session = FetchSession(self._new_id(), by_id=by_id, partitions=partitions, now_ms=now_ms)
         self._sessions[session.session_id] = session

@@ -1,6 +1,6 @@
 """Recognises clients of other protocols by the four bytes in which Kafka's protocol has a frame's size.
 
-Pure. The log then names the client's mistake instead of a frame of so many bytes.
+Pure. With it the log names the client's mistake instead of an absurd frame size.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ cdef object nullable_text(FrameCursor cursor)
 @cython.locals(writer=AnswerWriter)
 cpdef bytes heartbeat_answer(object answer, int version, Py_ssize_t correlation, object codes)
 @cython.locals(flexible=bint, by_id=bint, writer=AnswerWriter, keys=list, key=bytes, size=Py_ssize_t,
-               place=Py_ssize_t)
+               nth=Py_ssize_t)
 cpdef bytes offset_commit_answer(object done, int version, Py_ssize_t correlation, object codes)
 cdef int write_head(AnswerWriter writer, Py_ssize_t correlation, bint flexible, bint has_throttle_time) except -1
 @cython.locals(code=int)

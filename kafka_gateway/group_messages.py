@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
-"""Reads small Heartbeat, OffsetCommit, JoinGroup and SyncGroup requests and writes their answers: what busy groups send most.
+"""Reads small Heartbeat, OffsetCommit, JoinGroup and SyncGroup requests, the most frequent of groups, and writes the answers.
 
 Plain Python; `group_messages.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
-same values (the readers and writers by schema are the oracle in the tests). A request that is malformed, large or odd is not
-judged here: the readers return None, and the reader by schema reads or refuses it.
+same values (the readers and writers by schema are the oracle in the tests). For a request that is malformed, large or unusual
+the readers return None; the reader by schema then reads or refuses it.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Heartbeat, #The_Messages_OffsetCommit,
 #The_Messages_JoinGroup, #The_Messages_SyncGroup
@@ -37,14 +37,14 @@ from storage_tiers.types import NO_EPOCH, TopicId
 
 #: Largest request that is read here.
 SMALL_BYTES = 64 << 10
-#: Most topics, and most partitions, of an OffsetCommit that is read here. All of it is one turn of the event loop.
+#: Most topics, and most partitions, of an OffsetCommit that is read here: it takes a single turn of the event loop.
 AT_ONCE = 100
-#: Most assignments of a SyncGroup that is read here, and its largest size: a leader sends those of all members, and by the
-#: schema thousands take several slices of the event loop.
+#: Most assignments of a SyncGroup that is read here, and its largest size. A leader sends the assignments of all members;
+#: the reader by schema needs several slices of the event loop for thousands.
 ASSIGNMENTS_AT_ONCE, SYNC_BYTES = 4_000, 1 << 20
 #: Most members of a JoinGroup's answer that is written at once, and most bytes of it; a larger one is written in slices.
 MEMBERS_AT_ONCE, ANSWER_BYTES = 200, 1 << 20
-#: Longest retention that is read here. Beyond it lie those that no duration holds.
+#: Longest retention that is read here; a much longer one does not fit a duration.
 LONGEST_RETENTION_MS = 1 << 50
 
 NO_TOPIC_ID = TopicId(bytes(16))
@@ -160,7 +160,7 @@ def join_group(cursor: FrameCursor, version: int) -> JoinGroup | None:
 
 
 def read_sync_group(data: bytearray, start: int, end: int, version: int) -> SyncGroup | None:
-    """Reads a SyncGroup 0 to 5 from after its correlation id. A version 5 without the protocol is left to the schema, too."""
+    """Reads a SyncGroup 0 to 5 from after its correlation id. The reader by schema also gets a version 5 without protocol."""
     if end - start > SYNC_BYTES:
         return None
     try:
@@ -219,14 +219,14 @@ def offset_commit_answer(done: OffsetsCommitted, version: int, correlation: int,
     by_id = version >= 10
     keys = [bytes(topic.topic_id or NO_TOPIC_ID) if by_id else topic.topic.encode() for topic in done.topics]
     size = 24
-    for place, topic in enumerate(done.topics):
+    for nth, topic in enumerate(done.topics):
         # Lengths and counts have five bytes at most, a partition seven.
-        size += 11 + len(keys[place]) + 7 * len(topic.partitions)
+        size += 11 + len(keys[nth]) + 7 * len(topic.partitions)
     writer = AnswerWriter(size)
     write_head(writer, correlation, flexible, version >= 3)
     writer.count(len(keys), flexible)
-    for place, topic in enumerate(done.topics):
-        key = keys[place]
+    for nth, topic in enumerate(done.topics):
+        key = keys[nth]
         if flexible and not by_id:
             writer.varint(len(key) + 1)
         elif not by_id:
@@ -244,7 +244,7 @@ def offset_commit_answer(done: OffsetsCommitted, version: int, correlation: int,
 
 
 def join_group_answer(joined: Joined, version: int, correlation: int, codes: Counter[int]) -> bytes | None:
-    """The framed answer; None if it is large. Adds its error code to `codes`. The rows of its members are its last field."""
+    """The framed answer, which ends with the rows of the members; None if it is large. Adds its error code to `codes`."""
     flexible = version >= 6
     refused = joined.error is not None
     if len(joined.members) > MEMBERS_AT_ONCE:

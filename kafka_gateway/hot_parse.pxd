@@ -93,7 +93,7 @@ cdef class HotParser:
     cpdef ProduceRequest produce(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(reading=ProduceReading)
     cpdef ProduceReading reading(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
-    @cython.locals(size=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, at=Py_ssize_t, nth=Py_ssize_t)
     cdef void produce_partition(self, FrameCursor cursor, object view, int version, ProduceRequest request, bytes name,
                                 bytes key) except *
     @cython.locals(reading=FetchReading)
@@ -101,8 +101,10 @@ cdef class HotParser:
     @cython.locals(current_epoch=int, last_epoch=int, offset=Py_ssize_t, max_bytes=int)
     cdef void fetch_partition(self, FrameCursor cursor, int version, FetchRequest request, bytes name,
                               object topic_id) except *
-    @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t, key=bytes)
+    @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t)
     cdef void fetch_rest(self, FrameCursor cursor, int version, FetchRequest request) except *
+    @cython.locals(topics=Py_ssize_t, key=bytes)
+    cdef void fetch_forgotten(self, FrameCursor cursor, int version, FetchRequest request) except *
 
 
 cdef Py_ssize_t produce_head(FrameCursor cursor, ProduceRequest request) except -1

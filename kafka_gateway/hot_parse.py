@@ -18,7 +18,7 @@ from kafka_gateway.produce_refusals import NO_BATCH, no_zstd, second_batch, unkn
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId, TopicPartition
 
-#: Cached partition names, the oldest topic's are evicted first: clients may name topics that do not exist.
+#: Most cached partition names, as clients may name topics that do not exist. The oldest topic's are evicted first.
 REMEMBERED_PARTITIONS = 100_000
 #: Most topics, and most partitions, in one request. A frame of 100 MB could name millions, and their objects are freed at
 #: once, which takes 20 ms for 100,000.
@@ -30,7 +30,7 @@ AT_ONCE = 500
 
 #: Most tagged fields in one structure. Kafka defines five at most; a frame has room for millions, each read in turn.
 TAGS = 100
-#: Bytes of the longest string: its compact form could hold more, and Kafka refuses that too.
+#: Bytes of the longest string. The compact form could hold more, which Kafka refuses too.
 LONGEST_STRING = 32_767
 
 _new_tuple = tuple.__new__
@@ -108,7 +108,7 @@ class FrameCursor:
         value = shift = 0
         while shift < 35:
             at = self.skip(1)
-            # In a variable of its own, or C would shift an int, which has fewer than 35 bits.
+            # A separate variable: otherwise C would shift an int, which has fewer than 35 bits.
             byte = self.data[at] & 0x7F
             value |= byte << shift
             if self.data[at] < 0x80:
@@ -178,7 +178,7 @@ class ProduceRequest:
     """`topics` are (name or id as sent, number of partitions); `indexes` are their partitions' indexes, in order.
 
     `appends` are the batches that may be appended, in order. `refused` has the errors of all other partitions, by their
-    positions in `indexes`. `is_transactional`: whether any batch says so of itself.
+    positions in `indexes`. `is_transactional`: whether any batch has the transactional attribute.
     """
 
     def __init__(self) -> None:
@@ -280,19 +280,19 @@ class HotParser:
         at = cursor.skip(size if size > 0 else 0)
         cursor.tags()
         request.indexes.append(index)
-        place = len(request.indexes) - 1
+        nth = len(request.indexes) - 1
         if name is None:
-            request.refused[place] = unknown_id(key)
+            request.refused[nth] = unknown_id(key)
         elif size <= 0:
-            request.refused[place] = NO_BATCH
+            request.refused[nth] = NO_BATCH
         elif version < 7 and size > 22 and cursor.data[at + 22] & 7 == 4:
-            request.refused[place] = no_zstd(version)
+            request.refused[nth] = no_zstd(version)
         else:
             if size > 22 and cursor.data[at + 22] & 16:
                 request.is_transactional = True
             partition = self.names.find(name, index)
-            if place and request.is_taken(partition):
-                request.refused[place] = second_batch(partition)
+            if nth and request.is_taken(partition):
+                request.refused[nth] = second_batch(partition)
             else:
                 request.appends.append(_new_tuple(Append, (partition, view[at : at + size])))
 
@@ -325,16 +325,7 @@ class HotParser:
     def fetch_rest(self, cursor: FrameCursor, version: int, request: FetchRequest) -> None:
         """Reads the fields after the topics: forgotten topics (sessions only), the rack, and the replica's state."""
         if version >= 7:
-            topics = cursor.count()
-            if topics > FORGOTTEN_A_REQUEST:
-                raise too_many(FORGOTTEN_A_REQUEST)
-            for _ in range(topics):
-                key = cursor.topic(version >= 13)
-                for _ in range(cursor.count()):
-                    if len(request.forgotten) >= FORGOTTEN_A_REQUEST:
-                        raise too_many(FORGOTTEN_A_REQUEST)
-                    request.forgotten.append((key, cursor.int32()))
-                cursor.tags()
+            self.fetch_forgotten(cursor, version, request)
         if version >= 11:
             cursor.skip(cursor.text_size())
         if version < 12:
@@ -345,6 +336,18 @@ class HotParser:
             at = cursor.skip(size)
             if tag == 1 and size >= 4:
                 request.replica_id = FrameCursor(cursor.data, at, at + size, True).int32()
+
+    def fetch_forgotten(self, cursor: FrameCursor, version: int, request: FetchRequest) -> None:
+        topics = cursor.count()
+        if topics > FORGOTTEN_A_REQUEST:
+            raise too_many(FORGOTTEN_A_REQUEST)
+        for _ in range(topics):
+            key = cursor.topic(version >= 13)
+            for _ in range(cursor.count()):
+                if len(request.forgotten) >= FORGOTTEN_A_REQUEST:
+                    raise too_many(FORGOTTEN_A_REQUEST)
+                request.forgotten.append((key, cursor.int32()))
+            cursor.tags()
 
 
 def produce_head(cursor: FrameCursor, request: ProduceRequest) -> int:

@@ -1,7 +1,7 @@
-"""Decides which clients' attributes a regular expression may be matched with on the event loop.
+"""Bounds the length of the texts that a regular expression may be matched with on the event loop.
 
 Python's matcher tries every way to divide a text among a pattern's repeats and alternatives: `(a+)+b` and thirty `a`
-would stop the node for minutes. So the ways are counted first, for texts of some lengths. The count is an upper bound.
+would stop the node for minutes. So the ways are first counted for texts of several lengths. The count is an upper bound.
 
 Pure.
 """
@@ -15,15 +15,15 @@ from functools import lru_cache
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-#: Lengths of texts, in characters, that a pattern may be matched with: the longest that it is quick for. Longer texts never
-#: match. Three repeats in a row are quick up to the second one.
+#: The lengths in characters that are tried. A pattern's bound is the longest of them for which it is quick; longer texts never
+#: match. A pattern with three repeats in a row is quick up to the second length.
 LENGTHS = (128, 64, 40)
 LONGEST_MATCHED, LONGEST_OF_THREE_REPEATS, LEAST_MATCHED = LENGTHS
 #: The slowest accepted pattern blocks for some two milliseconds.
 MOST_WAYS = 300_000
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 _LOOKS = (_constants.ASSERT, _constants.ASSERT_NOT)
-#: Patterns whose lengths are kept; a client's request may ask for those of many subscriptions.
+#: Patterns whose bounds are cached; one request of a client may need those of many subscriptions.
 _KEPT_PATTERNS = 1_000
 
 

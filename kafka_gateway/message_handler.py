@@ -1,10 +1,10 @@
 """Serves the APIs outside the hot path: reads the request, calls the API's `serve` function, writes the answer.
 
 `serve` takes the request and a `Call` and returns the response's fields. It is a coroutine function if it must wait, or if
-its rows take long: it then yields between them. It returns `Delayed` if it waits for one future, which costs no task. An array
-may be a generator of rows, which runs while the answer is written.
-The API's `refuse` turns any exception into an answer, so that every request gets one. It also answers requests of too many
-rows, and names the first of them.
+its rows take long: it then yields between them. If it waits for a single future, it returns `Delayed`, which costs no task. An
+array may be a generator of rows, which runs while the answer is written.
+The API's `refuse` turns any exception into an answer, so that every request gets one. It also answers a request of too many
+rows; that answer has the first ROWS_A_REQUEST of them.
 
 Most requests are read, served and written at once. Longer ones continue in a task, in slices (`turns.py`).
 """
@@ -41,7 +41,7 @@ from kafka_gateway.messages import Messages, messages_of
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Made, Reply
 from storage_tiers import events
-from storage_tiers.errors import LogError, PolicyViolation
+from storage_tiers.errors import LogError, PolicyViolation, as_value
 from storage_tiers.turns import Turn
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ Fields = Mapping[str, Any]
 
 
 class Delayed(NamedTuple):
-    """An answer that `fields` makes of the future's result. An exception of the future is the request's refusal. `kept` stands
-    for the request meanwhile, if it may wait for minutes: the part that `refuse` reads. Rows take many times their bytes, and
-    only the request's bytes are counted."""
+    """An answer that `fields` makes of the future's result. An exception of the future is the request's refusal. If the wait
+    may last minutes, `kept` replaces the request: it is the part that `refuse` reads. Parsed rows take many times the memory of
+    the request's bytes, and only these bytes are counted."""
 
     future: asyncio.Future[Any]
     fields: Callable[[Any], Fields]
@@ -81,6 +81,8 @@ async def ended(future: Awaitable[Result]) -> Result | Exception:
     """The future's result or exception, as a value: one row of an answer may fail while others succeed."""
     try:
         return await future
+    except LogError as error:
+        return as_value(error)
     except Exception as error:  # noqa: BLE001 - it is the row's answer
         return error
 
@@ -112,13 +114,17 @@ class Call:
                 yield broker, at
 
     async def waiting(self, answer: Awaitable[Result]) -> Result:
-        """Waits for another part of the node, such as a coordinator. The request leaves its slot among the long requests
-        meanwhile."""
-        self.turn.leave()
+        """Waits for another part of the node, such as a coordinator. Meanwhile the request leaves its slot among the long
+        requests; afterwards it has another slice. A future that is done already brings no new slice: no other request has
+        used the loop since, and thousands of rows that are refused at once would be one step."""
+        is_there = isinstance(answer, asyncio.Future) and answer.done()
+        if not is_there:
+            self.turn.leave()
         try:
             return await answer
         finally:
-            self.turn.resume()
+            if not is_there:
+                self.turn.resume()
 
     async def each(self, rows: Iterable[Item]) -> AsyncIterator[Item]:
         """Yields the rows, and control of the event loop between them when the turn is over."""
@@ -135,14 +141,20 @@ class Call:
             async for job in self.each(jobs):
                 under_way.add(asyncio.get_running_loop().create_task(job))
                 if len(under_way) >= WAITS:
-                    done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
+                    under_way = await _fewer(under_way)
             if under_way:
                 await asyncio.gather(*under_way)
         finally:
             for task in under_way:
                 task.cancel()
+
+
+async def _fewer(under_way: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """The tasks that still run once at least one has ended. Raises what an ended one raised."""
+    done, rest = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+    return rest
 
 
 Serve = Callable[[Any, Call], Fields | Delayed | Coroutine[Any, Any, Fields]]
@@ -160,8 +172,8 @@ def caller_of(client: ConnectedClient, client_id: str) -> Caller:
 
 
 def caller_by_header(client: ConnectedClient, data: bytearray, start: int) -> Caller:
-    """As `caller_of` with the id at `start`. Kept, because a client names itself alike in all its requests."""
-    if client.caller is not None and data.startswith(client.named, start):  # its length is part of it
+    """As `caller_of` with the id at `start`. Cached, because a client sends the same id in all its requests."""
+    if client.caller is not None and data.startswith(client.named, start):  # with its length field
         return client.caller
     head = data[start : start + 2 + (data[start] << 8 | data[start + 1])] if data[start] < 0x80 else _NO_ID
     caller = caller_of(client, client_id_of(data, start))
@@ -275,8 +287,8 @@ class MessageHandler:
         client: ConnectedClient,
         client_id: str,
     ) -> Made:
-        """An answer to a request that was read otherwise, and is too large to be written otherwise. `request` has what
-        `refuse` reads of it."""
+        """The answer to a request that a native codec has read, if it is too large for that codec. `request` has the fields
+        that `refuse` reads."""
         turn = self._options.scheduler.turn(client.is_there)
         call = Call(self._core, messages_of(self._schema, version), self._options, client_id, client, turn)
         return self._written(fields(answer, call), request, call, correlation)
@@ -296,11 +308,12 @@ class MessageHandler:
     async def _wait(
         self, answer: Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
-        call.turn.resume()
         try:
+            await call.turn.begin()
             return await self._finish(answer, request, call, correlation)
         finally:
             call.turn.leave()
+            answer.close()  # it has not begun if its task was cancelled before
 
     async def _write_on(
         self, writing: Generator[None, None, Sequence[Piece]], request: Any, call: Call, correlation: int

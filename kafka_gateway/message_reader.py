@@ -5,8 +5,8 @@ a frame of fifty bytes ends the process. This one derives the same layouts from 
 over. It checks every number before use: an array has at most as many elements as bytes are left, a length ends within the
 message, null appears only where the schema allows it.
 
-The elements of all arrays of a message are its rows. Reading stops at the first row beyond the bound: the request then ends
-there, which suffices to refuse its rows by name.
+The elements of all arrays of a message are its rows. Reading stops at the first row beyond the bound. The rows before it
+suffice for a refusal that names them.
 
 As in Kafka, tagged fields that the schema does not have are ignored (KIP-482: newer clients may send some), any boolean other
 than 0 is true, and bytes after the message are ignored.
@@ -39,7 +39,7 @@ Steps = Callable[["MessageReading", int], Generator[None, None, tuple[Any, int]]
 
 
 class Clocked(Protocol):
-    """Tells when to yield (`turns.Turn`)."""
+    """The clock that shows when to yield (`turns.Turn`)."""
 
     @property
     def is_over(self) -> bool: ...
@@ -52,7 +52,7 @@ class Endless:
 
 
 class MessageReading:
-    """The state of reading one message. `is_full` once the bound on rows is reached and more follow."""
+    """The state of reading one message. `is_full`: the bound on rows is reached, and more rows follow."""
 
     def __init__(self, data: bytes, turn: Clocked, most_rows: int = ROWS_A_REQUEST) -> None:
         self.data = data
@@ -119,10 +119,10 @@ def _entity(kind: Any) -> _Part:
     flexible = bool(kind.__flexible__)
     fields = dataclasses.fields(kind)
     made = namedtuple(kind.__name__, [field.name for field in fields])  # type: ignore[misc]
-    plain = [(place, _field(each, flexible)) for place, each in enumerate(fields) if "tag" not in each.metadata]
+    plain = [(nth, _field(each, flexible)) for nth, each in enumerate(fields) if "tag" not in each.metadata]
     tagged = {
-        each.metadata["tag"]: (place, _whole(_field(each, flexible)))
-        for place, each in enumerate(fields)
+        each.metadata["tag"]: (nth, _whole(_field(each, flexible)))
+        for nth, each in enumerate(fields)
         if "tag" in each.metadata
     }
     #: Values of tagged fields that the message does not have.
@@ -130,8 +130,8 @@ def _entity(kind: Any) -> _Part:
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         values = absent.copy()
-        for place, part in plain:
-            values[place], at = part(data, at)
+        for nth, part in plain:
+            values[nth], at = part(data, at)
         if flexible:
             at = _read_tags(data, at, tagged, values)
         return made._make(values), at
@@ -139,13 +139,13 @@ def _entity(kind: Any) -> _Part:
     def steps(reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:
         values = absent.copy()
         data = reading.data
-        for place, part in plain:
+        for nth, part in plain:
             if not isinstance(part, _Stepped):
-                values[place], at = (None, at) if reading.is_full else part(data, at)
+                values[nth], at = (None, at) if reading.is_full else part(data, at)
             elif reading.is_full:
-                values[place] = part.empty
+                values[nth] = part.empty
             else:
-                values[place], at = yield from part(reading, at)
+                values[nth], at = yield from part(reading, at)
         if flexible and not reading.is_full:
             at = _read_tags(data, at, tagged, values)
         return made._make(values), at
@@ -183,8 +183,8 @@ def _read_tags(data: bytes, at: int, tagged: dict[int, tuple[int, Read]], values
         after = _after(data, at, size)
         known = tagged.get(tag)
         if known is not None:
-            place, read = known
-            values[place], _ = read(data[:after], at)
+            nth, read = known
+            values[nth], _ = read(data[:after], at)
         at = after
     return at
 

@@ -1,10 +1,10 @@
 """Writes answers other than Produce's and Fetch's, row by row and in steps.
 
 kio's own writer writes a tree of entities at once: an answer of a hundred thousand rows blocks the event loop for seconds, and
-the tree is many times as large as its bytes. This one writes each row when it is made and keeps none, and yields whenever its
-turn is over. It derives the layouts from kio's classes.
+the tree is many times as large as its bytes. This writer keeps no row: it writes each as soon as it is made, and yields when
+its turn is over. It derives the layouts from kio's classes.
 
-An array may be any iterable, also a generator; its count is filled in at the end. `Encoded` is a field that was written before:
+An array may be any iterable, also a generator; its count is filled in at the end. `Encoded` is a field that is already written:
 its bytes are sent as they are, any number of times, without a copy.
 """
 
@@ -26,7 +26,7 @@ from storage_tiers.errors import PolicyViolation
 
 #: Largest answer. Kafka's limit is 2 GiB, where the size no longer fits a frame's four bytes.
 ANSWER_BYTES = 256 << 20
-#: Most rows of one answer, in all of its arrays: they are written in some seconds, and a long request has one of few slots.
+#: Most rows of one answer, in all of its arrays. They take some seconds, during which the request has one of few slots.
 ANSWER_ROWS = 2_000_000
 #: Written bytes become a piece at this size.
 _PIECE_BYTES = 64 << 10
@@ -72,13 +72,13 @@ class Writing:
         self._rows = 0
 
     def cut(self) -> None:
-        """Makes the bytes written so far a piece. Raises PolicyViolation if the answer gets too large."""
+        """Ends a piece: the bytes written since the last one. Raises PolicyViolation if the answer gets too large."""
         if self.out:
             self._add(bytes(self.out))
             self.out.clear()
 
     def count(self, rows: int) -> None:
-        """Counts rows that are written. Raises PolicyViolation if the answer gets too many."""
+        """Counts written rows. Raises PolicyViolation if the answer has too many."""
         self._rows += rows
         if self._rows > ANSWER_ROWS:
             raise PolicyViolation(f"the answer has more than {ANSWER_ROWS} rows; ask for less at once")
@@ -90,19 +90,19 @@ class Writing:
         self.cut()
         self._add(data)
 
-    def place(self) -> int:
+    def reserve(self) -> int:
         """Adds a piece that is filled later. Returns its index."""
         self.cut()
         self.pieces.append(b"")
         return len(self.pieces) - 1
 
-    def fill(self, place: int, data: bytes) -> None:
-        self.pieces[place] = data
+    def fill(self, piece: int, data: bytes) -> None:
+        self.pieces[piece] = data
         self.size += len(data)
 
     def joined(self) -> Generator[None, None, list[bytes]]:
-        """Takes out the pieces to send and joins small ones, in steps: every array's count is a piece, and each piece would be
-        a buffer of the system call."""
+        """Takes out the pieces to send and joins small ones, in steps. Every array's count is a piece, and unjoined each piece
+        would be a buffer of the system call."""
         self.cut()
         pieces, self.pieces = self.pieces, []
         pieces.reverse()
@@ -266,11 +266,11 @@ def _write_rows(
         writing.encoded(rows.data)
         return
     sized = len(rows) if isinstance(rows, tuple | list) else -1
-    place = -1
+    count_piece = -1
     if sized >= 0:
         writing.out += array_size(sized, flexible)
     else:
-        place = writing.place()
+        count_piece = writing.reserve()
     count = uncounted = 0
     for row in rows:
         if row.plan.in_steps:
@@ -287,9 +287,9 @@ def _write_rows(
             if writing.turn.is_over:
                 yield
     writing.count(uncounted)
-    if place >= 0:
+    if count_piece >= 0:
         writing.cut()
-        writing.fill(place, array_size(count, flexible))
+        writing.fill(count_piece, array_size(count, flexible))
 
 
 def _write_entity(nullable: bool, out: bytearray, row: Row | None) -> None:

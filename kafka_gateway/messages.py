@@ -1,8 +1,8 @@
 """Kafka's messages other than Produce and Fetch, by the schemas of `kio`; the only module that imports it.
 
-Each `Messages` is imported at its first use: a client uses a handful of API versions, and all of them are hundreds of
-modules. kio registers itself with `hypothesis` if that is installed, which costs 20 MB and seconds; so a process that has
-not imported hypothesis hides it while it imports kio.
+Each `Messages` imports its modules at its first use: a client uses a handful of API versions, and all versions together have
+hundreds of modules. kio registers itself with `hypothesis` if that is installed, which costs 20 MB and seconds. So a process
+that has not imported hypothesis hides it while it imports kio.
 
 `make` builds a row of the response from the union of all versions' fields and drops those that its version does not have, so
 that handlers need not check the version.
@@ -40,12 +40,12 @@ def _import_lean() -> None:
 
 _import_lean()
 
-#: Largest request that is read into objects: each byte of it may become one. 10,000 topics with the longest names take more
-#: than half of it.
+#: Largest request that is read into objects: each of its bytes may become an object. 10,000 topics with the longest names take
+#: more than half of this size.
 MESSAGE_BYTES = 4 << 20
 #: Largest request of a group whose rows hold long texts or bytes: subscriptions and assignments of thousands of members, and
-#: offsets with metadata. A record of a group or an offset holds 1 MiB by default; larger requests only hold the event loop
-#: while they are copied.
+#: offsets with metadata. A record of a group or an offset holds 1 MiB by default, so a larger request would be refused after a
+#: copy that blocks the event loop.
 GROUP_REQUEST_BYTES = 16 << 20
 _GROUP_REQUESTS = frozenset({"join_group", "offset_commit", "sync_group", "txn_offset_commit"})
 

@@ -28,7 +28,7 @@ cdef class AnswerWriter:
 cdef Py_ssize_t varint_size(Py_ssize_t value) except -1
 
 
-@cython.locals(flexible=bint, width=Py_ssize_t, size=Py_ssize_t, writer=AnswerWriter, place=Py_ssize_t, key=bytes,
+@cython.locals(flexible=bint, width=Py_ssize_t, size=Py_ssize_t, writer=AnswerWriter, nth=Py_ssize_t, key=bytes,
                partitions=Py_ssize_t)
 cpdef produce_answer(ProduceRequest request, object results, int version, Py_ssize_t correlation, bint committed)
 cdef int write_appended(AnswerWriter writer, Py_ssize_t index, object appended, int version) except -1

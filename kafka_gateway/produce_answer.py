@@ -84,7 +84,7 @@ def varint_size(value: int) -> int:
 def produce_answer(
     request: ProduceRequest, results: Sequence[Any], version: int, correlation: int, committed: bool
 ) -> bytes | None:
-    """The framed answer if every partition was appended, and nothing that `committed` asks for is open; otherwise None."""
+    """The framed answer if every partition was appended (with `committed`: also committed); otherwise None."""
     if len(results) != len(request.indexes):
         return None
     for result in results:
@@ -106,7 +106,7 @@ def produce_answer(
     if flexible:
         writer.int8(0)
     writer.count(len(request.topics), flexible)
-    place = 0
+    nth = 0
     for key, partitions in request.topics:
         if version < 13:
             if flexible:
@@ -116,8 +116,8 @@ def produce_answer(
         writer.raw(key)
         writer.count(partitions, flexible)
         for _ in range(partitions):
-            write_appended(writer, request.indexes[place], results[place], version)
-            place += 1
+            write_appended(writer, request.indexes[nth], results[nth], version)
+            nth += 1
         if flexible:
             writer.int8(0)
     writer.int32(0)

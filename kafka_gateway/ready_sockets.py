@@ -1,9 +1,9 @@
-"""The client sockets of one epoll: those that are ready to be served, and those whose clients have disconnected. And the few
-that the event loop watches itself.
+"""The client sockets of one epoll (those that are ready to be served, and those whose clients have disconnected), and the
+sockets that the event loop watches itself.
 
-The server keeps two: the members of groups have an epoll of their own, so that thousands that join again cannot stand before
-everybody else in one queue. Both get a turn in each round of the event loop, and the other clients' is the first. Members get
-a small part of a slice while others produce or fetch: whatever arrives during their turn waits for its end.
+The server has two epolls. The members of groups have one of their own, so that thousands of members that join again do not
+queue before all other clients. Both epolls get a turn in each round of the event loop; the other clients' turn comes first. A
+request that arrives during the members' turn waits for its end, so that turn is short while others produce or fetch.
 
 Does not promise: fairness within one epoll, beyond that a socket left over from a turn comes first in the next.
 """
@@ -18,20 +18,20 @@ from collections.abc import Callable, Mapping
 from kafka_gateway.session import GatewaySession
 from storage_tiers.turns import SLICE_S
 
-#: The least time in seconds that a connection gets when many share a slice: of a slice each, hundreds that pipeline requests
-#: would delay all others by seconds.
+#: The least time in seconds that a connection gets when many share a slice. If each got a whole slice, hundreds of connections
+#: that pipeline requests would delay all others by seconds.
 LEAST_SHARE_S = 0.000_05
-#: Ready sockets that one poll returns, and those of members. A turn serves as many of them as its slice has time for, at least
-#: one. Naming thousands of members takes most of a millisecond, and a turn serves some ten of them beside others.
+#: Most ready sockets that one poll returns, for other clients and for members. A turn serves as many of them as its slice has
+#: time for, at least one. A poll of thousands takes most of a millisecond, but a turn of members beside others serves some ten.
 EVENTS_A_TURN, MEMBERS_A_POLL = 4096, 256
 #: The requests of group members: JoinGroup, Heartbeat, LeaveGroup, SyncGroup. All members of a group send at once.
 MEMBER_APIS = frozenset({11, 12, 13, 14})
-#: The requests that members leave most of the time to: Produce and Fetch. Others, such as the FindCoordinator of each member
-#: that joins, would make a rebalance beside nothing else take twice the time.
+#: The requests for which the members' turn is shortened: Produce and Fetch. If others counted, such as the FindCoordinator of
+#: each joining member, a rebalance on an otherwise idle node would take twice the time.
 RECORD_APIS = frozenset({0, 1})
-#: The part of a slice that their connections get in a turn, and the part while other clients produce or fetch.
+#: The part of a slice that members' connections get in a turn, and the part while other clients produce or fetch.
 MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS = 0.25, 0.06
-#: Seconds for which that counts after the last such request.
+#: Seconds after a Produce or Fetch during which the shorter turn applies.
 BESIDE_S = 1.0
 BROKEN = select.EPOLLHUP | select.EPOLLERR
 GONE = select.EPOLLRDHUP | BROKEN
@@ -54,13 +54,13 @@ class ReadySockets:
         self.leaving: deque[tuple[GatewaySession, int]] = deque()
 
     def share(self, now: float) -> float:
-        """The part of a slice of time that a turn that begins `now` may spend on these sockets."""
+        """The part of a slice of time for a turn that begins `now` and serves these sockets."""
         if self.others is None:
             return 1.0
         return MEMBERS_SHARE_BESIDE_OTHERS if now < self.others.served_at + BESIDE_S else MEMBERS_SHARE
 
     def poll_others(self, sessions: Mapping[int, GatewaySession]) -> ReadySockets | None:
-        """The others if they come first now: something of them is ready, and not only left over from a turn of their own."""
+        """The others if they come first now: one of their sockets is newly ready, not only left over from their own turn."""
         others = self.others
         if others is None or others.ready:
             return None
@@ -84,7 +84,8 @@ class ReadySockets:
 
 
 class LoopSockets:
-    """Sockets that the event loop watches itself: `turn_of` serves each in a turn of its own."""
+    """Sockets that the event loop watches itself: `turn_of` serves each in a turn of its own. Once a socket shares its
+    epoll's turns it stays there, also when most others have left."""
 
     __slots__ = ("_loop", "_sessions", "_turn_of")
 
@@ -93,10 +94,16 @@ class LoopSockets:
         self._turn_of = turn_of
         self._sessions: set[GatewaySession] = set()
 
-    def add(self, session: GatewaySession) -> None:
-        session.by_loop = True
-        self._sessions.add(session)
-        self._loop.add_reader(session.fd, self._turn_of, session)
+    def welcome(self, session: GatewaySession, *, are_few: bool) -> None:
+        """Takes a new socket. If there are many connections now, it and all others share their epolls' turns instead."""
+        if are_few:
+            session.by_loop = True
+            self._sessions.add(session)
+            self._loop.add_reader(session.fd, self._turn_of, session)
+            return
+        session.epoll.register(session.fd, session.events)
+        for other in tuple(self._sessions):
+            self.share(other)
 
     def remove(self, session: GatewaySession) -> None:
         session.by_loop = False
@@ -108,11 +115,7 @@ class LoopSockets:
         self.remove(session)
         session.epoll.register(session.fd, session.events)
 
-    def share_all(self) -> None:
-        for session in tuple(self._sessions):
-            self.share(session)
-
 
 def share_of_slice(connections: int) -> float:
-    """The time of each of so many connections in one slice of a turn, in seconds."""
+    """The seconds that each of `connections` gets in one slice of a turn."""
     return max(LEAST_SHARE_S, SLICE_S / max(1, connections))

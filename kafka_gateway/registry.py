@@ -1,9 +1,8 @@
 """The table of served APIs: the versions that ApiVersions advertises, the versions that are answered, and the handlers.
 
 Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test has the recorded table). A request with another
-version or key closes the connection, as in Kafka. Produce 0 to 2 are advertised and not served, because librdkafka stops
-compressing without them (KAFKA-18659). Client telemetry is advertised if something receives it
-(`api_versions.py`).
+version or key closes the connection, as in Kafka. Produce 0 to 2 are advertised but not served: librdkafka does not
+compress if they are missing (KAFKA-18659). Client telemetry is advertised if something receives it (`api_versions.py`).
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _message(
     refuse: Refuse,
     codec: NativeCodec | None = None,
 ) -> Api:
-    """An API with messages by kio's schema, which is `name` in snake case. `codec` serves its small ones."""
+    """An API whose messages have kio's schema; the schema's name is `name` in snake case. `codec` serves small requests."""
     schema = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
     def build(core: NodeCore, options: Options) -> Handler:
@@ -103,7 +102,7 @@ def _message(
 
 
 def _produce(core: NodeCore, options: Options) -> Handler:
-    return ProduceHandler(core, options.scheduler)
+    return ProduceHandler(core, options)
 
 
 def _api_versions(core: NodeCore, options: Options) -> Handler:

@@ -15,7 +15,7 @@ from kafka_gateway.session import GatewaySession
 
 
 class RequestMemoryPool:
-    """At most `limit_bytes`. Kept buffers that are empty count too, and are taken back when room is needed."""
+    """At most `limit_bytes`. Empty buffers that connections keep count too; they are taken back when room is needed."""
 
     def __init__(self, sessions: Mapping[int, GatewaySession], limit_bytes: int) -> None:
         self._sessions = sessions
@@ -30,9 +30,9 @@ class RequestMemoryPool:
         session.held_bytes = holds
 
     def connection_to_close(self, growing: GatewaySession, now: float) -> GatewaySession | None:
-        """None unless the pool is full. Otherwise, of the client address that holds most, the connection that holds most; among
-        equals the one idle for most seconds, then `growing`. Closing always `growing`, or the largest of all, would let many
-        requests that never complete lock out all others."""
+        """The connection to close, or None while the pool has room. It is the connection that holds most among those of the
+        client address that holds most; among equals the one idle for longest, then `growing`. If it were always `growing`, or
+        the largest connection, many requests that never complete would lock out all others."""
         if self.held_bytes > self.limit_bytes:
             self.reclaim(now)
         if self.held_bytes <= self.limit_bytes:

@@ -1,14 +1,14 @@
 """Sends the answers of connections: one gathered write a turn, and files straight from the page cache.
 
-A large answer is sent in shares, so that its reader delays no other client: each turn has a budget for bytes of files, and
-each connection a share of it, and another share as large for bytes in memory. Files are sent by sendfile, which would block
-the whole event loop during a disk read. So the two ends of a share are first probed without blocking; if they are not in
-memory, a thread reads the share into the page cache while the loop continues. A small part of a file does not wait for the
-budget: its reader is not a backfill, and hundreds of backfills would use it up first.
+A large answer is sent in shares, so that its reader delays no other client. Each turn has a budget for bytes of files. Each
+connection has a share of that budget, and a second share of the same size for bytes in memory. Files are sent by sendfile,
+which would block the whole event loop during a disk read. So both ends of a share are first probed without blocking; if they
+are not in memory, a thread reads the share into the page cache while the loop continues. A small part of a file does not wait
+for the budget: hundreds of backfills would use that up first.
 
-While other clients get small answers, a thread sends large files. An event loop that spent milliseconds on a backfill would
-have used up its time slice when a small request arrives, and the request would wait for the scheduler; this way the thread
-waits. It sends on a descriptor of its own, so that the connection may be closed meanwhile.
+While other clients get small answers, a thread sends large files. If the event loop spent milliseconds on a backfill, it would
+have used up its scheduler time slice when a small request arrives, and the request would wait; this way the thread waits. The
+thread has its own descriptor, so that the connection may be closed meanwhile.
 
 Does not promise: that the page cache keeps what a thread has just read. If it does not, the loop blocks on the disk.
 """
@@ -33,7 +33,7 @@ from storage_tiers.types import FileSlice, SharedFile
 ALL_FILE_BYTES_A_TURN = 4 << 20
 LEAST_SHARE = 256 << 10
 LARGEST_SHARE = 1 << 20
-#: The least bytes that a write counts as: many small writes take as long as one large one.
+#: A smaller write counts as this many bytes: many small writes take as long as one large write.
 LEAST_COUNTED = 4 << 10
 #: Most buffers in one gathered write, and the total size up to which they are joined instead.
 GATHERED = 64
@@ -61,11 +61,13 @@ class Progress(enum.Enum):
     DONE = "everything is sent"
     BLOCKED = "the socket takes no more for now"
     SHARED = "its share of this turn is used up"
-    THREAD = "a thread reads or sends what comes next; `resume` will be called"
+    THREAD = "a thread reads or sends the next bytes; `resume` will be called"
 
 
 #: Called on the event loop when a thread is done: the owner, the failure, and whether the socket is full now.
 Resume = Callable[[Owner, OSError | None, bool], None]
+#: The same, with the owner bound.
+Resumed = Callable[[OSError | None, bool], None]
 
 
 class Sender:
@@ -85,7 +87,7 @@ class Sender:
         self.reads_in_threads = self.sends_in_threads = 0
 
     def new_turn(self, connections: int) -> None:
-        """Begins a turn that sends to so many connections."""
+        """Begins a turn that sends to `connections` connections."""
         self._budget = ALL_FILE_BYTES_A_TURN
         if connections != self._connections:
             self._connections = connections
@@ -98,32 +100,36 @@ class Sender:
     def send(self, sock: socket.socket, connection: Connection, owner: Owner, resume: Resume[Owner]) -> Progress:
         """Sends as much as the budget and the socket allow. After THREAD, `resume` is called on the loop once the next bytes
         are in memory or sent; nothing may be sent on the connection before. Raises OSError for a broken connection or file."""
-        share = of_bytes = self._share
         try:
-            while connection.out:
-                piece = connection.out[0]
-                if not isinstance(piece, FileSlice):
-                    # Bytes have their own share, so that the header before a file does not split the file in two.
-                    if of_bytes <= 0:
-                        return Progress.SHARED
-                    of_bytes -= max(self._send_bytes(sock, connection), LEAST_COUNTED)
-                elif piece.length == 0:
-                    connection.sent_of_file(0)
-                elif self._sends_in_thread(sock, connection, piece, functools.partial(resume, owner)):
-                    return Progress.THREAD
-                elif share <= 0 or (self._budget <= 0 and piece.length > JOINED_BYTES):
-                    return Progress.SHARED
-                elif not self._is_in_memory(connection, piece, min(piece.length, share)):
-                    self._read_in_thread(connection, piece, min(piece.length, share), functools.partial(resume, owner))
-                    return Progress.THREAD
-                else:
-                    share -= self._send_file(sock, connection, piece, share)
+            return self._send_out(sock, connection, functools.partial(resume, owner))
         except BlockingIOError:
             return Progress.BLOCKED
+
+    def _send_out(self, sock: socket.socket, connection: Connection, resume: Resumed) -> Progress:
+        """As `send`. Raises BlockingIOError when the socket is full."""
+        share = of_bytes = self._share
+        while connection.out:
+            piece = connection.out[0]
+            if not isinstance(piece, FileSlice):
+                # Bytes have their own share, so that the header before a file does not split the file in two.
+                if of_bytes <= 0:
+                    return Progress.SHARED
+                of_bytes -= max(self._send_bytes(sock, connection), LEAST_COUNTED)
+            elif piece.length == 0:
+                connection.sent_of_file(0)
+            elif self._sends_in_thread(sock, connection, piece, resume):
+                return Progress.THREAD
+            elif share <= 0 or (self._budget <= 0 and piece.length > JOINED_BYTES):
+                return Progress.SHARED
+            elif not self._is_in_memory(connection, piece, min(piece.length, share)):
+                self._read_in_thread(connection, piece, min(piece.length, share), resume)
+                return Progress.THREAD
+            else:
+                share -= self._send_file(sock, connection, piece, share)
         return Progress.DONE
 
     def send_small(self, sock: socket.socket, connection: Connection) -> bool:
-        """The fast path of most turns: small answers and no file. False if anything is left for `send`."""
+        """The fast path of most turns: small answers and no file. Returns False if anything is left for `send`."""
         data = connection.small(JOINED_BYTES)
         if data is None:
             return not connection.out
@@ -164,7 +170,7 @@ class Sender:
         sock: socket.socket,
         connection: Connection,
         piece: FileSlice,
-        resume: Callable[[OSError | None, bool], None],
+        resume: Resumed,
     ) -> bool:
         """Starts a thread that sends the file, if it is large and other clients get small answers."""
         if (
@@ -221,9 +227,7 @@ class Sender:
                 raise
         return True
 
-    def _read_in_thread(
-        self, connection: Connection, piece: FileSlice, length: int, resume: Callable[[OSError | None, bool], None]
-    ) -> None:
+    def _read_in_thread(self, connection: Connection, piece: FileSlice, length: int, resume: Resumed) -> None:
         self.reads_in_threads += 1
         # The connection may be closed and its pieces released meanwhile.
         file = piece.file.acquire()

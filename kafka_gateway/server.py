@@ -2,8 +2,8 @@
 
 Client sockets share an epoll, which the event loop watches as a single file. One turn receives from all readable sockets,
 or as many as a slice of time allows, starts their requests (`dispatcher.py`), and then writes each connection's answers with
-one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. As long as there
-are few, which gain nothing from gathering, the event loop watches their sockets itself: that saves a system call per request.
+one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. A few connections
+gain nothing from gathering; then the event loop watches their sockets itself, which saves a system call per request.
 Connections whose last request was a group member's come after all others, in a part of a slice (`ready_sockets.py`).
 
 Bounds: connections (`connection_quotas.py`), the size of a request, the memory of all requests and unread answers
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from grpc_api.contract.node import NodeCore
 from grpc_api.listening import listen
 from kafka_gateway import server_events
-from kafka_gateway.acceptor import Acceptor
+from kafka_gateway.acceptor import Acceptor, NamedSockets
 from kafka_gateway.connection import Connection, InvalidFrame, PendingReply, Piece, RequestMetrics, release
 from kafka_gateway.dispatcher import SECONDS, Dispatcher
 from kafka_gateway.fetch_sessions import FetchSessionCache
@@ -56,11 +56,13 @@ WATCHED_BY_LOOP = 8
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
 
 
-async def serve(core: NodeCore, options: Options, sockets: Mapping[str, socket.socket] | None = None) -> GatewayServer:
-    """Serves until `stop`: on `sockets`, by the names of their listeners, or without them on the addresses of the settings.
-    Raises OSError if an address cannot be bound."""
+async def serve(
+    core: NodeCore, options: Options, own: Mapping[str, socket.socket] | None = None, shared: NamedSockets = ()
+) -> GatewayServer:
+    """Serves until `stop`: on its `own` sockets, by the names of their listeners, or without them on the settings' addresses,
+    and on sockets `shared` with other processes. Raises OSError if an address cannot be bound."""
     server = GatewayServer(core, options)
-    server.start(sockets or {each.listener: listen(each.host, each.port) for each in options.settings.listeners})
+    server.start(own or {each.listener: listen(each.host, each.port) for each in options.settings.listeners}, shared)
     return server
 
 
@@ -90,9 +92,9 @@ class GatewayServer:
         self.ports: Mapping[str, int] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------------
-    def start(self, listeners: Mapping[str, socket.socket]) -> None:
+    def start(self, listeners: Mapping[str, socket.socket], shared: NamedSockets = ()) -> None:
         self.ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
-        self._acceptor.start(listeners)
+        self._acceptor.start((*listeners.items(), *shared))
         for sockets in (self._clients, self._members):
             self._loop.add_reader(sockets.epoll.fileno(), self._turn, sockets)
         self._schedule_sweep()
@@ -165,7 +167,7 @@ class GatewayServer:
         self._now, began = self._loop.time(), self._dispatcher.begin_turn()
         try:
             self._serve_ready(sockets, began)
-        finally:  # a turn that does not end would keep the coordinators' records from the log
+        finally:  # if the turn did not end, the coordinators' records would stay out of the log
             self._flush_and_count(began)
 
     def _serve_ready(self, sockets: ReadySockets, began: float) -> None:
@@ -206,9 +208,7 @@ class GatewayServer:
         connection = Connection(self._settings.limits, self._scratch)
         session = GatewaySession(sock, address, listener, connection, self._clients.epoll, self._now)
         self._sessions[session.fd] = session
-        self._by_loop.add(session)
-        if len(self._sessions) > WATCHED_BY_LOOP:
-            self._by_loop.share_all()
+        self._by_loop.welcome(session, are_few=len(self._sessions) <= WATCHED_BY_LOOP)
         self.counters.connections_accepted += 1
 
     def _readable(self, session: GatewaySession, events: int, until: float) -> None:
@@ -321,7 +321,7 @@ class GatewayServer:
             self._loop.call_soon(self._take_resuming)
 
     def _take_resuming(self) -> None:
-        """Takes requests that the last turns had no time left for."""
+        """Takes requests for which the last turns had no time."""
         self._resume_scheduled = False
         now = began = self._dispatcher.begin_turn()
         resuming = self._resuming
@@ -364,7 +364,7 @@ class GatewayServer:
     def _flush(self, now: float) -> float:
         """Writes the answers of the turn, each connection once. Returns the time at its end."""
         if len(self._sessions) > WATCHED_BY_LOOP and self._dispatcher.has_writes:
-            # Others are likely to ask in this turn of the loop, too: all of it is written and answered together.
+            # More requests are likely to come in this turn of the loop: all are written and answered together.
             self._flush_soon()
         else:
             self._dispatcher.end_turn()
@@ -374,15 +374,16 @@ class GatewayServer:
         sender = self._sender
         sender.new_turn(len(dirty))
         for session in dirty:
-            if not session.closed and not session.in_thread and not session.events & _OUT:
-                try:
-                    if session.ending is not None or not sender.send_small(session.socket, session.connection):
-                        self._send(session)
-                    else:
-                        sender.small_at = self._now
-                except OSError as error:
-                    self.close(session, str(error))
-                now = session.connection.wrote(now, SECONDS())
+            if session.closed or session.in_thread or session.events & _OUT:
+                continue
+            try:
+                if session.ending is not None or not sender.send_small(session.socket, session.connection):
+                    self._send(session)
+                else:
+                    sender.small_at = self._now
+            except OSError as error:
+                self.close(session, str(error))
+            now = session.connection.wrote(now, SECONDS())
         if self._dirty:
             self._flush_soon()
         return now
@@ -426,14 +427,14 @@ class GatewayServer:
             return
         session.events = events
         if session.by_loop:
-            # For good: a connection that blocks once will block again, and each change costs two system calls.
+            # Permanently: a connection that blocks once will block again, and each change costs two system calls.
             self._by_loop.share(session)
         else:
             session.epoll.modify(session.fd, events)
 
     def _move(self, session: GatewaySession, epoll: select.epoll) -> None:
-        """To the epoll of what it asks now. Not while it is leaving: it is closed in a turn of the epoll that has named it, and
-        another one would have the loop turn for nothing until then."""
+        """Moves the session to the epoll for its latest request. A leaving session stays: a turn of its own epoll closes it,
+        and the other epoll would wake the loop for nothing until then."""
         if not session.by_loop:
             session.epoll.unregister(session.fd)
             epoll.register(session.fd, session.events)

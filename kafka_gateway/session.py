@@ -80,7 +80,7 @@ class GatewaySession:
 
 @dataclass(slots=True)
 class GatewayCounters:
-    """Totals since the start, for a metrics collector. `failures` counts defects; `busy_s` is the time in turns, in seconds."""
+    """Totals since the start, for a metrics collector. `failures` counts defects; `busy_s` is the seconds spent in turns."""
 
     connections_accepted: int = 0
     connections_closed: int = 0

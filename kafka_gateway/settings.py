@@ -22,14 +22,14 @@ class Limits:
     request_max_bytes: int = 100 << 20
     #: No request starts while more than this is unsent.
     unsent_bytes: int = 1 << 20
-    #: Nor while so many answers are pending.
+    #: No request starts while this many answers are pending.
     requests_in_flight: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`overrides` replace `per_address` for single addresses; `a_second` is a rate. `total_by` names the origin of `total`
-    in the log."""
+    """`overrides` replace `per_address` for single addresses; `a_second` is a rate. `total_by` is the setting that
+    gives `total`, for the log."""
 
     total: int = 10_000
     total_by: str = "max.connections"
@@ -42,7 +42,7 @@ class ConnectionLimits:
 class GatewaySettings:
     """Bounds apply to all listeners together. Times are in milliseconds. Names are Kafka's where it has the setting."""
 
-    #: Their names differ. Port 0 takes a free port; an empty host is every address of this machine.
+    #: Each has another name. Port 0 takes a free port; an empty host is every address of this machine.
     listeners: tuple[Endpoint, ...] = (Endpoint(PLAINTEXT, "127.0.0.1", 0),)
     limits: Limits = field(default_factory=Limits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

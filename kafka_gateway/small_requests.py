@@ -1,7 +1,7 @@
 """Serves the small requests of an API by a native codec, and leaves all others to the API's handler by schema.
 
-For APIs whose requests are mostly small and many. The reader gives None for what it does not read; the handler by schema then
-reads or refuses it, so there is one judge of what is malformed.
+It serves APIs whose requests are many and mostly small. The codec's reader returns None for a request that it does not read;
+the handler by schema then reads or refuses that request. So only the schema decides which requests are malformed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _new_tuple = tuple.__new__
 
 
 class NativeCodec(NamedTuple):
-    """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` is the answer that an
-    exception makes. `write` takes the answer, the version, the correlation id and the counter of error codes; it returns None
-    for an answer that is too large for one turn of the loop. `in_steps` takes the same and writes such an answer in steps.
-    Without it, or if it returns None, the schema writes what `fields` makes of the answer, in slices. `kept` makes of a request
-    that may wait for minutes what `refusal` and `fields` need of it."""
+    """`read` takes the frame, its start and end and the version. `ask` starts the request. `refusal` turns an exception into an
+    answer. `write` takes the answer, the version, the correlation id and the counter of error codes; it returns None for an
+    answer that is too large for one turn of the loop. `in_steps` takes the same and writes such an answer in steps. Without
+    `in_steps`, or if it returns None, `fields` turns the answer into fields, which the schema writes in slices. `kept` returns
+    the part of a request that `refusal` and `fields` need, for requests that may wait for minutes."""
 
     read: Callable[[bytearray, int, int, int], Any]
     ask: Callable[[NodeCore, Any, Caller], asyncio.Future[Any]]

@@ -111,7 +111,7 @@ class Subscribed(NamedTuple):
 
 
 class _Instance:
-    """Times are of the last request that was not too early; `heard_ms` is of any request."""
+    """Times are those of the last request that was not too early; `heard_ms` is that of the last request of any kind."""
 
     __slots__ = ("asked_ms", "error", "heard_ms", "pushed_ms", "subscribed", "subscriptions", "terminating")
 
@@ -132,7 +132,8 @@ class _Instance:
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """Also early if it fetched its subscription since the last push: clients start at a random time of the interval."""
+        """A push may also be early if the client fetched its subscription since the last one: clients start at a random
+        time of the interval."""
         asked = self.asked_ms is not None and (self.pushed_ms is None or self.asked_ms > self.pushed_ms)
         if not asked and self.pushed_ms is not None and now_ms - self.pushed_ms < self.subscribed.interval_ms:
             return False
@@ -144,8 +145,8 @@ class _Instance:
 
 
 class Telemetry:
-    """The clients that push metrics, by client instance id: at most `instances`, beyond which the longest silent is forgotten.
-    `max_bytes` bounds a push, inflated."""
+    """The clients that push metrics, by client instance id. There are at most `instances`; for one more, the client that has
+    been silent for longest is removed. `max_bytes` bounds a push before it is decompressed."""
 
     def __init__(self, receiver: Receiver | None, *, max_bytes: int, instances: int = INSTANCES) -> None:
         self._receiver = receiver
@@ -164,7 +165,7 @@ class Telemetry:
     async def know(
         self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float, turn: Turn
     ) -> None:
-        """Matches a client that is new, or whose subscriptions changed, in slices: call it before the two below."""
+        """Matches a client that is new, or whose subscriptions changed, in slices. Call it before `subscribe` and `push`."""
         if self._is_known(caller, subscriptions, now_ms):
             return
         matching = await turn.through(fitting(subscriptions, caller.known()))
@@ -192,8 +193,8 @@ class Telemetry:
         terminating: bool,
         now_ms: float,
     ) -> int:
-        """Returns the error code. A client's last push may come early. A thread decompresses and receives the pushes one by
-        one: sixteen megabytes would cost the loop the time of fifty requests."""
+        """Returns the error code. A client's last push may come early. A thread decompresses pushes and hands them to the
+        receiver, one by one: on the loop, sixteen megabytes would take the time of fifty requests."""
         if caller.instance_id in RESERVED:
             return ErrorCode.INVALID_REQUEST
         instance = self._instance(caller, subscriptions, now_ms)
@@ -228,7 +229,7 @@ class Telemetry:
 
     # --- instances ----------------------------------------------------------------------------------------------------
     def _instance(self, caller: TelemetryClient, subscriptions: Sequence[Subscription], now_ms: float) -> _Instance:
-        """The instance in memory, or a new one: also after subscriptions changed, so that the client may ask at once."""
+        """The instance in memory, or a new one. Changed subscriptions make a new one too: the client may then ask at once."""
         if not self._is_known(caller, subscriptions, now_ms):
             self._begin(caller, subscriptions, run_steps(fitting(subscriptions, caller.known())), now_ms)
         instance = self._instances[caller.instance_id]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from grpc_api.contract.coordinator_errors import ProducerFenced
 from kafka_gateway.errors import ErrorCode, code_of
-from storage_tiers.errors import LogError, ProducerFenced
+from storage_tiers.errors import LogError
 
 
 def fenced_code(error: LogError | None, version: int, knows_fenced: int) -> int:

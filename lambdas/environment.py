@@ -22,7 +22,7 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] = os.environ, *, reader: str = "verify-commit") -> Settings:
-    """InvalidConfig that names the variable."""
+    """Raises an InvalidConfig that names the variable at fault."""
     url = environment.get(STORE, "")
     if not url.startswith("s3://"):
         raise InvalidConfig(f"{STORE} is {url!r}: set it to the brokers' store, such as s3://BUCKET/PREFIX")

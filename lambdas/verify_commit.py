@@ -8,7 +8,7 @@ Environment: TIDELOG_STORE (s3://BUCKET/PREFIX, as the brokers have it), TIDELOG
 verdicts; default `verify-commit`). The function's time limit bounds an invocation: with RESERVE_MS left it stops and leaves
 the message in the queue for redelivery.
 
-Not promised: that damage stops anything. A verdict `damaged` is one log line, which an alarm counts.
+Not promised: that damage stops the cluster. A verdict `damaged` only writes a log line, which raises an alarm.
 """
 
 from __future__ import annotations

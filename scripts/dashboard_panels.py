@@ -1,4 +1,4 @@
-"""The rows of the dashboard's panels, as a table; `grafana_dashboard.py` writes them as Grafana reads them."""
+"""The rows of the dashboard's panels, as a table; `grafana_dashboard.py` writes them in Grafana's format."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ REQUEST_ROW = (
         "99th percentile by API",
         "ms",
         (Query(quantile(0.99, f"{REQUESTS}totaltimems", "request"), "{{request}}"),),
-        "A Fetch that waits for records is as long as it was asked to wait.",
+        "A Fetch without new records lasts as long as its client lets it wait.",
     ),
     Panel("Median by API", "ms", (Query(quantile(0.5, f"{REQUESTS}totaltimems", "request"), "{{request}}"),)),
     Panel(
@@ -131,7 +131,7 @@ HOT = (
         "Batches that wait for threads",
         "bytes",
         (Query(now("tidelog_append_queue_bytes", "instance"), "{{instance}}"),),
-        "To be validated, packed anew, or written where the page cache is slow.",
+        "To be validated, recompressed, or written where the page cache is slow.",
     ),
     Panel("Flushes", "ops", (Query(rate("kafka_log_logflushstats_logflushrateandtimems_count"), "flushes/s"),)),
     Panel("A flush takes", "ms", (Query(mean("kafka_log_logflushstats_logflushrateandtimems"), "mean"),)),
@@ -241,7 +241,7 @@ STORE = (
         "Tier processes lost",
         "short",
         (Query(now("tidelog_tier_process_lost_total", "instance"), "{{instance}}"),),
-        "Ended unasked since the node's start.",
+        "Processes that ended unexpectedly since the node's start.",
     ),
 )
 
@@ -267,7 +267,7 @@ GROUPS = (
         "Groups that read from the bucket",
         "short",
         (Query(f"topk(10, {now('tidelog_group_lag_in_bucket_records', 'group')} > 0)", "{{group}}"),),
-        "Records of their lag that lie in the bucket.",
+        "The part of their lag that lies in the bucket, in records.",
     ),
     Panel(
         "Offsets committed",

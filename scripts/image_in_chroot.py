@@ -1,10 +1,10 @@
-"""Runs the steps of packaging/Dockerfile without a container engine or registry: in copies of a Debian made by `debootstrap`,
-one per stage. Then it starts the image's command as the image's user and runs its health check.
+"""Runs the steps of packaging/Dockerfile without a container engine or registry: in copies of a Debian system made by
+`debootstrap`, one per stage. Then it starts the image's command as the image's user and runs its health check.
 
     python -m scripts.image_in_chroot FOLDER        # as root, on Linux; FOLDER is made, 2 GB, and may be removed afterwards
 
-A stage of `python:3.11-slim-bookworm` is Debian's own Python 3.11 here, of the same release. Not tested: an engine's layers,
-namespaces and container network.
+A stage based on `python:3.11-slim-bookworm` has the Python 3.11 of the same Debian release here. Not tested: an engine's
+layers, namespaces and container network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 DOCKERFILE = ROOT / "packaging" / "Dockerfile"
 RELEASE = "bookworm"
-PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
+#: `python:3.11-slim-bookworm` has the headers too: Python's own build installs them.
+PACKAGES = "python3,python3-dev,python3-venv,python3-pip,ca-certificates"
 MIRROR = "http://deb.debian.org/debian"
 HEALTH_S = 60
 #: This machine's files for reaching registries.
@@ -49,7 +50,7 @@ class Stage:
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """(word, rest) of each, its lines joined."""
+    """(word, rest) of each instruction, its lines joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
@@ -174,7 +175,7 @@ def check(stage: Stage) -> None:
         deadline = time.monotonic() + HEALTH_S
         while stage.run(stage.health, user=stage.user).wait() != 0:
             if node.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("the node does not get healthy")
+                raise SystemExit("the node does not become healthy")
             time.sleep(1)
         user = os.stat(f"/proc/{node.pid}").st_uid
         print(f"--> healthy, as user {user}", flush=True)

@@ -41,8 +41,8 @@ def main() -> None:
         sys.exit(f"{WHEELS} holds no wheels: run `make packages`")
     python = environment()
     # The plugin that fails a run for skipped tests expects the full environment, which this is not.
-    told = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PIP_CONSTRAINT")}
-    told["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PIP_CONSTRAINT")}
+    variables["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
     words = [
         str(python),
         "-m",
@@ -55,7 +55,7 @@ def main() -> None:
         "-p",
         "no:cacheprovider",
     ]
-    sys.exit(subprocess.run([*words, *(sys.argv[1:] or TESTS)], cwd=ROOT, env=told, check=False).returncode)
+    sys.exit(subprocess.run([*words, *(sys.argv[1:] or TESTS)], cwd=ROOT, env=variables, check=False).returncode)
 
 
 def lower_bounds() -> dict[str, str]:
@@ -93,8 +93,8 @@ def environment() -> Path:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     ours = [f"tidelog[arrow]=={version}", f"tidelog-server=={version}"]
     install = [str(python), "-m", "pip", "install", "-q", "--find-links", str(WHEELS), "-c", str(constraints)]
-    told = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
-    subprocess.run([*install, *ours, *tools], check=True, env=told)
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
+    subprocess.run([*install, *ours, *tools], check=True, env=variables)
     return python
 
 

@@ -5,7 +5,7 @@
 Runs on an interpreter that has cosmic-ray (which makes the faults), and runs the tests on `--python`. It works in a copy of
 the tree, so nothing here changes. The seed draws a sample, equally from each folder of `ROOMS`; changes of annotations or
 texts do not count. Tests with the module's name run first, then all of its folder. A fault is detected if a test fails with
-it, fails again alone, and passes without it, so that a busy machine detects nothing.
+it, fails again alone, and passes without it: a failure that only a busy machine causes does not count.
 
 It proves nothing about faults outside the sample. docs/mutants.md lists the survivors and why they are acceptable.
 """

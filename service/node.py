@@ -10,21 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
+from grpc_api.contract.topics import text_of
 from service.build.broker import Broker, build_broker
 from service.build.configs import NodeConfigs, build_configs
 from service.build.ground import Ground, Host, Listening
 from service.build.home import build_home
 from service.build.tier import Tier, build_tier
 from service.build.work import Work, build_work
+from service.configs.listeners import host_and_port
+from service.configs.resolve import Resolver
+from service.controller.membership import ClusterMembership
 from service.directory.beginning import check_metadata, may_begin, unless_stopped
 from service.directory.home import HomeGuard
 from service.directory.store_needed import check_no_store_needed
 from service.lifecycle.ending import Ending
 from service.lifecycle.readiness import Readiness, Reports
 from service.metadata.commands import FoundCluster, LeadEverything, RegisterBroker, SkipProducerIds
+from service.metadata.controller import Commands, Controller
 from service.metadata.log import MetadataLog
 from service.settings.derived import check, listeners_of, tier_client
 from service.settings.node_settings import NodeSettings
@@ -33,7 +40,7 @@ from storage_tiers import events
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.errors import InvalidConfig, StorageError
 from storage_tiers.hot.checkpoints import take_clean_shutdown_marker, write_clean_shutdown_marker
-from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.hot.data_dir import META_PROPERTIES, DataDirectory
 from storage_tiers.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -76,11 +83,20 @@ class Node:
             client = tier_client(settings, host.launcher, host.clock, host.rng)
             if client is not None:
                 undo.push_async_callback(client.close)
-            takes_over = await may_begin(settings, client, readiness, stop, clock=host.clock, rng=host.rng)
+            takes_over = False
+            if settings.controller is None:
+                takes_over = await may_begin(settings, client, readiness, stop, clock=host.clock, rng=host.rng)
             data = DataDirectory.open(str(settings.data_dir), files=host.files, rng=host.rng)
             undo.callback(data.close)
-            metadata = MetadataLog.open(data.path, host.files)
-            ground = Ground(settings, host, readiness, Ending(stop), data, metadata)
+            ending = Ending(stop)
+            if settings.controller is None:
+                own_log = MetadataLog.open(data.path, host.files)
+                ground = Ground(settings, host, readiness, ending, data, own_log, own_log)
+            else:
+                membership = _membership(settings, settings.controller, data, host)
+                undo.push_async_callback(membership.close)
+                await unless_stopped(stop, membership.joined())
+                ground = Ground(settings, host, readiness, ending, data, membership.metadata, membership=membership)
             opened = await cls._on(ground, listening, client, takes_over=takes_over)
             undo.pop_all()
         return opened
@@ -92,8 +108,9 @@ class Node:
             check_metadata(data, metadata.image)
         if client is None:
             check_no_store_needed(data)
-        configs = build_configs(ground, listening)
-        taken_over = takes_over or metadata.image.take_over is not None
+            _check_cluster_has_no_store(ground)
+        configs = build_configs(ground, listening, partial(_commands, ground))
+        taken_over = takes_over or (ground.membership is None and metadata.image.take_over is not None)
         new = data.identity() is None and not taken_over
         home, tier = build_home(ground, configs), None
         if taken_over:
@@ -110,7 +127,7 @@ class Node:
         work = build_work(ground, configs, tier, home)
         broker = build_broker(ground, configs, tier, work, home, cluster_id)
         _recover(ground, broker, may_be_older=may_be_older and tier is not None)
-        ground.readiness.reports = _reports(tier, home, work, broker)
+        ground.readiness.reports = _reports(tier, home, work, broker, ground.membership)
         return cls(ground, cluster_id, configs, tier, home, work, broker)
 
     # --- serving ------------------------------------------------------------------------------------------------------
@@ -123,6 +140,12 @@ class Node:
         """Whether a partition still recovers from the store."""
         return any(partition.is_recovering for partition in self.broker.partitions)
 
+    async def run_membership(self) -> None:
+        """Keeps this broker in the cluster of another process's controller. Raises the LogError that ends its
+        membership."""
+        if self.ground.membership is not None:
+            await self.ground.membership.run()
+
     async def run_store_access(self) -> None:
         """Claims the store for this start, then queues every partition's work there. FencedWriter if a newer start has claimed
         it."""
@@ -133,11 +156,18 @@ class Node:
         await self.work.tiering.kick_all(self.broker.partitions)
 
     # --- stopping -----------------------------------------------------------------------------------------------------
+    async def leave(self) -> None:
+        """Gives this broker's leaderships up, if its controller is in another process. While `run_membership` runs."""
+        if self.ground.membership is not None:
+            await self.ground.membership.leave()
+
     async def close(self) -> None:
         """Flushes and checkpoints everything, then writes the clean-shutdown marker, without which the next start recovers.
         Failures are logged, never raised."""
-        broker, work, data = self.broker, self.work, self.ground.data
+        broker, work, data, membership = self.broker, self.work, self.ground.data, self.ground.membership
         await broker.coordinators.close()
+        if membership is not None:  # no later metadata open a partition again
+            await membership.close()
         await broker.assignment.close()
         await broker.append_queues.close()
         await work.tiering.close()
@@ -157,6 +187,26 @@ class Node:
             data.close()
 
 
+def _membership(settings: NodeSettings, controller: str, data: DataDirectory, host: Host) -> ClusterMembership:
+    known = data.identity()
+    path = os.path.join(data.path, META_PROPERTIES)
+    cluster_id = "" if known is None else known.cluster_id
+    return ClusterMembership(controller, settings.node_id, cluster_id, path, clock=host.clock, rng=host.rng)
+
+
+def _check_cluster_has_no_store(ground: Ground) -> None:
+    """InvalidConfig if the other brokers offload: this one's records would stay on its disk alone."""
+    if ground.membership is not None and ground.metadata.image.incarnation:
+        raise InvalidConfig("the brokers of this cluster have a store: give the controller's --store here, too")
+
+
+def _commands(ground: Ground, resolver: Resolver) -> Commands:
+    if ground.membership is not None:
+        return ground.membership.commands
+    assert ground.own_log is not None
+    return Controller(ground.own_log, resolver)
+
+
 def _cluster_id(ground: Ground) -> str:
     """The directory's cluster id, or a new one."""
     known = ground.data.identity()
@@ -173,7 +223,7 @@ async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | 
     cluster_id = ground.metadata.image.cluster_id or settings.take_over or ""
     taking = TakeOver(
         client,
-        ground.metadata,
+        ground.own_log,
         cluster_id,
         node_id=settings.node_id,
         readiness=ground.readiness,
@@ -205,12 +255,27 @@ async def _register(
     """Registers this node in the metadata and makes it the leader of every partition."""
     execute, node_id, identity = configs.controller.execute, ground.settings.node_id, ground.data.identity()
     assert identity is not None
-    directory_id, rack = identity.directory_id.encode(), configs.broker.broker_rack
+    advertised, start_id = tuple(listening.listeners.advertised), ground.host.rng.token(16)
+    peer = _peer(listening)
+    command = RegisterBroker(
+        node_id, identity.directory_id.encode(), advertised, configs.broker.broker_rack, start_id, peer=peer
+    )
+    if ground.membership is not None:
+        await ground.membership.register(replace(command, fenced=True))
+        return
     await execute(FoundCluster(cluster_id))
-    await execute(RegisterBroker(node_id, directory_id, tuple(listening.listeners.advertised), rack))
+    await execute(command)
     await execute(LeadEverything(node_id))
     if may_be_older:
         await execute(SkipProducerIds())
+
+
+def _peer(listening: Listening) -> str:
+    """The gRPC listener's address for other brokers: its port, at the host that the first listener advertises."""
+    if listening.grpc is None or not listening.listeners.advertised:
+        return ""
+    _, port = host_and_port(listening.grpc)
+    return text_of(listening.listeners.advertised[0].host, port)
 
 
 def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:
@@ -225,7 +290,9 @@ def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:
     events.info(log, "recovery.finished", partitions=len(broker.partitions), clean=clean, ms=took_ms)
 
 
-def _reports(tier: Tier | None, home: HomeGuard, work: Work, broker: Broker) -> Reports:
+def _reports(
+    tier: Tier | None, home: HomeGuard, work: Work, broker: Broker, membership: ClusterMembership | None
+) -> Reports:
     def refusing() -> list[str]:
         failed = [str(p.partition) for p in broker.partitions if p.life.is_failed]
         return sorted([*failed, *broker.assignment.unopened_names()])
@@ -237,4 +304,5 @@ def _reports(tier: Tier | None, home: HomeGuard, work: Work, broker: Broker) -> 
         holding=lambda: home.holding,
         full=lambda: work.disk.refusal,
         behind=work.tiering.lineage.reasons,
+        fenced=lambda: membership is not None and membership.commands.fenced,
     )

@@ -21,7 +21,7 @@ class ChildProcess:
         return self._process.pid
 
     async def ended(self, grace_s: float) -> None:
-        """Waits for its end, and kills it after `grace_s` seconds. The caller has closed its socket."""
+        """Waits until the process ends, and kills it after `grace_s` seconds. The caller has closed its socket."""
         await asyncio.to_thread(self._wait, grace_s)
 
     def _wait(self, grace_s: float) -> None:
@@ -40,9 +40,9 @@ class Started(NamedTuple):
 
 
 async def start_child(module: str, arguments: Sequence[str] = ()) -> Started:
-    """`python -P -m <module> --socket <fd> <arguments>`, with this environment and stderr. OSError if the system cannot start a
-    process now. Without -P Python searches the current directory first, and would run a folder there that has the name of one
-    of our packages."""
+    """`python -P -m <module> --socket <fd> <arguments>`, with this process's environment and stderr. OSError if the system
+    cannot start a process now. Without -P Python searches the current directory first, and would run a folder there that has
+    the name of one of our packages."""
     # In a thread: Popen waits until the new interpreter has replaced the child.
     return await asyncio.to_thread(_start, module, arguments)
 

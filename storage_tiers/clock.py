@@ -17,7 +17,8 @@ class Clock(Protocol):
 
     def steady_ms(self) -> int:
         """Milliseconds since 1970: the wall time when this clock was created plus the time elapsed since. Never steps, and
-        includes the time that the machine slept. Use it for ages that are kept beside timestamps."""
+        includes the time that the machine slept. Use it to compute ages that must not jump when the wall time is
+        corrected."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start. Never steps back."""

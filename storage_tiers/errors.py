@@ -1,6 +1,7 @@
-"""All errors of the log. Each class tells its receiver what to do.
+"""All errors of the log. Each class tells its receiver what to do. Those of coordinators are in
+`grpc_api.contract.coordinator_errors`.
 
-Protocol numbers exist only in `kafka_gateway.errors`, which maps every class of this module exactly once.
+Protocol numbers exist only in `kafka_gateway.errors`, which maps every class exactly once.
 """
 
 from __future__ import annotations
@@ -42,10 +43,14 @@ def as_value(error: Refusal) -> Refusal:
 
 # --- topics, partitions and offsets -----------------------------------------------------------------------------------
 class UnknownTopicOrPartition(LogError):
+    """No such topic, or the topic has no such partition."""
+
     advice = Advice.REDIRECT
 
 
 class UnknownTopicId(LogError):
+    """No topic has this id."""
+
     advice = Advice.REDIRECT
 
 
@@ -71,6 +76,36 @@ class NotLeader(LogError):
     """Another broker leads the partition, or none does."""
 
     advice = Advice.REDIRECT
+
+
+class BrokerNotRegistered(LogError):
+    """The controller does not know a broker of this id."""
+
+    advice = Advice.FIX
+
+
+class WrongCluster(LogError):
+    """The broker and the controller belong to different clusters."""
+
+    advice = Advice.FIX
+
+
+class BrokerFenced(LogError):
+    """The controller has received no heartbeat from the broker in time, and refuses the request."""
+
+    advice = Advice.RETRY
+
+
+class StaleBrokerEpoch(LogError):
+    """The broker has registered again since: another process is that broker now."""
+
+    advice = Advice.STOP
+
+
+class DuplicateBroker(LogError):
+    """A broker with this id and another disk is alive."""
+
+    advice = Advice.FIX
 
 
 class LeaderNotAvailable(LogError):
@@ -106,6 +141,8 @@ class RecordFault(NamedTuple):
 
 
 class _NamesRecords(Exception):
+    """`faults` are the records that are wrong, as far as they are known."""
+
     def __init__(self, message: str, faults: Sequence[RecordFault] = ()) -> None:
         super().__init__(message)
         self.faults = faults
@@ -233,186 +270,46 @@ class NotEnoughReplicas(LogError):
     advice = Advice.RETRY
 
 
-# --- groups -----------------------------------------------------------------------------------------------------------
-class CoordinatorLoading(LogError):
-    """The coordinator reads its partition; its answers are not known yet."""
-
-    advice = Advice.RETRY
-
-
-class CoordinatorNotAvailable(LogError):
-    """No broker coordinates it now, or its records could not be written."""
-
-    advice = Advice.RETRY
-
-
-class NotCoordinator(LogError):
-    """Another broker coordinates the group or the transactional id."""
-
-    advice = Advice.REDIRECT
-
-
-class InvalidGroupId(LogError):
-    advice = Advice.FIX
-
-
-class UnknownMemberId(LogError):
-    """The member has left or was removed; it rejoins without a member id."""
-
-    advice = Advice.STOP
-
-
-class MemberIdRequired(LogError):
-    """The group has given the member an id, with which it joins again (KIP-394)."""
-
-    advice = Advice.RETRY
-
-
-class IllegalGeneration(LogError):
-    """The group has another generation by now; the member joins again."""
-
-    advice = Advice.STOP
-
-
-class FencedInstanceId(LogError):
-    """Another member has joined under the same `group.instance.id` (KIP-345)."""
-
-    advice = Advice.STOP
-
-
-class RebalanceInProgress(LogError):
-    """The group waits for its members to join again."""
-
-    advice = Advice.RETRY
-
-
-class InconsistentGroupProtocol(LogError):
-    """The member's protocols have nothing in common with the group's."""
-
-    advice = Advice.FIX
-
-
-class InvalidSessionTimeout(LogError):
-    advice = Advice.FIX
-
-
-class GroupMaxSizeReached(LogError):
-    """The group has `group.max.size` members, or their subscriptions fill its record."""
-
-    advice = Advice.FIX
-
-
-class GroupMetadataTooLarge(LogError):
-    """The members' subscriptions and assignments do not fit one record of the coordinator's partition."""
-
-    advice = Advice.FIX
-
-
-class CoordinatorRecordTooLarge(LogError):
-    """The request would need a record that no batch of the coordinator's partition can hold. Nothing was changed."""
-
-    advice = Advice.FIX
-
-
-class GroupIdNotFound(LogError):
-    advice = Advice.FIX
-
-
-class NonEmptyGroup(LogError):
-    """The group has members, which must leave first."""
-
-    advice = Advice.FIX
-
-
-class GroupSubscribedToTopic(LogError):
-    """A member of the group is subscribed to the topic, so its offsets stay."""
-
-    advice = Advice.FIX
-
-
-class OffsetMetadataTooLarge(LogError):
-    """The offset's metadata exceeds `offset.metadata.max.bytes`."""
-
-    advice = Advice.FIX
-
-
-class UnstableOffsetCommit(LogError):
-    """A transaction that has written this offset is still open (KIP-447)."""
-
-    advice = Advice.RETRY
-
-
-# --- transactions -----------------------------------------------------------------------------------------------------
-class ProducerFenced(LogError):
-    """A newer producer uses the transactional id."""
-
-    advice = Advice.STOP
-
-
-class InvalidProducerIdMapping(LogError):
-    """The transactional id has another producer id, or has expired."""
-
-    advice = Advice.STOP
-
-
-class ConcurrentTransactions(LogError):
-    """The producer's previous transaction is still being completed."""
-
-    advice = Advice.RETRY
-
-
-class InvalidTransactionTimeout(LogError):
-    advice = Advice.FIX
-
-
-class TransactionAbortable(LogError):
-    """The transaction can only be aborted; the producer may continue after that (KIP-890)."""
-
-    advice = Advice.FIX
-
-
-class InvalidRegularExpression(LogError):
-    """A pattern that is no regular expression, or one that could take exponential time."""
-
-    advice = Advice.FIX
-
-
-class TransactionalIdNotFound(LogError):
-    advice = Advice.FIX
-
-
-class OperationNotAttempted(LogError):
-    """Another part of the request was refused, so this one was not tried."""
-
-    advice = Advice.FIX
-
-
 # --- administration ---------------------------------------------------------------------------------------------------
 class InvalidTopic(LogError):
+    """The topic's name breaks a rule or collides with another one, or the topic is the broker's own."""
+
     advice = Advice.FIX
 
 
 class TopicExists(LogError):
+    """A topic of this name exists already."""
+
     advice = Advice.FIX
 
 
 class TopicDeletionDisabled(LogError):
+    """`delete.topic.enable` is false."""
+
     advice = Advice.FIX
 
 
 class InvalidPartitions(LogError):
+    """A number of partitions that the topic cannot get, or a partition that it does not have."""
+
     advice = Advice.FIX
 
 
 class InvalidReplicationFactor(LogError):
+    """A replication factor below one, or above the number of brokers."""
+
     advice = Advice.FIX
 
 
 class InvalidReplicaAssignment(LogError):
+    """A manual assignment with gaps, unknown or repeated brokers, or unequal numbers of replicas."""
+
     advice = Advice.FIX
 
 
 class InvalidConfig(LogError):
+    """A config that does not exist, or a value that it cannot have."""
+
     advice = Advice.FIX
 
 

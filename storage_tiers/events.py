@@ -9,8 +9,8 @@ Events are for boundaries (a start, an offload, a refusal), never for every requ
 a test compares that table with the code. A value chosen by a client can neither end its line nor control a terminal: every
 value that is not plain is quoted as JSON in both formats and truncated at `LONGEST_TEXT`.
 
-`Troubles` keeps lasting failures, and `RateLimit` keeps events that strangers can cause, from filling the log. Not promised:
-structure of lines from other libraries; they become events named `message`.
+`Troubles` reports a lasting failure once, and `RateLimit` limits events that any client can cause, so that neither fills the
+log. Not promised: structure of lines from other libraries; they become events named `message`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def info(logger: logging.Logger, name: str, /, **fields: Field) -> None:
 
 
 def provoked(logger: logging.Logger, name: str, /, *, by: Hashable, **fields: Field) -> None:
-    """An event that strangers can cause at will. `RateLimit` bounds it for each `by`; the next one written carries the number
-    of omitted ones as `left_out`."""
+    """An event that any client can cause at will. `RateLimit` bounds it for each `by`; the next one written carries the
+    number of omitted ones as `left_out`."""
     _log(logger, logging.INFO, name, fields, None, by)
 
 
@@ -118,10 +118,14 @@ class Readable(logging.Formatter):
     """`time level logger event key=value …`; values that are not plain are JSON strings. A defect's traceback follows in
     indented lines, the only lines that are not events."""
 
+    def __init__(self, own: Mapping[str, Plain]) -> None:
+        super().__init__()
+        self._own = own
+
     def format(self, record: logging.LogRecord) -> str:
         name, fields = _event(record)
         words = [_time(record), _level(record), record.name, name]
-        line = " ".join([*words, *(f"{key}={_text(value)}" for key, value in fields.items())])
+        line = " ".join([*words, *(f"{key}={_text(value)}" for key, value in (*fields.items(), *self._own.items()))])
         trace = _defect(record)
         return line if trace is None else f"{line}\n{textwrap.indent(trace, '    ')}"
 
@@ -129,11 +133,17 @@ class Readable(logging.Formatter):
 class JsonLines(logging.Formatter):
     """One object per line: `time`, `level`, `logger`, `event`, then the fields, and the `traceback` of a defect."""
 
+    def __init__(self, own: Mapping[str, Plain]) -> None:
+        super().__init__()
+        self._own = own
+
     def format(self, record: logging.LogRecord) -> str:
         name, fields = _event(record)
         head = {"time": _time(record), "level": _level(record), "logger": record.name, "event": name}
         trace = _defect(record)
-        return json.dumps({**head, **fields, **({} if trace is None else {"traceback": trace})}, separators=(",", ":"))
+        return json.dumps(
+            {**head, **fields, **self._own, **({} if trace is None else {"traceback": trace})}, separators=(",", ":")
+        )
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -145,10 +155,13 @@ def _level(record: logging.LogRecord) -> str:
     return _LEVELS.get(record.levelname, record.levelname)
 
 
-def set_up(level: int | str, form: Form | str, stream: TextIO | None = None) -> None:
-    """Makes this process's root logger write to `stream` (default: standard error) in that format, from that level on."""
+def set_up(
+    level: int | str, form: Form | str, stream: TextIO | None = None, own: Mapping[str, Plain] | None = None
+) -> None:
+    """Makes this process's root logger write to `stream` (default: standard error) in that format, from that level on. The
+    fields `own` are in every event: they tell this process from others that write there."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else Readable())
+    handler.setFormatter(JsonLines(own or {}) if form == "json" else Readable(own or {}))
     handler.addFilter(_Bound())
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(level)

@@ -1,14 +1,14 @@
 """The one module that changes durable state on disk.
 
-Everything that must survive (log, indexes, checkpoints, metadata log, directory store, cached manifests) writes through a
-`Files`, so that a test can record each operation, cut the run after any of them, and replay what a power loss may leave:
-unsynced writes dropped or torn, unsynced renames, creations and unlinks undone. Reading uses `os.pread` directly.
+All durable state (log, indexes, checkpoints, metadata log, directory store, saved manifests) is written through a `Files`, so
+that a test can record each operation, cut the run after any of them, and replay what a power loss may leave: unsynced writes
+dropped or torn, unsynced renames, creations and unlinks undone. Reading uses `os.pread` directly.
 
 Rules for callers: a file's bytes are durable after `fsync(fd)`, its name after `fsync_dir(parent)`. To replace a file, write it
 under a temporary name, fsync, rename, fsync_dir (`replace_file` does all four).
 
 Connections that are not counted here may briefly use up all descriptors. `DescriptorReserve` keeps some for operations that
-must not fail then. Not promised: the reserve may not suffice; callers then retry.
+must not fail then. Not promised: that the reserve suffices; callers retry if it does not.
 """
 
 from __future__ import annotations

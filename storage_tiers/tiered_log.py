@@ -5,8 +5,8 @@ offset on, the manifest everything before it, and eviction never passes the mani
 a local segment keeps its descriptor open, so the segment can be evicted meanwhile. Records that a local segment lacks, or that
 cannot be read from it, are served from the bucket if it holds them.
 
-Not promised: an immediate answer to a cold read. `read` returns a `ColdMiss` whose waiter ends when a retry is worthwhile; the
-hydrated chunks stay in the cache.
+Not promised: an immediate answer to a cold read. `read` may return a `ColdMiss`, whose waiter completes when a retry is
+worthwhile.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Shares the event loop between long requests and all others: long work runs in slices, one slice per turn of the loop.
 
-A request starts at once, and most finish within their first slice (FREE_S). A longer one continues in slices of SLICE_S. After
-each slice it rests until the loop has served all sockets. Resting requests take turns, so a hundred of them delay others no
-longer than one does. At most AT_WORK of them are in progress, which bounds their memory; the others start in order of arrival.
-Small requests have as many slots of their own: one whose first slice a garbage collection or another process has used up does
-not wait until hundreds of large ones are finished.
-A request whose client has left ends at its next rest. Short steps that are due together share a slice, too (`soon`).
+Most requests finish within their first slice (FREE_S). Requests that run as tasks begin in order of arrival. Each turn of the
+loop begins at least one, and no further ones after SLICE_S: otherwise hundreds that arrive together would hold the loop for a
+slice each. A longer request continues in slices of SLICE_S. After each slice it rests until the loop has served all sockets.
+Resting requests take turns, so a hundred of them delay others no longer than one does. At most AT_WORK of them are in
+progress, which bounds their memory; the others start in order of arrival. Small requests have as many slots of their own. A
+garbage collection or another process may use up a small request's first slice, and it must not then wait for hundreds of
+large ones. A request whose client has left ends at its next rest. Short steps that are due together share one slice (`soon`).
 
 Not promised: fairness of a step that never checks whether its turn is over.
 """
@@ -20,13 +21,15 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-#: Seconds of a request's first slice. Several requests may start in one turn of the loop.
+#: Seconds of a request's first slice.
 FREE_S = 0.000_5
 #: Seconds of each further slice.
 SLICE_S = 0.002
-#: Bound of requests that have used up their first slice and are not finished; small requests have the same bound.
+#: The most unfinished requests that have used up their first slice. Small and large requests are counted apart.
 AT_WORK = 8
-#: Requests of at most so many bytes are small.
+#: The most requests woken in one turn of the loop to check whether there is time for their first slice.
+BEGIN_A_TURN = 32
+#: Requests of at most this many bytes are small.
 SMALL_BYTES = 1 << 10
 
 
@@ -38,6 +41,12 @@ class TurnScheduler:
         self._large, self._small = _Entrance(), _Entrance()
         self._resting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
+        #: Until when first slices begin in this turn of the loop; None until one has.
+        self._begins_until: float | None = None
+        self._has_planned = False
+        #: Requests that wait for their first slice. Those that asked in vain (`_late`) come first.
+        self._beginning: deque[asyncio.Future[None]] = deque()
+        self._late: deque[asyncio.Future[None]] = deque()
         self._steps: deque[Callable[[], None]] = deque()
 
     def turn(self, is_wanted: Callable[[], bool] = lambda: True, size: int = SMALL_BYTES + 1) -> Turn:
@@ -50,8 +59,8 @@ class TurnScheduler:
         return len(self._large.entering) + len(self._small.entering)
 
     def soon(self, step: Callable[[], None]) -> None:
-        """Calls it in one of the next turns of the loop. Steps are called in order, and share a slice a turn: thousands may be
-        due together."""
+        """Calls `step` in one of the next turns of the loop. Steps are called in order and share one slice in each turn,
+        because thousands may be due together."""
         self._steps.append(step)
         if len(self._steps) == 1:
             asyncio.get_running_loop().call_soon(self._call_steps)
@@ -60,7 +69,7 @@ class TurnScheduler:
         until = self.seconds() + SLICE_S
         try:
             while self._steps:
-                # It stays in the queue while it is called: what it adds plans no second call.
+                # The step stays in the queue while it runs, so that a step which it adds does not schedule a second call.
                 self._steps[0]()
                 self._steps.popleft()
                 if self.seconds() >= until:
@@ -71,6 +80,43 @@ class TurnScheduler:
         finally:
             if self._steps:
                 asyncio.get_running_loop().call_soon(self._call_steps)
+
+    async def begin(self) -> None:
+        """Returns in a turn of the loop that has time for another first slice."""
+        if not self._beginning and not self._late and self._may_begin():
+            return
+        queue = self._beginning
+        while True:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            queue.append(waiter)
+            await waiter
+            if self._may_begin():
+                return
+            queue = self._late
+
+    def _may_begin(self) -> bool:
+        """The first request that asks in a turn of the loop may begin, whatever the clock says: each turn begins at least
+        one."""
+        if self._begins_until is not None:
+            return self.seconds() < self._begins_until
+        self._begins_until = self.seconds() + SLICE_S
+        self._plan_beginnings()
+        return True
+
+    def _plan_beginnings(self) -> None:
+        if not self._has_planned:
+            self._has_planned = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        """Schedules the next turn while requests wait, because all those that it wakes may be cancelled before they ask."""
+        self._has_planned, self._begins_until = False, None
+        for _ in range(min(BEGIN_A_TURN, len(self._late) + len(self._beginning))):
+            waiter = (self._late or self._beginning).popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._late or self._beginning:
+            self._plan_beginnings()
 
     async def rest(self) -> None:
         """Waits until it is the caller's turn again."""
@@ -140,9 +186,14 @@ class Turn:
         """Whether it is time to rest."""
         return self._scheduler.seconds() >= self._until
 
+    async def begin(self) -> None:
+        """Called when the request continues as a task: its first slice is still to come, unless it has used that up."""
+        await self._scheduler.begin()
+        self.resume()
+
     def resume(self) -> None:
-        """The request continues after a wait, or for the first time as a task: others used the loop meanwhile. Unless it has
-        used up its first slice, it gets that again, and does not wait for long requests."""
+        """Called when the request continues after a wait, in which others used the loop. Unless it has used up its first
+        slice, it gets that again, and does not wait for long requests."""
         if not self._has_entered:
             self._until = self._scheduler.seconds() + FREE_S
 

@@ -12,11 +12,12 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Transactions as applications make them, timed after a second that is not counted. Prints how many and in how many seconds.
+ * Transactions as applications make them, timed after a second that is not counted. Prints their number and the seconds
+ * that they took.
  *
  * <p>Run as source: {@code java -cp <kafka jars> Transactions.java write HOST:PORT TOPIC SECONDS} for transactions of ten
  * records of 100 bytes, and {@code … copy HOST:PORT FROM TO SECONDS} for records that are consumed by a group and produced
- * anew, a hundred at most in a transaction with their offsets. The topic FROM is filled first.
+ * again, at most a hundred in a transaction, with their offsets. The topic FROM is filled first.
  */
 public final class Transactions {
   private static final int RECORDS = 10;

@@ -94,7 +94,8 @@ def _parsed(line: bytes) -> Found:
 
 
 def expected_at(flights: Iterable[Flight], keys: set[bytes], timestamp: int, count: int) -> list[Found]:
-    """What a seek must find, by the table, in the partition of these keys, whose n-th flight has offset n."""
+    """The records that a seek must find according to the table, in the partition that holds `keys`. Its n-th flight has
+    offset n."""
 
     def found() -> Iterator[Found]:
         begun = False

@@ -1,4 +1,4 @@
-// Sends records to a tidelog node over gRPC and reads a topic, with nothing but what protoc makes of the .proto files.
+// Sends records to a tidelog node over gRPC and reads a topic, with nothing but the code that protoc generates from the .proto files.
 //
 //	grpc_go ADDRESS TOPIC VALUE...
 //

@@ -107,7 +107,7 @@ func unsnappy(packed []byte) ([]byte, error) {
 	return whole, nil
 }
 
-// fields reads varints and what they count.
+// fields reads varints, and the bytes whose length they give.
 type fields struct {
 	data []byte
 	err  error

@@ -118,7 +118,7 @@ func decode(data []byte, where string, into any) error {
 	}
 	said, err := strconv.ParseUint(strings.TrimSuffix(string(data[at+len(mark):]), "\n}\n"), 10, 32)
 	if err != nil || uint32(said) != crc(data[:at]) {
-		return fmt.Errorf("the checksum of %s does not fit", where)
+		return fmt.Errorf("the checksum of %s does not match", where)
 	}
 	var version struct {
 		LeastReader int `json:"least_reader"`
@@ -152,7 +152,7 @@ func decodePage(data []byte, ref pageRef) (manifestPage, error) {
 		return found, err
 	}
 	if found.Kind != ref.Kind || len(found.Segments)+len(found.Removed) != ref.Count {
-		return found, fmt.Errorf("page %s holds something else than its manifest says", ref.Key)
+		return found, fmt.Errorf("page %s holds something other than its manifest says", ref.Key)
 	}
 	return found, nil
 }

@@ -1,10 +1,10 @@
-// Command reader reads a tidelog store as docs/formats.md describes it, with nothing of tidelog: JSON lines on its output.
+// Command reader reads a tidelog store as docs/formats.md describes it, without any code of tidelog, and prints JSON lines.
 //
 //	reader -store DIR -topic flights -partition 1                     every record from log start on
 //	reader -store DIR -topic flights -partition 1 -offset 40 -committed
 //	reader -store DIR -topic flights -partition 1 -commit 9           as it was right after that commit
 //	reader -store DIR -topic flights -partition 1 -time 1700000000000 the first offset at or after
-//	reader -store DIR -topic flights -partition 1 -describe           segments and all that their sidecars say
+//	reader -store DIR -topic flights -partition 1 -describe           segments and the content of their sidecars
 package main
 
 import (
@@ -24,14 +24,14 @@ func main() {
 
 func run() error {
 	directory := flag.String("store", "", "a directory store, or a copy of a bucket's prefix")
-	cluster := flag.String("cluster", "", "the cluster; may be left out where there is one")
+	cluster := flag.String("cluster", "", "the cluster; optional if the store has only one")
 	topic := flag.String("topic", "", "the topic's name")
 	topicID := flag.String("topic-id", "", "one of its ids; the live one by default")
 	number := flag.Int("partition", 0, "the partition")
 	offset := flag.Int64("offset", -1, "where to begin; log start by default")
 	commit := flag.Int64("commit", -1, "as of this commit")
 	at := flag.Int64("time", -1, "print the first offset at or after this time, in ms")
-	committed := flag.Bool("committed", false, "leave out what was aborted")
+	committed := flag.Bool("committed", false, "omit records of aborted transactions")
 	describe := flag.Bool("describe", false, "print segments and sidecars")
 	flag.Parse()
 	s := store(*directory)

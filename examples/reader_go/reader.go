@@ -96,7 +96,7 @@ func (p *partition) asOf(commit int64) error {
 		}
 	}
 	if commit > now.Commit || (commit < now.Swept && pinned == nil) {
-		return fmt.Errorf("commit %d cannot be read: the newest is %d, what was removed up to %d is swept", commit, now.Commit, now.Swept)
+		return fmt.Errorf("commit %d cannot be read: the newest is %d, removals up to commit %d are swept", commit, now.Commit, now.Swept)
 	}
 	all, err := p.live()
 	if err != nil {
@@ -174,7 +174,7 @@ func (p *partition) batches(of *remoteSegment, front *sidecar, position int64) (
 	return split(data[position-start:])
 }
 
-// read hands on every record from an offset to the end. Under `committed`, none of an aborted transaction.
+// read passes every record from an offset to the end to handle; with committed, none of an aborted transaction.
 func (p *partition) read(offset int64, committed bool, handle func(record) error) error {
 	if offset < p.manifest.LogStart {
 		return fmt.Errorf("offset %d is below log start %d", offset, p.manifest.LogStart)

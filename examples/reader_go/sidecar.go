@@ -117,7 +117,7 @@ func (s *sidecar) parseProducers(content []byte) error {
 	}
 	row := content[10:]
 	if len(row) != 46*int(order.Uint32(content[6:])) {
-		return fmt.Errorf("a snapshot of another number of producers")
+		return fmt.Errorf("a snapshot with the wrong number of producers")
 	}
 	for ; len(row) > 0; row = row[46:] {
 		s.Producers = append(s.Producers, producer{

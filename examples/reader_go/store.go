@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// store is a directory that tidelog writes to, or a bucket's copy: every object under its own key as a path.
+// store is a directory that tidelog writes to, or a copy of a bucket, in which each object's key is its path.
 type store string
 
 func (s store) path(key string) string { return filepath.Join(string(s), filepath.FromSlash(key)) }
@@ -32,7 +32,7 @@ func (s store) getRange(key string, start, length int64) ([]byte, error) {
 	return data[:n], err
 }
 
-// names lists the next path components below a prefix, marks of the directory store left out.
+// names lists the next path components below a prefix, without those that the directory store marks with %.
 func (s store) names(prefix string) []string {
 	items, err := os.ReadDir(s.path(prefix))
 	if err != nil {

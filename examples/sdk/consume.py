@@ -1,17 +1,16 @@
-"""Counts a topic's records by key, from a point in time on. `consume.py ADDRESS TOPIC [2024-01-31T12:00+00:00]`"""
+"""Counts a topic's records by key, from a point in time on. `consume.py ADDRESS TOPIC [2024-01-31T12:00]`, in UTC."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections import Counter
-from datetime import datetime
 
 from tidelog import Client, ReaderOptions, Start
 
 
 async def main(address: str, topic: str, moment: str = "") -> None:
-    start: Start = datetime.fromisoformat(moment) if moment else "earliest"
+    start: Start = moment or "earliest"
     counts: Counter[bytes | None] = Counter()
     async with Client.connect(address) as client:
         # Without `until_end` the reader waits for new records and never ends.

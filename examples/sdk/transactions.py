@@ -1,7 +1,7 @@
 """Copies a topic into another one, each record exactly once, as a member of a group. `transactions.py ADDRESS FROM TO`
 
-Start it several times at once with different IDs to share the work, or stop it and start it again: it continues behind the
-records that it has copied. `transactions.py ADDRESS FROM TO [ID]`
+Start it several times at once with different IDs to share the work, or stop it and start it again: it continues after the
+last record that it copied. `transactions.py ADDRESS FROM TO [ID]`
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ MAX_SEGMENTS = 64
 class ColdManifest(NamedTuple):
     """One partition's manifest: offsets [log_start, end) are in the bucket. `commit` 0: nothing was committed yet.
 
-    `key` is relative to the store's prefix, `committed_at_ms` by the writer's clock; `bytes` counts record batches.
+    `key` is relative to the store's prefix. `committed_at_ms` is the writer's time. `bytes` counts record batches.
     """
 
     partition: int
@@ -32,7 +32,7 @@ class ColdManifest(NamedTuple):
 
 class ColdSegment(NamedTuple):
     """Offsets [base, end) in bytes [position, position + length) of the object `key`; keys are relative to the store's
-    prefix. `added_commit` is the commit that brought it."""
+    prefix. `added_commit` is the commit that added it."""
 
     base: int
     end: int
@@ -48,9 +48,10 @@ class ColdSegment(NamedTuple):
 
 
 class ColdRepair(NamedTuple):
-    """The repair that restores the newest known state of a partition's manifest, `topic.json` or `cluster.json` (`summary`), or
-    why none can (`refused`); both empty: there is nothing to repair. `checked` counts the objects that were checked.
-    `commit` is the commit that was made, for `topic.json` its revision, for `cluster.json` its incarnation."""
+    """A repair of a partition's manifest, of `topic.json` or of `cluster.json`, to the newest known state. `summary`
+    describes the repair; `refused` says why none is possible. Both are empty if there is nothing to repair. `checked`
+    is the number of checked objects. `commit` is the number of the new commit; for `topic.json` its revision, for
+    `cluster.json` its incarnation."""
 
     summary: str
     refused: str
@@ -62,22 +63,23 @@ class Cold(Protocol):
     """Every method raises UnknownTopicOrPartition, and InvalidRequest on a node without a store."""
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
-        """One for each partition, from the newest manifest that this node has seen or written."""
+        """One entry for each partition, from the newest manifest that this node has seen or written."""
 
     async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
-        """Up to MAX_SEGMENTS live segments in offset order, the first one that ends after `start_offset`; none: there are no
-        more. The next call starts at the last one's end. Raises TierUnavailable if the store is needed and does not answer."""
+        """Up to MAX_SEGMENTS live segments in offset order, from the first one that ends after `start_offset`; empty if there
+        are no more. The next call starts at the last one's end. Raises TierUnavailable if the store is needed and does not
+        answer."""
 
     async def repair(
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
     ) -> ColdRepair:
-        """Repairs a manifest after the store has gone backwards (StoreBehind): verifies every object that the newest manifest
-        seen names, and with `apply` commits that manifest again. `accept_loss` are the lost offsets that the
-        caller accepts: exactly those, or the repair is refused. Takes a request or two for each segment. Raises TierUnavailable
-        if the store does not answer: retry."""
+        """Repairs a manifest after the store has gone backwards (StoreBehind). Verifies every object that the newest known
+        manifest names, and with `apply` commits that manifest again. `accept_loss` are the lost offsets that the caller
+        accepts; the repair is refused unless they are exactly the lost ones. Takes one or two requests for each segment. Raises
+        TierUnavailable if the store does not answer: retry."""
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
-        """As `repair`, for `topic.json`: it is written again if the store has none, or an older one than was written."""
+        """As `repair`, for `topic.json`: writes it again if the store has none, or an older one than this node has written."""
 
     async def repair_cluster(self, *, apply: bool) -> ColdRepair:
         """As `repair`, for `cluster.json`."""

@@ -1,4 +1,4 @@
-"""The contract's feature levels (KIP-584): which a broker supports, and which the cluster's clients and brokers use now.
+"""The contract's feature levels (KIP-584): those that a broker supports, and those that clients and brokers use now.
 
 Not served across a channel.
 """
@@ -20,7 +20,7 @@ class Feature(NamedTuple):
 
 
 class FeatureChange(Enum):
-    """In which direction an update may go. A level may always be set to what it is."""
+    """The direction in which an update may change a level. A level may always be set to its present value."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -39,8 +39,8 @@ class Features(Protocol):
     """The cluster's feature levels (KIP-584)."""
 
     def list(self) -> Sequence[Feature]:
-        """All that this broker knows, in Kafka's order."""
+        """All features that this broker knows, in Kafka's order."""
 
     async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
-        """Sets all of these levels; with `validate_only` only checks them. InvalidUpdateVersion if one cannot be set: then none
-        is."""
+        """Sets all of these levels; with `validate_only` only checks them. If one cannot be set, sets none and raises
+        InvalidUpdateVersion."""

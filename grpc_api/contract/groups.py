@@ -32,8 +32,8 @@ class MemberProtocol(NamedTuple):
 
 
 class JoinGroup(NamedTuple):
-    """`protocols` are in the member's order of preference. `rebalance_timeout_ms` is -1 below version 1, where both timeouts
-    are one. `needs_member_id`: whether a member without an id gets one and joins again (version 4 and up, KIP-394).
+    """`protocols` are in the member's order of preference. `rebalance_timeout_ms` is -1 below version 1, which has one timeout
+    for both purposes. `needs_member_id`: whether a member without an id gets one and joins again (version 4 and up, KIP-394).
     `may_skip_assignment`: whether a returning static leader may skip the assignment (version 9, KIP-814)."""
 
     group: str
@@ -57,7 +57,7 @@ class JoinedMember(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """`members` is empty for all but the leader. `generation` is -1 and `protocol` None where `error` is set."""
+    """`members` is empty except for the leader. If `error` is set, `generation` is -1 and `protocol` is None."""
 
     error: LogError | None
     member_id: str
@@ -83,7 +83,7 @@ class SyncGroup(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """The member's own assignment. Beside an error it is empty."""
+    """The member's own assignment; empty if there is an error."""
 
     error: LogError | None
     protocol_type: str | None = None
@@ -107,7 +107,7 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class LeavingMember(NamedTuple):
-    """Named by its id, or by its instance id alone, as an administrator does."""
+    """A member, named by its id; an administrator may name it by its instance id alone."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -155,9 +155,9 @@ class TopicCommit(NamedTuple):
 
 
 class OffsetCommit(NamedTuple):
-    """`generation` is NO_GENERATION and `member_id` UNKNOWN_MEMBER from outside the group's protocol. `retention_ms` is -1 for
-    the broker's own (versions 2 to 4 may set it). `knows_missing_group`: whether the client knows the error of a group that
-    does not exist; before version 9 it gets IllegalGeneration."""
+    """For a commit from outside the group's protocol, `generation` is NO_GENERATION and `member_id` is UNKNOWN_MEMBER.
+    `retention_ms` is -1 for the broker's retention (versions 2 to 4 may set another). `knows_missing_group`: whether the client
+    knows the error of a group that does not exist; before version 9 it gets IllegalGeneration."""
 
     group: str
     generation: int
@@ -169,7 +169,7 @@ class OffsetCommit(NamedTuple):
 
 
 class TxnOffsetCommit(NamedTuple):
-    """Offsets that count once the producer's transaction is committed."""
+    """Offsets that take effect when the producer's transaction is committed."""
 
     group: str
     transaction: ProducerTransaction
@@ -197,7 +197,8 @@ class TopicOutcome(NamedTuple):
 
 
 class OffsetsCommitted(NamedTuple):
-    """In the request's order. As in the protocol, an error of the whole request stands at every partition."""
+    """The outcomes in the request's order. As in the protocol, an error of the whole request is repeated for every
+    partition."""
 
     topics: Sequence[TopicOutcome]
 
@@ -211,8 +212,8 @@ class TopicPartitionIndexes(NamedTuple):
 
 
 class OffsetFetch(NamedTuple):
-    """`topics` is None for all that the group has committed. `require_stable`: whether partitions with offsets of open
-    transactions are refused; otherwise the previous offsets are returned (KIP-447)."""
+    """`topics` is None for all topics with committed offsets of the group. `require_stable`: partitions with offsets of open
+    transactions are refused; otherwise the answer has their previous offsets (KIP-447)."""
 
     group: str
     topics: Sequence[TopicPartitionIndexes] | None
@@ -230,7 +231,7 @@ class FetchedOffset(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """`topic_id` is the request's; in an answer with all offsets the topic's own, None if the topic is gone."""
+    """`topic_id` is the request's. In an answer with all offsets it is the topic's own, None if the topic is deleted."""
 
     topic: str
     partitions: Sequence[FetchedOffset]
@@ -260,7 +261,7 @@ class OffsetsDeleted(NamedTuple):
 
 # --- administration ---------------------------------------------------------------------------------------------------
 class ListGroups(NamedTuple):
-    """Empty filters let all pass. States and types are compared without regard to case."""
+    """An empty filter excludes nothing. States and types are compared without regard to case."""
 
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
@@ -276,8 +277,8 @@ class ListedGroup(NamedTuple):
 
 
 class GroupsListed(NamedTuple):
-    """The groups of the shards that this broker coordinates. `error` is that of the first shard that could not be read; the
-    groups of the others are there."""
+    """The groups of the shards that this broker coordinates. `error` is that of the first shard that could not be read;
+    `groups` has the groups of all other shards."""
 
     error: LogError | None
     groups: Sequence[ListedGroup] = ()
@@ -301,7 +302,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group that does not exist has the error GroupIdNotFound and the state Dead. `protocol` is "" unless it is stable."""
+    """A group that does not exist has the error GroupIdNotFound and the state Dead. `protocol` is "" unless it is Stable."""
 
     error: LogError | None
     group: str
@@ -328,8 +329,8 @@ class Groups(Protocol):
     """Group coordinators of the classic protocol.
 
     Every future ends with its answer, or with a LogError if the request was not decided or may not have been written:
-    NotCoordinator (another broker coordinates the group), CoordinatorLoading, CoordinatorNotAvailable. A future that is
-    cancelled undoes nothing. A JoinGroup waits as long as the group's members may take to join; other requests wait only
+    NotCoordinator (another broker coordinates the group), CoordinatorLoading, CoordinatorNotAvailable. Cancelling a
+    future undoes nothing. A JoinGroup waits as long as the group's members may take to join; other requests wait only
     for records to be committed."""
 
     async def coordinator(self, group: str, caller: Caller) -> int:

@@ -35,7 +35,8 @@ ISOLATIONS = {int(level): level for level in (Isolation.READ_UNCOMMITTED, Isolat
 
 
 class ProduceAcks(IntEnum):
-    """`acks` of a Produce, with Kafka's numbers: no answer, an answer of the leader alone, or of all replicas in sync."""
+    """When an append is answered, with Kafka's numbers of `acks`: never, once the leader has the records, or once all
+    replicas in sync have them."""
 
     NONE = 0
     LEADER = 1
@@ -140,18 +141,19 @@ class Log(Protocol):
         self, appends: Sequence[Append], *, transaction: ProducerTransaction | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         """Validates, assigns offsets and appends, each partition apart, in the order given. A partition answered with a
-        LogError is unchanged. Transactional batches need `transaction`, and belong to one producer: InvalidProducerIdMapping,
-        raised, if they do not."""
+        LogError is unchanged. Transactional batches need `transaction` and must belong to one producer; otherwise
+        raises InvalidProducerIdMapping."""
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         """Answers in the order of `fetch.partitions`. Cancel the future to end a waiting read."""
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
-        """None: the log has no such record. Timestamp is -1 where the query was for a position, not a time."""
+        """One answer per query, in order; None if the log has no such record. The timestamp is -1 if the query names a
+        position, not a time."""
 
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
-        """Raises the log start (-1: to the high watermark) in both tiers; returns it. OffsetOutOfRange above the high
-        watermark."""
+        """Moves the log start up to `before_offset` (-1: the high watermark) in both tiers, and returns it. Raises
+        OffsetOutOfRange for an offset above the high watermark."""
 
     async def epoch_end_offset(
         self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
@@ -162,7 +164,8 @@ class Log(Protocol):
         """The live topic of that id, from the newest metadata this process has seen."""
 
     async def init_producer_id(self) -> tuple[int, int]:
-        """A never issued (producer id, epoch), for an idempotent producer. `Transactions` begins transactional ones."""
+        """A new producer id with its epoch, for an idempotent producer. `Transactions` serves transactional
+        producers."""
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
         """Closes each partition's active segment and offloads all records so far; with `wait`, returns once they are in

@@ -62,12 +62,13 @@ class NodeQueries(Protocol):
     def quorum(self) -> QuorumDescription: ...
 
     def client_metrics(self) -> Sequence[str]:
-        """The names of the subscriptions to clients' metrics (KIP-714); DescribeConfigs gives their settings."""
+        """The names of the subscriptions to clients' metrics (KIP-714); DescribeConfigs has their settings."""
 
 
 class CallerTurns(Protocol):
-    """The turns of a caller on the event loop. Records of its requests between `begin` and `end` are written together at the
-    end, or earlier where there are few; answers that wait for nothing else are sent then."""
+    """The turns of a caller on the event loop. The coordinators' records for its requests between `begin` and `end` are
+    written together at `end`, or earlier if there are few. Answers that wait only for these records are then
+    complete."""
 
     @property
     def has_writes(self) -> bool:

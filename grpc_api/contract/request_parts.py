@@ -1,11 +1,11 @@
-"""Divides long requests for a group into parts that the coordinator decides one by one: each is one turn of the event loop."""
+"""Divides long requests for a group into parts. The coordinator decides them one by one, each in one turn of the event loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-#: Partitions, or members, of one part. A coordinator decides as many in some two milliseconds.
+#: Partitions, or members, of one part. A coordinator decides this number in about two milliseconds.
 AT_ONCE = 200
 
 
@@ -18,8 +18,8 @@ class TopicPart(NamedTuple):
 
 
 def parts_of(topics: Iterable[tuple[Any, Sequence[Any]]], most: int = AT_ONCE) -> Iterator[list[TopicPart]]:
-    """Topics with their partitions, in order, at most `most` topics and partitions in a part. A topic without partitions is in
-    one part."""
+    """Topics with their partitions, in order. A part has at most `most` partitions; a topic without partitions counts
+    as one."""
     part: list[TopicPart] = []
     room = most
     for at, (topic, partitions) in enumerate(topics):
@@ -37,5 +37,5 @@ def parts_of(topics: Iterable[tuple[Any, Sequence[Any]]], most: int = AT_ONCE) -
 
 
 def is_long(topics: Sequence[Any], counts: Iterable[int]) -> bool:
-    """Whether a request of these topics, with so many partitions each, has more than one part."""
+    """Whether a request for these topics, with these numbers of partitions, has more than one part."""
     return len(topics) > AT_ONCE or sum(counts) > AT_ONCE

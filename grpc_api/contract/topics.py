@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from storage_tiers.errors import LogError
-from storage_tiers.types import TopicId
+from storage_tiers.types import TopicId, TopicPartition
 
 
 class Endpoint(NamedTuple):
@@ -19,12 +19,19 @@ class Endpoint(NamedTuple):
     port: int
 
 
+def text_of(host: str, port: int) -> str:
+    """HOST:PORT in the syntax of clients and URLs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class BrokerDescription(NamedTuple):
-    """A broker. `endpoints` are its advertised addresses, one for each listener, in the broker's order."""
+    """A broker. `endpoints` are its advertised addresses, one for each listener, in the broker's order; `grpc` is HOST:PORT of
+    its gRPC listener, empty if it has none."""
 
     node_id: int
     endpoints: Sequence[Endpoint]
     rack: str | None = None
+    grpc: str = ""
 
     def at(self, listener: str) -> Endpoint | None:
         """The address advertised to that listener's clients; None if the broker has no such listener."""
@@ -44,7 +51,7 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic; its partitions are in order of their numbers. `internal` marks the cluster's own topics, as
+    """A topic; its partitions are in order of their numbers. `internal` marks the cluster's own topics, such as
     `__consumer_offsets`."""
 
     name: str
@@ -182,14 +189,18 @@ class Topics(Protocol):
         answer per name, then one per id, in order. A missing topic's answer is InvalidTopic, UnknownTopicOrPartition or
         UnknownTopicId."""
 
+    def leader(self, partition: TopicPartition) -> tuple[int, int]:
+        """(node id, leader epoch) of the partition's leader, from the newest metadata that this process has seen. The node is
+        -1 while no replica can lead; both are -1 for a partition that does not exist."""
+
     async def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> Sequence[CreatedTopic | LogError]:
         """One answer per topic, in order. With `validate_only` nothing is created."""
 
     async def auto_create(self, names: Sequence[str]) -> None:
-        """Creates missing topics that a Metadata request named, as far as `auto.create.topics.enable` allows. `describe` then
-        shows which of them exist."""
+        """Creates missing topics that a Metadata request names, if `auto.create.topics.enable` allows it. `describe` then shows
+        those that exist."""
 
     async def delete(
         self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
@@ -202,9 +213,14 @@ class Topics(Protocol):
         """Grows the topic to `count` partitions. `assignments` has the node ids of each new partition; None: the cluster
         chooses. InvalidPartitions unless `count` is above the current number; UnknownTopicOrPartition."""
 
+    async def elect_unclean(self, partition: TopicPartition) -> None:
+        """Elects a leader that may lack acknowledged records, as after the loss of a disk, for a partition without one
+        (KIP-460). Does nothing if the partition has a leader. Raises LeaderNotAvailable if no replica's node is alive, and
+        UnknownTopicOrPartition."""
+
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls `listener` on the loop after each change of the answers of `cluster` and `describe`, before the request for the
-        change is answered. The returned function ends this."""
+        """Calls `listener` on the loop after each change that `cluster` or `describe` shows, and before the request for the
+        change is answered. The returned function ends the calls."""
 
 
 class Configs(Protocol):

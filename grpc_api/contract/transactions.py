@@ -1,8 +1,7 @@
 """Transactions: the requests and answers of a transaction coordinator (KIP-98, KIP-360, KIP-890).
 
-Every answer holds its error as a value. Times are in ms. A producer is an id and an epoch; NO_PRODUCER where the client has
-none yet. `client_version` is the `transaction.version` that the client's request speaks: 2 bumps the epoch with every
-transaction.
+Every answer holds its error as a value. Times are in ms. A producer is an id and an epoch; it is NO_PRODUCER if the client has
+none yet. `client_version` is the `transaction.version` of the client's request: with 2 every transaction raises the epoch.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class ProducerTransaction(NamedTuple):
 
 
 class InitProducer(NamedTuple):
-    """`expected` is the producer as which a client wants to continue (KIP-360), else NO_PRODUCER. `spare_producer_id` is a
-    never issued id, set by the node for the case that the coordinator needs one."""
+    """`expected` is the producer that the client wants to continue as (KIP-360), otherwise NO_PRODUCER. `spare_producer_id` is
+    an id that was never issued; the node sets it, in case the coordinator needs a new one."""
 
     transactional_id: str
     timeout_ms: int
@@ -52,14 +51,14 @@ class InitProducer(NamedTuple):
 
 
 class ProducerInitialized(NamedTuple):
-    """`producer` is the one that the client now is, NO_PRODUCER beside an error."""
+    """`producer` is the client's id and epoch from now on; NO_PRODUCER if there is an error."""
 
     error: LogError | None
     producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
 class AddPartitions(NamedTuple):
-    """`verify_only`: a broker asks whether the partitions are in the producer's open transaction, and adds none."""
+    """`verify_only`: a broker only asks whether the partitions are in the producer's open transaction; none is added."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -69,7 +68,7 @@ class AddPartitions(NamedTuple):
 
 
 class PartitionsAdded(NamedTuple):
-    """`errors` has the partitions that were refused while others were not; a refused request has `error` alone."""
+    """`errors` has the refused partitions if others were accepted. If the whole request is refused, only `error` is set."""
 
     error: LogError | None
     errors: Sequence[tuple[TopicPartition, LogError]] = ()
@@ -112,8 +111,8 @@ class Markers(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """`state` is Kafka's name. `start_ms` is that of the last transaction, -1 if there was none since the producer began. As in
-    Kafka, numbers are 0 beside an error."""
+    """`state` is Kafka's name. `start_ms` is when the last transaction began, -1 if there was none since the producer began. As
+    in Kafka, numbers are 0 if there is an error."""
 
     error: LogError | None
     transactional_id: str
@@ -140,8 +139,8 @@ STATES = frozenset(
 
 
 class ListTransactions(NamedTuple):
-    """Empty filters let all pass. `duration_ms` (-1: any) leaves out the transactions that are open for no longer. `pattern` is
-    a regular expression for the whole transactional id."""
+    """An empty filter excludes nothing. `duration_ms` selects transactions that are open for longer (-1: all). `pattern` is a
+    regular expression for the whole transactional id."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
@@ -159,7 +158,7 @@ class ListedTransaction(NamedTuple):
 
 class TransactionsListed(NamedTuple):
     """The transactions of the shards that this broker coordinates. `error` is that of the first shard that could not be read;
-    the transactions of the others are there."""
+    the transactions of all other shards are listed."""
 
     error: LogError | None
     transactions: Sequence[ListedTransaction] = ()
@@ -169,9 +168,9 @@ class Transactions(Protocol):
     """Transaction coordinators.
 
     Every future ends with its answer, or with a LogError if the request was not decided or may not have been written:
-    NotCoordinator (another broker coordinates the transactional id), CoordinatorLoading, CoordinatorNotAvailable. A future that
-    is cancelled undoes nothing. A request that comes while the markers of the producer's last transaction are written
-    waits for them; other requests wait only for records to be committed."""
+    NotCoordinator (another broker coordinates the transactional id), CoordinatorLoading, CoordinatorNotAvailable.
+    Cancelling a future undoes nothing. While the markers of the producer's last transaction are being written, its
+    requests wait for them; other requests wait only for records to be committed."""
 
     async def coordinator(self, transactional_id: str, caller: Caller) -> int:
         """The id of the broker that coordinates the transactional id. Creates the internal topic if there is none.
@@ -180,8 +179,8 @@ class Transactions(Protocol):
     async def init_producer(self, request: InitProducer, caller: Caller) -> ProducerInitialized: ...
 
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
-        """If the cluster lacks some of the partitions, none is added: those get UnknownTopicOrPartition, and the others
-        OperationNotAttempted."""
+        """If the cluster lacks some of the partitions, none is added: the missing ones get UnknownTopicOrPartition, and the
+        others OperationNotAttempted."""
 
     async def add_offsets(self, request: AddOffsets, caller: Caller) -> PartitionsAdded:
         """CoordinatorNotAvailable while the groups' topic does not exist; it is created."""
@@ -193,7 +192,7 @@ class Transactions(Protocol):
         self, markers: Markers, coordinator_epoch: int, caller: Caller
     ) -> Sequence[tuple[TopicPartition, LogError]]:
         """Ends the producer's transaction in partitions of this broker, in the name of a coordinator of that epoch. Returns the
-        partitions without a committed marker, and why. `transactional_id` is not used."""
+        partitions without a committed marker, with the reasons. `transactional_id` is not used."""
 
     async def list(self, request: ListTransactions, caller: Caller) -> TransactionsListed: ...
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from grpc_api.contract import coordinator_errors
 from grpc_api.proto import errors_pb2 as pb
 from storage_tiers import errors as log
 from storage_tiers.errors import Advice, InvalidRecord, InvalidTimestamp, LogError, RecordFault
@@ -49,6 +50,11 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.OffsetOutOfRange: Meaning("OFFSET_OUT_OF_RANGE", _Code.OUT_OF_RANGE),
     log.OffsetNotAvailable: Meaning("OFFSET_NOT_AVAILABLE", _Code.UNAVAILABLE),
     log.NotLeader: Meaning("NOT_LEADER_OR_FOLLOWER", _Code.ABORTED),
+    log.BrokerNotRegistered: Meaning("BROKER_ID_NOT_REGISTERED", _Code.FAILED_PRECONDITION),
+    log.WrongCluster: Meaning("INCONSISTENT_CLUSTER_ID", _Code.FAILED_PRECONDITION),
+    log.BrokerFenced: Meaning("STALE_BROKER_EPOCH", _Code.UNAVAILABLE),
+    log.StaleBrokerEpoch: Meaning("STALE_BROKER_EPOCH", _Code.FAILED_PRECONDITION),
+    log.DuplicateBroker: Meaning("DUPLICATE_BROKER_REGISTRATION", _Code.ALREADY_EXISTS),
     log.LeaderNotAvailable: Meaning("LEADER_NOT_AVAILABLE", _Code.UNAVAILABLE),
     log.FencedLeaderEpoch: Meaning("FENCED_LEADER_EPOCH", _Code.ABORTED),
     log.UnknownLeaderEpoch: Meaning("UNKNOWN_LEADER_EPOCH", _Code.UNAVAILABLE),
@@ -69,32 +75,32 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.InvalidRequiredAcks: Meaning("INVALID_REQUIRED_ACKS", _Code.INVALID_ARGUMENT),
     log.RequestTimedOut: Meaning("REQUEST_TIMED_OUT", _Code.DEADLINE_EXCEEDED),
     log.NotEnoughReplicas: Meaning("NOT_ENOUGH_REPLICAS", _Code.UNAVAILABLE),
-    log.CoordinatorLoading: Meaning("COORDINATOR_LOAD_IN_PROGRESS", _Code.UNAVAILABLE),
-    log.CoordinatorNotAvailable: Meaning("COORDINATOR_NOT_AVAILABLE", _Code.UNAVAILABLE),
-    log.NotCoordinator: Meaning("NOT_COORDINATOR", _Code.ABORTED),
-    log.InvalidGroupId: Meaning("INVALID_GROUP_ID", _Code.INVALID_ARGUMENT),
-    log.UnknownMemberId: Meaning("UNKNOWN_MEMBER_ID", _Code.FAILED_PRECONDITION),
-    log.MemberIdRequired: Meaning("MEMBER_ID_REQUIRED", _Code.ABORTED),
-    log.IllegalGeneration: Meaning("ILLEGAL_GENERATION", _Code.FAILED_PRECONDITION),
-    log.FencedInstanceId: Meaning("FENCED_INSTANCE_ID", _Code.FAILED_PRECONDITION),
-    log.RebalanceInProgress: Meaning("REBALANCE_IN_PROGRESS", _Code.ABORTED),
-    log.InconsistentGroupProtocol: Meaning("INCONSISTENT_GROUP_PROTOCOL", _Code.FAILED_PRECONDITION),
-    log.InvalidSessionTimeout: Meaning("INVALID_SESSION_TIMEOUT", _Code.INVALID_ARGUMENT),
-    log.GroupMaxSizeReached: Meaning("GROUP_MAX_SIZE_REACHED", _Code.FAILED_PRECONDITION),
-    log.GroupMetadataTooLarge: Meaning("UNKNOWN_SERVER_ERROR", _Code.FAILED_PRECONDITION),
-    log.CoordinatorRecordTooLarge: Meaning("UNKNOWN_SERVER_ERROR", _Code.FAILED_PRECONDITION),
-    log.GroupIdNotFound: Meaning("GROUP_ID_NOT_FOUND", _Code.NOT_FOUND),
-    log.NonEmptyGroup: Meaning("NON_EMPTY_GROUP", _Code.FAILED_PRECONDITION),
-    log.GroupSubscribedToTopic: Meaning("GROUP_SUBSCRIBED_TO_TOPIC", _Code.FAILED_PRECONDITION),
-    log.OffsetMetadataTooLarge: Meaning("OFFSET_METADATA_TOO_LARGE", _Code.INVALID_ARGUMENT),
-    log.UnstableOffsetCommit: Meaning("UNSTABLE_OFFSET_COMMIT", _Code.UNAVAILABLE),
-    log.ProducerFenced: Meaning("PRODUCER_FENCED", _Code.FAILED_PRECONDITION),
-    log.InvalidProducerIdMapping: Meaning("INVALID_PRODUCER_ID_MAPPING", _Code.FAILED_PRECONDITION),
-    log.ConcurrentTransactions: Meaning("CONCURRENT_TRANSACTIONS", _Code.UNAVAILABLE),
-    log.InvalidTransactionTimeout: Meaning("INVALID_TRANSACTION_TIMEOUT", _Code.INVALID_ARGUMENT),
-    log.TransactionAbortable: Meaning("TRANSACTION_ABORTABLE", _Code.ABORTED),
-    log.TransactionalIdNotFound: Meaning("TRANSACTIONAL_ID_NOT_FOUND", _Code.NOT_FOUND),
-    log.OperationNotAttempted: Meaning("OPERATION_NOT_ATTEMPTED", _Code.FAILED_PRECONDITION),
+    coordinator_errors.CoordinatorLoading: Meaning("COORDINATOR_LOAD_IN_PROGRESS", _Code.UNAVAILABLE),
+    coordinator_errors.CoordinatorNotAvailable: Meaning("COORDINATOR_NOT_AVAILABLE", _Code.UNAVAILABLE),
+    coordinator_errors.NotCoordinator: Meaning("NOT_COORDINATOR", _Code.ABORTED),
+    coordinator_errors.InvalidGroupId: Meaning("INVALID_GROUP_ID", _Code.INVALID_ARGUMENT),
+    coordinator_errors.UnknownMemberId: Meaning("UNKNOWN_MEMBER_ID", _Code.FAILED_PRECONDITION),
+    coordinator_errors.MemberIdRequired: Meaning("MEMBER_ID_REQUIRED", _Code.ABORTED),
+    coordinator_errors.IllegalGeneration: Meaning("ILLEGAL_GENERATION", _Code.FAILED_PRECONDITION),
+    coordinator_errors.FencedInstanceId: Meaning("FENCED_INSTANCE_ID", _Code.FAILED_PRECONDITION),
+    coordinator_errors.RebalanceInProgress: Meaning("REBALANCE_IN_PROGRESS", _Code.ABORTED),
+    coordinator_errors.InconsistentGroupProtocol: Meaning("INCONSISTENT_GROUP_PROTOCOL", _Code.FAILED_PRECONDITION),
+    coordinator_errors.InvalidSessionTimeout: Meaning("INVALID_SESSION_TIMEOUT", _Code.INVALID_ARGUMENT),
+    coordinator_errors.GroupMaxSizeReached: Meaning("GROUP_MAX_SIZE_REACHED", _Code.FAILED_PRECONDITION),
+    coordinator_errors.GroupMetadataTooLarge: Meaning("UNKNOWN_SERVER_ERROR", _Code.FAILED_PRECONDITION),
+    coordinator_errors.CoordinatorRecordTooLarge: Meaning("UNKNOWN_SERVER_ERROR", _Code.FAILED_PRECONDITION),
+    coordinator_errors.GroupIdNotFound: Meaning("GROUP_ID_NOT_FOUND", _Code.NOT_FOUND),
+    coordinator_errors.NonEmptyGroup: Meaning("NON_EMPTY_GROUP", _Code.FAILED_PRECONDITION),
+    coordinator_errors.GroupSubscribedToTopic: Meaning("GROUP_SUBSCRIBED_TO_TOPIC", _Code.FAILED_PRECONDITION),
+    coordinator_errors.OffsetMetadataTooLarge: Meaning("OFFSET_METADATA_TOO_LARGE", _Code.INVALID_ARGUMENT),
+    coordinator_errors.UnstableOffsetCommit: Meaning("UNSTABLE_OFFSET_COMMIT", _Code.UNAVAILABLE),
+    coordinator_errors.ProducerFenced: Meaning("PRODUCER_FENCED", _Code.FAILED_PRECONDITION),
+    coordinator_errors.InvalidProducerIdMapping: Meaning("INVALID_PRODUCER_ID_MAPPING", _Code.FAILED_PRECONDITION),
+    coordinator_errors.ConcurrentTransactions: Meaning("CONCURRENT_TRANSACTIONS", _Code.UNAVAILABLE),
+    coordinator_errors.InvalidTransactionTimeout: Meaning("INVALID_TRANSACTION_TIMEOUT", _Code.INVALID_ARGUMENT),
+    coordinator_errors.TransactionAbortable: Meaning("TRANSACTION_ABORTABLE", _Code.ABORTED),
+    coordinator_errors.TransactionalIdNotFound: Meaning("TRANSACTIONAL_ID_NOT_FOUND", _Code.NOT_FOUND),
+    coordinator_errors.OperationNotAttempted: Meaning("OPERATION_NOT_ATTEMPTED", _Code.FAILED_PRECONDITION),
     log.InvalidTopic: Meaning("INVALID_TOPIC_EXCEPTION", _Code.INVALID_ARGUMENT),
     log.TopicExists: Meaning("TOPIC_ALREADY_EXISTS", _Code.ALREADY_EXISTS),
     log.TopicDeletionDisabled: Meaning("TOPIC_DELETION_DISABLED", _Code.INVALID_ARGUMENT),
@@ -114,7 +120,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.DirectoryLocked: Meaning("KAFKA_STORAGE_ERROR", _Code.INVALID_ARGUMENT),
     log.TierCorrupt: Meaning("CORRUPT_MESSAGE", _Code.DATA_LOSS),
     log.ManifestDamaged: Meaning("CORRUPT_MESSAGE", _Code.DATA_LOSS),
-    log.InvalidRegularExpression: Meaning("INVALID_REGULAR_EXPRESSION", _Code.INVALID_ARGUMENT),
+    coordinator_errors.InvalidRegularExpression: Meaning("INVALID_REGULAR_EXPRESSION", _Code.INVALID_ARGUMENT),
     log.TopicUnauthorized: Meaning("TOPIC_AUTHORIZATION_FAILED", _Code.PERMISSION_DENIED),
     log.TransactionalIdUnauthorized: Meaning("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", _Code.INVALID_ARGUMENT),
     log.TransactionCoordinatorFenced: Meaning("TRANSACTION_COORDINATOR_FENCED", _Code.FAILED_PRECONDITION),
@@ -168,7 +174,7 @@ def detail_of(error: LogError) -> pb.ErrorDetail:
 
 def clear_tracebacks(error: BaseException | None) -> None:
     """Clears the tracebacks of a reported error and of the errors in its context. A traceback keeps its frames and all their
-    values alive; where a frame refers to the error, the cycle lives until a full collection."""
+    values alive. If a frame refers to the error, the cycle lives until a full collection."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -201,7 +207,7 @@ def detail_in(metadata: Sequence[tuple[str, Any]] | None) -> pb.ErrorDetail | No
     return None if found is None else pb.ErrorDetail.FromString(found)
 
 
-#: The error for a call that ended without a detail: the channel or gRPC itself ended it.
+#: The error for a call without a detail, which the channel or gRPC itself has ended.
 _WITHOUT_DETAIL: Mapping[grpc.StatusCode, type[LogError]] = {
     _Code.UNAVAILABLE: log.LeaderNotAvailable,
     _Code.DEADLINE_EXCEEDED: log.RequestTimedOut,

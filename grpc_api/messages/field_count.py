@@ -1,12 +1,12 @@
 """Counts the fields of an encoded protobuf message, nested ones included, before it is parsed.
 
-protobuf parses a message in one go, and no other call is served meanwhile: two million empty elements in 4 MiB hold it
-for a tenth of a second. Rows are bounded by what the servicers check, but only a parsed message shows them.
+protobuf parses a message in one go, and no other call is served meanwhile: two million empty elements in 4 MiB take a tenth of
+a second. The servicers bound the rows of a message, but can count them only once it is parsed.
 
 Cython in pure-Python mode; its C types are in `field_count.pxd`, and uncompiled it gives the same numbers.
 
-Invariant: the count is at least that of the fields that a parser of this layout reads before it refuses the bytes. Not
-promised: any count of malformed bytes; the parser refuses them.
+Invariant: a parser of this layout never reads more fields than the count, even of bytes that it then refuses. Not
+promised: an exact count of malformed bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 
 # Wire types. https://protobuf.dev/programming-guides/encoding/
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = 0, 1, 2, 3, 4, 5
-#: Most nested messages, as in protobuf's parsers.
+#: Maximum depth of nested messages, as in protobuf's parsers.
 _DEEPEST = 100
 #: A varint's bits beyond 64 are lost.
 _ALL_BITS = 0xFFFFFFFFFFFFFFFF
@@ -29,8 +29,8 @@ _PACKED = 4
 
 
 class Layout:
-    """The fields of a message that a count looks into: `inner` has the layouts of nested messages, `packed` whether a field may
-    hold an array of numbers, both by the field's number."""
+    """The layout of a message for the count, by fields' numbers: `inner` has the layouts of nested messages, `packed` whether
+    the field may hold an array of numbers."""
 
     def __init__(self, numbers: int) -> None:
         self.inner: list[Any] = [None] * numbers

@@ -28,7 +28,7 @@ from grpc_api.proto import groups_pb2 as pb
 from storage_tiers.errors import InvalidRequest
 from storage_tiers.types import NO_EPOCH, TopicId
 
-#: Kafka's retention for "the broker's own".
+#: Kafka's number for the broker's own retention.
 _BROKERS_OWN = -1
 
 

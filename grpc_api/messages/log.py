@@ -151,7 +151,9 @@ def fetch_of(request: pb.FetchRequest) -> Fetch:
 
 def _fetch_partition(message: pb.FetchPartition) -> FetchPartition:
     if message.max_bytes < 0:
-        raise InvalidRequest(f"max_bytes of {message.topic}-{message.partition} is {message.max_bytes}; it is negative")
+        raise InvalidRequest(
+            f"max_bytes of {message.topic}-{message.partition} is {message.max_bytes}; it cannot be negative"
+        )
     return FetchPartition(
         TopicPartition(message.topic, message.partition),
         message.offset,

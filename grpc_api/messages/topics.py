@@ -45,6 +45,7 @@ def cluster_message(cluster: ClusterDescription) -> pb.ClusterDescription:
                 node_id=each.node_id,
                 endpoints=[pb.Endpoint(listener=at.listener, host=at.host, port=at.port) for at in each.endpoints],
                 rack=each.rack,
+                grpc=each.grpc,
             )
             for each in cluster.brokers
         ],
@@ -57,6 +58,7 @@ def cluster_of(message: pb.ClusterDescription) -> ClusterDescription:
             each.node_id,
             tuple(Endpoint(at.listener, at.host, at.port) for at in each.endpoints),
             each.rack if each.HasField("rack") else None,
+            each.grpc,
         )
         for each in message.brokers
     ]

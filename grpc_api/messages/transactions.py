@@ -35,7 +35,7 @@ from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicPartition
 
 LAST_EPOCH = (1 << 15) - 1
-#: Any age, in the contract.
+#: The contract's number for transactions of any age.
 _ANY = -1
 
 

@@ -65,7 +65,7 @@ class ColdServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Manifests(self, request, context):
-        """One for each partition of the topic, from the newest manifest that this node has seen or written.
+        """One entry for each partition of the topic, from the newest manifest that this node has seen or written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,21 +79,22 @@ class ColdServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Repair(self, request, context):
-        """Proves what the newest manifest seen names; where the store lacks some of that, `apply` commits it again.
+        """Checks that the store has the newest manifest seen and all of its objects. If the store shows less, `apply` commits
+        the newest manifest again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepairTopic(self, request, context):
-        """Writes the topic's file again, where the store shows an older one than this node has written, or none.
+        """Writes the topic's file again if the store shows none, or an older one than this node has written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepairCluster(self, request, context):
-        """Writes the cluster's file again, where the store shows an older one than this node has written, or none.
+        """Writes the cluster's file again if the store shows none, or an older one than this node has written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Resource(_message.Message):
-    """Kinds, sources, types and operations bear Kafka's numbers."""
+    """Kinds, sources, types and operations have Kafka's numbers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -29,7 +29,7 @@ class Resource(_message.Message):
     kind: _builtins.int
     """2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group."""
     name: _builtins.str
-    """Of a broker its id in decimal, or empty for the cluster-wide default."""
+    """A broker's id in decimal, or empty for the cluster-wide default."""
     def __init__(
         self,
         *,
@@ -200,7 +200,7 @@ class AlterConfigsRequest(_message.Message):
     REPLACE_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     replace: _builtins.bool
-    """The alterations are all that is set afterwards."""
+    """All other configs of the resource return to their defaults."""
     @_builtins.property
     def resource(self) -> Global___Resource: ...
     @_builtins.property

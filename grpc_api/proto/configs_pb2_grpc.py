@@ -56,7 +56,7 @@ class ConfigsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Alter(self, request, context):
-        """All alterations or none.
+        """Makes all alterations or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

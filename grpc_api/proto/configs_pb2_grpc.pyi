@@ -33,14 +33,14 @@ class ConfigsStub:
     def __new__(cls, channel: _aio.Channel) -> ConfigsAsyncStub: ...
     Describe: _grpc.UnaryUnaryMultiCallable[_configs_pb2.DescribeConfigsRequest, _configs_pb2.DescribeConfigsResponse]
     Alter: _grpc.UnaryUnaryMultiCallable[_configs_pb2.AlterConfigsRequest, _configs_pb2.AlterConfigsResponse]
-    """All alterations or none."""
+    """Makes all alterations or none."""
 
 @_typing.type_check_only
 class ConfigsAsyncStub(ConfigsStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Describe: _aio.UnaryUnaryMultiCallable[_configs_pb2.DescribeConfigsRequest, _configs_pb2.DescribeConfigsResponse]  # type: ignore[assignment]
     Alter: _aio.UnaryUnaryMultiCallable[_configs_pb2.AlterConfigsRequest, _configs_pb2.AlterConfigsResponse]  # type: ignore[assignment]
-    """All alterations or none."""
+    """Makes all alterations or none."""
 
 class ConfigsServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -56,6 +56,6 @@ class ConfigsServicer(metaclass=_abc_1.ABCMeta):
         request: _configs_pb2.AlterConfigsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_configs_pb2.AlterConfigsResponse, _abc.Awaitable[_configs_pb2.AlterConfigsResponse]]:
-        """All alterations or none."""
+        """Makes all alterations or none."""
 
 def add_ConfigsServicer_to_server(servicer: ConfigsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -108,15 +108,15 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """Joins, and waits as long as the group's members may take to join. Leave or time out to end a membership: a call that is
-        cancelled undoes nothing.
+        """Joins, and waits as long as the group's members may take to join. A membership ends by Leave or by its session timeout: a
+        call that is cancelled undoes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Sync(self, request, context):
-        """The leader brings the assignment; every member waits for it and gets its own part.
+        """The leader sends the assignment; every member waits for it and gets its own part.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,7 +141,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsetsInTransaction(self, request, context):
-        """The offsets count once the producer's transaction is committed.
+        """The offsets take effect when the producer's transaction is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -65,7 +65,7 @@ class LogServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Produce(self, request, context):
-        """Appends batches, each partition apart, and answers in their order. Nothing orders two calls that run at once: a
+        """Appends batches, each partition apart, and answers in their order. Concurrent calls may be appended in any order: a
         producer with more than one request in flight uses ProduceStream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -76,9 +76,9 @@ class LogServicer:
         """The same on a stream: requests are appended in the order sent, and answered with their sequence. The first message
         opens it, every further one is a request. At most 32 requests are under way; then the server reads no further.
 
-        An idempotent stream (Open.idempotent) is given a producer id and epoch, which all its batches must bear with Kafka's
-        base sequences, and a token: a stream opened with it continues under the same identity, so that batches whose answer
-        was lost can be sent again and are in the log once.
+        An idempotent stream (Open.idempotent) gets a producer id and epoch, which all its batches must have, with Kafka's base
+        sequences. It also gets a token. A stream that is opened with the token continues under the same identity, so batches
+        whose answer was lost can be sent again and are in the log once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,16 +92,16 @@ class LogServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchStream(self, request, context):
-        """Reads on and on: after each message from where it ended. The server reads the next one only when the caller's window
-        has taken the last one, so a slow caller costs neither side more than a message and HTTP/2's window. Ends with an
-        error, and its detail, when one partition has one: open another stream without it.
+        """Reads continuously: each message begins where the last one ended. The server reads the next one only when the caller's
+        window has taken the last one. So a slow caller costs each side at most one message and HTTP/2's window. The first error
+        of a partition ends the stream, with its detail: open another stream without that partition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InitProducerId(self, request, context):
-        """A producer id that nobody else has.
+        """A producer id that no other producer has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

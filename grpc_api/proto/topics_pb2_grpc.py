@@ -69,6 +69,11 @@ class TopicsStub:
                 request_serializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsRequest.SerializeToString,
                 response_deserializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsResponse.FromString,
                 _registered_method=True)
+        self.ElectUnclean = channel.unary_unary(
+                '/tidelog.v1.Topics/ElectUnclean',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanResponse.FromString,
+                _registered_method=True)
         self.Seal = channel.unary_unary(
                 '/tidelog.v1.Topics/Seal',
                 request_serializer=grpc__api_dot_proto_dot_topics__pb2.SealRequest.SerializeToString,
@@ -105,7 +110,7 @@ class TopicsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AutoCreate(self, request, context):
-        """Creates missing topics as far as auto.create.topics.enable allows. Describe shows which of them exist afterwards.
+        """Creates missing topics if auto.create.topics.enable allows it. Describe then shows those that exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,6 +124,15 @@ class TopicsServicer:
 
     def CreatePartitions(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ElectUnclean(self, request, context):
+        """Elects a leader that may lack acknowledged records for a partition without one, as after the loss of a disk.
+
+        UNAVAILABLE if no replica's node is alive.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -169,6 +183,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.CreatePartitions,
                     request_deserializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsRequest.FromString,
                     response_serializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsResponse.SerializeToString,
+            ),
+            'ElectUnclean': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectUnclean,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanResponse.SerializeToString,
             ),
             'Seal': grpc.unary_unary_rpc_method_handler(
                     servicer.Seal,
@@ -365,6 +384,33 @@ class Topics:
             '/tidelog.v1.Topics/CreatePartitions',
             grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsRequest.SerializeToString,
             grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectUnclean(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/ElectUnclean',
+            grpc__api_dot_proto_dot_topics__pb2.ElectUncleanRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.ElectUncleanResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,9 +37,14 @@ class TopicsStub:
     Cluster: _grpc.UnaryUnaryMultiCallable[_topics_pb2.ClusterRequest, _topics_pb2.ClusterDescription]
     Create: _grpc.UnaryUnaryMultiCallable[_topics_pb2.CreateTopicsRequest, _topics_pb2.CreateTopicsResponse]
     AutoCreate: _grpc.UnaryUnaryMultiCallable[_topics_pb2.AutoCreateRequest, _topics_pb2.AutoCreateResponse]
-    """Creates missing topics as far as auto.create.topics.enable allows. Describe shows which of them exist afterwards."""
+    """Creates missing topics if auto.create.topics.enable allows it. Describe then shows those that exist."""
     Delete: _grpc.UnaryUnaryMultiCallable[_topics_pb2.DeleteTopicsRequest, _topics_pb2.DeleteTopicsResponse]
     CreatePartitions: _grpc.UnaryUnaryMultiCallable[_topics_pb2.CreatePartitionsRequest, _topics_pb2.CreatePartitionsResponse]
+    ElectUnclean: _grpc.UnaryUnaryMultiCallable[_topics_pb2.ElectUncleanRequest, _topics_pb2.ElectUncleanResponse]
+    """Elects a leader that may lack acknowledged records for a partition without one, as after the loss of a disk.
+
+    UNAVAILABLE if no replica's node is alive.
+    """
     Seal: _grpc.UnaryUnaryMultiCallable[_topics_pb2.SealRequest, _topics_pb2.SealResponse]
     """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -55,9 +60,14 @@ class TopicsAsyncStub(TopicsStub):
     Cluster: _aio.UnaryUnaryMultiCallable[_topics_pb2.ClusterRequest, _topics_pb2.ClusterDescription]  # type: ignore[assignment]
     Create: _aio.UnaryUnaryMultiCallable[_topics_pb2.CreateTopicsRequest, _topics_pb2.CreateTopicsResponse]  # type: ignore[assignment]
     AutoCreate: _aio.UnaryUnaryMultiCallable[_topics_pb2.AutoCreateRequest, _topics_pb2.AutoCreateResponse]  # type: ignore[assignment]
-    """Creates missing topics as far as auto.create.topics.enable allows. Describe shows which of them exist afterwards."""
+    """Creates missing topics if auto.create.topics.enable allows it. Describe then shows those that exist."""
     Delete: _aio.UnaryUnaryMultiCallable[_topics_pb2.DeleteTopicsRequest, _topics_pb2.DeleteTopicsResponse]  # type: ignore[assignment]
     CreatePartitions: _aio.UnaryUnaryMultiCallable[_topics_pb2.CreatePartitionsRequest, _topics_pb2.CreatePartitionsResponse]  # type: ignore[assignment]
+    ElectUnclean: _aio.UnaryUnaryMultiCallable[_topics_pb2.ElectUncleanRequest, _topics_pb2.ElectUncleanResponse]  # type: ignore[assignment]
+    """Elects a leader that may lack acknowledged records for a partition without one, as after the loss of a disk.
+
+    UNAVAILABLE if no replica's node is alive.
+    """
     Seal: _aio.UnaryUnaryMultiCallable[_topics_pb2.SealRequest, _topics_pb2.SealResponse]  # type: ignore[assignment]
     """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -100,7 +110,7 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         request: _topics_pb2.AutoCreateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_topics_pb2.AutoCreateResponse, _abc.Awaitable[_topics_pb2.AutoCreateResponse]]:
-        """Creates missing topics as far as auto.create.topics.enable allows. Describe shows which of them exist afterwards."""
+        """Creates missing topics if auto.create.topics.enable allows it. Describe then shows those that exist."""
 
     @_abc_1.abstractmethod
     def Delete(
@@ -115,6 +125,17 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         request: _topics_pb2.CreatePartitionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_topics_pb2.CreatePartitionsResponse, _abc.Awaitable[_topics_pb2.CreatePartitionsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ElectUnclean(
+        self,
+        request: _topics_pb2.ElectUncleanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_topics_pb2.ElectUncleanResponse, _abc.Awaitable[_topics_pb2.ElectUncleanResponse]]:
+        """Elects a leader that may lack acknowledged records for a partition without one, as after the loss of a disk.
+
+        UNAVAILABLE if no replica's node is alive.
+        """
 
     @_abc_1.abstractmethod
     def Seal(

@@ -89,7 +89,7 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitProducer(self, request, context):
-        """The producer's id and epoch. Aborts what an earlier producer of the transactional id left open, and fences that one.
+        """The producer's id and epoch. Fences an earlier producer of the transactional id, and aborts its open transaction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,8 +117,8 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WriteMarkers(self, request, context):
-        """Ends a producer's transaction in partitions of this broker, in the name of a coordinator of that epoch. Administrators end a
-        hanging transaction with it.
+        """Writes the end of a producer's transaction into partitions of this broker, for a coordinator of that epoch. Administrators
+        use it to end a hanging transaction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

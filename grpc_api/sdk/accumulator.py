@@ -1,8 +1,8 @@
-"""Collects records into batches and tracks which are open, due or in flight, and how much is held. Time is passed in.
+"""Collects records into batches, and tracks open, due and flying batches and the memory that they hold. Time is passed in.
 
     buffer.add ──> the open batch of its partition ──> due (full, lingered, flushed) ──> in flight ──> done | again, later
 
-Invariants: one batch of a partition is in flight at a time, so order holds and a sequence is known when a batch is built;
+Invariants: each partition has at most one batch in flight, so order holds and a batch's sequence is known when it is built;
 `buffer.held_bytes` counts every record from `add` to the end of its batch. A batch that the node finds too large is halved.
 
 Not promised: thread safety. Threads that share one hold `lock`; each call is short.
@@ -24,7 +24,7 @@ from storage_tiers.records.decoder import decode_batch
 from storage_tiers.records.record_writer import encode_headers
 from storage_tiers.types import TopicPartition
 
-#: A `Sent` of a tuple of its fields, without the frame of its Python constructor.
+#: Makes a `Sent` from a tuple of its fields, without a call of its Python constructor.
 _sent: Callable[[tuple[str, int, int]], Sent] = partial(tuple.__new__, Sent)
 
 
@@ -39,7 +39,7 @@ class Waiter(Protocol):
 
 class ProducerBatch(OpenBatch):
     """A batch and its state. `encoded` is set while the batch is in flight, so a retry sends the same bytes; `reason` is why it
-    was retried. Once it is `over`, or all of its halves are, every waiter has its result."""
+    was retried. Once it is `over`, or all of its halves are over, every waiter has its result."""
 
     __slots__ = (
         "attempts",
@@ -133,7 +133,8 @@ class Accumulator:
         self.flushing = 0
 
     def begin_batch(self, topic: str, partition: int, now: float) -> None:
-        """Begins a batch. The sender should check now: the previous batch is full, or this is the first that may become due."""
+        """Begins a batch. The caller should then wake the sender: the previous batch is full, or this is the first
+        batch that may become due."""
         target = TopicPartition(topic, partition)
         queue = self._by_partition.get(target)
         if queue is None:
@@ -144,8 +145,8 @@ class Accumulator:
         queue.batches.append(batch)
 
     def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Batches to send now, at most one per partition, each put in flight. Includes retries; only retries if
-        `only_again`."""
+        """Puts the batches that are to be sent now in flight, at most one per partition, and returns them. With `only_again`
+        these are retries only."""
         taken = []
         for queue in self.queues:
             if queue.flying is not None:
@@ -177,7 +178,7 @@ class Accumulator:
         return min(moments, default=None)
 
     def take_expired(self, now: float) -> list[tuple[ProducerBatch, bool]]:
-        """(batch, whether it was in flight) for each batch past its deadline. They are no longer held."""
+        """Removes the batches past their deadline. Returns each, with whether it was in flight."""
         expired = []
         for queue in self.queues:
             if queue.flying is not None and queue.flying.deadline <= now:
@@ -213,7 +214,7 @@ class Accumulator:
         batch = queue.flying
         assert batch is not None
         queue.flying, queue.resume_at = None, 0.0
-        # The halves hold together what the batch held.
+        # The halves together hold the same bytes as the batch.
         queue.batches.extendleft(reversed(batch.halves()))
 
     def in_flight(self) -> Sequence[tuple[PartitionQueue, ProducerBatch]]:

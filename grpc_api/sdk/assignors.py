@@ -78,7 +78,7 @@ def _subscribers(members: Sequence[Subscriber]) -> dict[str, list[str]]:
 
 
 def _owners(members: Sequence[Subscriber], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Owner by partition. If two members claim it, the newer generation wins; within one generation neither."""
+    """Owner by partition. If two members claim it, the newer generation wins; within one generation neither does."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         subscription = member.subscription
@@ -94,8 +94,8 @@ def _owners(members: Sequence[Subscriber], counts: Mapping[str, int]) -> dict[To
 
 
 class _Balance:
-    """Owners keep as many partitions as balance allows; the rest goes to the members with the fewest. Balanced: no member
-    could take a partition of one that has two more."""
+    """Owners keep as many partitions as balance allows; the rest goes to the members with the fewest. The result is
+    balanced if no member could take a partition from a member that has at least two more."""
 
     def __init__(
         self, members: Sequence[Subscriber], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]

@@ -69,8 +69,9 @@ class _Loop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        # Never released: else the poller ends with the last channel, in any thread, and closes its socket under this loop,
-        # which then logs a bad file descriptor. It runs first on the loop, because the poller is bound to that loop.
+        # Never released: otherwise the poller ends with the last channel, in any thread, and closes the socket that this loop
+        # uses. The loop then logs a bad file descriptor. This call comes first on the loop, because it binds the poller
+        # to that loop.
         self.loop.call_soon(grpc.aio.init_grpc_aio)
         self._thread = threading.Thread(target=self.loop.run_forever, name="tidelog-client", daemon=True)
         self._thread.start()
@@ -110,20 +111,25 @@ class BlockingProducer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Future[Sent]:
-        """Adds a record to its batch; blocks only when the buffer is full, until half of it is free. The future returns where
-        the record went, or raises the LogError why it failed. It cannot be cancelled."""
+        """Adds a record to its batch; blocks only when the buffer is full, until half of it is free. The future returns the
+        record's partition and offset, or raises the LogError with which it failed. It cannot be cancelled."""
         try:
             handle = self._producer.put(topic, value, key, headers, partition, timestamp)
             if handle is None:
-                with self._room:
-                    while (handle := self._producer.put(topic, value, key, headers, partition, timestamp)) is None:
-                        self._room.wait()
+                handle = self._put_once_there_is_room(topic, value, key, headers, partition, timestamp)
         except LogError as error:
             refused: Future[Sent] = Future()
             refused.set_exception(error)
             return refused
         accepted: Future[Sent] = handle
         return accepted
+
+    def _put_once_there_is_room(self, *record: Any) -> Any:
+        """As the producer's `put`, but waits while the buffer is full."""
+        with self._room:
+            while (handle := self._producer.put(*record)) is None:
+                self._room.wait()
+        return handle
 
     def _has_room(self) -> None:
         with self._room:
@@ -162,7 +168,7 @@ class BlockingTransaction:
     def send_offsets(
         self, group: str | BlockingGroupConsumer, offsets: Mapping[TopicPartition, int] | None = None
     ) -> None:
-        """Commits a group's offsets with the transaction, as of the asyncio client."""
+        """Commits a group's offsets with the transaction, as in the asyncio client."""
         member = group if isinstance(group, str) else group._consumer
         self._loop.run(self._opened.send_offsets(member, offsets))
 
@@ -183,7 +189,8 @@ class BlockingTransactionalProducer:
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingTransaction]:
-        """A transaction for the block: committed at its end, aborted if it ends by an exception, as of the asyncio client."""
+        """A transaction for the block: committed at its end, aborted if it ends by an exception, as in the asyncio
+        client."""
         block = self._producer.transaction()
         opened = self._loop.run(block.__aenter__())
         try:
@@ -243,8 +250,8 @@ class BlockingReader:
 
 
 class BlockingGroupConsumer:
-    """Made by `BlockingClient.consumer`: `for message in consumer`. The records held are the asyncio consumer's own: it touches
-    them only while this thread waits for it."""
+    """Made by `BlockingClient.consumer`: `for message in consumer`. It takes records straight from the asyncio
+    consumer, which changes them only while this thread waits for it."""
 
     def __init__(self, loop: _Loop, consumer: GroupConsumer) -> None:
         self._loop = loop
@@ -268,7 +275,7 @@ class BlockingGroupConsumer:
         return self._consumer.handover.next()
 
     def take(self, most: int = MESSAGES_A_TURN, timeout_s: float | None = None) -> list[Message]:
-        """Up to `most` records, as soon as there is at least one; none if none comes within `timeout_s`."""
+        """Up to `most` records, as soon as there is at least one; an empty list if none comes within `timeout_s`."""
         return self._loop.run(self._consumer.take(most, timeout_s))
 
     @property
@@ -282,7 +289,7 @@ class BlockingGroupConsumer:
         return self._consumer.position
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commits that all records taken so far are processed, or these offsets."""
+        """Commits the offsets of all records taken so far, or these offsets."""
         self._loop.run(self._consumer.commit(offsets))
 
     def _close(self, *, processed: bool) -> None:
@@ -326,7 +333,8 @@ class BlockingClient:
         *,
         timeout_s: float = TRANSACTION_TIMEOUT_S,
     ) -> Iterator[BlockingTransactionalProducer]:
-        """A producer of transactions for the block, as of the asyncio client. One thread at a time begins and ends them."""
+        """A producer of transactions for the block, as in the asyncio client. One thread at a time begins and ends
+        them."""
         opening = partial(self._client.open_transactional_producer, transactional_id, options, timeout_s)
         producer = BlockingTransactionalProducer(self._loop, opening)
         try:
@@ -355,7 +363,7 @@ class BlockingClient:
     def consumer(
         self, group: str, topics: Sequence[str], options: ConsumerOptions = DEFAULT_CONSUMER
     ) -> Iterator[BlockingGroupConsumer]:
-        """A member of the consumer group for the block, as of the asyncio client. One thread at a time uses it."""
+        """A member of the consumer group for the block, as in the asyncio client. One thread at a time uses it."""
         opened = self._loop.run(_now(self._client.open_consumer, group, topics, options))
         consumer = BlockingGroupConsumer(self._loop, opened)
         try:

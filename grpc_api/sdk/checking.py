@@ -56,7 +56,8 @@ def _name(name: Any) -> str:
 
 
 def checked_topic(name: Any) -> str:
-    """Exactly `str`, which the native kernels take. Raises InvalidRequest for what is not text."""
+    """A plain `str`, the only type of text that the native kernels take. Raises InvalidRequest for anything but
+    text."""
     if not isinstance(name, str):
         raise InvalidRequest(f"the name of a topic is {_kind(name)}: it is text")
     return str.__str__(name)
@@ -77,7 +78,7 @@ def checked_offsets(offsets: Any) -> dict[TopicPartition, Any]:
         except (TypeError, ValueError):
             topic = number = None
         if not isinstance(topic, str) or type(number) is not int or not 0 <= number < 1 << 31:
-            raise InvalidRequest(f"{key!r} is no partition: that is TopicPartition('orders', 0)")
+            raise InvalidRequest(f"{key!r} is no partition; a partition is TopicPartition('orders', 0)")
         if offset is not None and (type(offset) is not int or not 0 <= offset < 1 << 63):
             raise InvalidRequest(f"an offset is a number from 0 to 2^63-1, not {offset!r}")
         found[TopicPartition(topic, number)] = offset

@@ -7,13 +7,13 @@
             async for message in consumer:
                 ...
 
-Every method raises LogErrors (`storage_tiers.errors`). The message tells a person what to do, `advice` tells a program.
+Every method raises LogErrors (`storage_tiers.errors`). The message has the remedy for a person, `advice` for a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 
 from grpc_api.channel import NodeChannel, open_channel
@@ -46,7 +46,7 @@ from grpc_api.sdk.values import (
     start_ms,
 )
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
-from storage_tiers.errors import InvalidRequest, LogError
+from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
 
 DEFAULT_PRODUCER = ProducerOptions()
@@ -80,8 +80,7 @@ class Client:
             try:
                 yield client
             finally:
-                await client._core.log.close()
-                await client._core.topics.close()
+                await client._core.close()
 
     # --- records ------------------------------------------------------------------------------------------------------
     @asynccontextmanager
@@ -101,8 +100,8 @@ class Client:
         *,
         timeout_s: float = TRANSACTION_TIMEOUT_S,
     ) -> AsyncIterator[TransactionalProducer]:
-        """A producer of transactions for the block. It aborts what an earlier producer of this transactional id left open, and
-        fences it. The node aborts a transaction that is open for more than `timeout_s`."""
+        """A producer of transactions for the block. It fences an earlier producer of this transactional id and aborts that
+        one's open transaction. The node aborts a transaction that is open for more than `timeout_s`."""
         producer = self.open_transactional_producer(transactional_id, options, timeout_s)
         try:
             await producer.start()
@@ -120,7 +119,7 @@ class Client:
 
     def open_producer(self, options: ProducerOptions, threads: ThreadedUse | None = None) -> Producer:
         """A producer that its caller closes."""
-        return Producer(self._node, self._core.topics, options, threads)
+        return Producer(self._core.routes, self._core.topics, options, threads)
 
     def reader(
         self,
@@ -133,7 +132,7 @@ class Client:
         """An iterator over the records of a topic, or of some of its partitions. Without `partitions` it includes partitions
         added later."""
         return Reader(
-            self._node,
+            self._core.routes,
             self._core.log,
             self._core.topics,
             topic=topic,
@@ -147,8 +146,8 @@ class Client:
         self, group: str, topics: Sequence[str], options: ConsumerOptions = DEFAULT_CONSUMER
     ) -> AsyncIterator[GroupConsumer]:
         """A member of the consumer group for the block; it joins when it is first asked for records. At the end of the block it
-        commits, unless `auto_commit_s` is None, and leaves. A block that ends by an exception has not processed what it took
-        last."""
+        commits, unless `auto_commit_s` is None, and leaves. If the block ends by an exception, the records that it took last
+        do not count as processed."""
         consumer = self.open_consumer(group, topics, options)
         try:
             yield consumer
@@ -170,7 +169,7 @@ class Client:
         8601 text); None if there is none."""
         moment = checked_start(at)
         if isinstance(moment, Mapping):
-            raise InvalidRequest("offsets are asked for at 'earliest', 'latest' or a time, not at offsets")
+            raise InvalidRequest("this looks up offsets for 'earliest', 'latest' or a time; it takes no offsets")
         timestamp = start_ms(moment) if isinstance(moment, datetime) else int(OffsetSpec[moment.upper()])
         partitions = [part.partition for part in self.topic(topic).partitions]
         answers = await self._core.log.list_offsets(
@@ -185,7 +184,8 @@ class Client:
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         """Deletes the records below `before_offset` (-1: all) in both tiers; returns the new first offset."""
-        return await self._core.log.delete_records(TopicPartition(topic, partition), before_offset)
+        with self._naming_missing(topic):
+            return await self._core.log.delete_records(TopicPartition(topic, partition), before_offset)
 
     # --- topics -------------------------------------------------------------------------------------------------------
     def topics(self) -> list[TopicDescription]:
@@ -215,17 +215,20 @@ class Client:
         return self.topic(name)
 
     async def delete_topic(self, name: str) -> None:
-        (gone,) = await self._core.topics.delete([name])
-        if isinstance(gone, LogError):
-            raise gone
+        with self._naming_missing(name):
+            (gone,) = await self._core.topics.delete([name])
+            if isinstance(gone, LogError):
+                raise gone
 
     async def add_partitions(self, name: str, count: int) -> TopicDescription:
         """Raises the number of partitions to `count` in all."""
-        await self._core.topics.create_partitions(name, count, None)
+        with self._naming_missing(name):
+            await self._core.topics.create_partitions(name, count, None)
         return self.topic(name)
 
     async def configs(self, topic: str) -> dict[str, ConfigEntry]:
-        entries = await self._core.configs.describe_configs(Resource(ResourceKind.TOPIC, topic))
+        with self._naming_missing(topic):
+            entries = await self._core.configs.describe_configs(Resource(ResourceKind.TOPIC, topic))
         return {entry.name: entry for entry in entries}
 
     async def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
@@ -234,7 +237,18 @@ class Client:
             ConfigAlteration(name, AlterOp.DELETE if value is None else AlterOp.SET, value)
             for name, value in checked_configs(changes).items()
         ]
-        await self._core.configs.alter_configs(Resource(ResourceKind.TOPIC, topic), alterations)
+        with self._naming_missing(topic):
+            await self._core.configs.alter_configs(Resource(ResourceKind.TOPIC, topic), alterations)
+
+    @contextmanager
+    def _naming_missing(self, topic: str) -> Iterator[None]:
+        """Raises an error that names the topic and `create_topic` if the cluster lacks the topic. The node's own refusal names
+        at most a partition."""
+        try:
+            yield
+        except UnknownTopicOrPartition as refused:
+            (found,) = self._core.topics.describe([topic])
+            raise (found if isinstance(found, LogError) else refused) from None
 
     # --- groups -------------------------------------------------------------------------------------------------------
     async def groups(self) -> Mapping[str, str]:
@@ -253,22 +267,29 @@ class Client:
         return await self._groups.offsets(checked_group(name))
 
     async def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Moves offsets of a group without members; None deletes one. Not all or none: on an error ask `group_offsets`."""
+        """Moves offsets of a group without members; None deletes one. An error may leave some of them moved: see
+        `group_offsets`."""
         await self._groups.alter_offsets(checked_group(name), checked_offsets(offsets))
 
     # --- the bucket ---------------------------------------------------------------------------------------------------
     async def seal(self, topic: str, *, timeout_s: float = SEAL_TIMEOUT_S) -> Sequence[SealedPartition]:
         """Returns once every current record of the topic is in the bucket. Raises RequestTimedOut after `timeout_s`."""
-        return await self._core.log.seal(topic, wait=True, timeout_ms=round(timeout_s * 1000))
+        with self._naming_missing(topic):
+            return await self._core.log.seal(topic, wait=True, timeout_ms=round(timeout_s * 1000))
 
     async def cold_manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         """Each partition's manifest in the bucket, or the error why it is unavailable."""
-        return await self._core.cold.manifests(topic)
+        with self._naming_missing(topic):
+            return await self._core.cold.manifests(topic)
 
     async def cold_segments(self, topic: str, partition: int) -> AsyncIterator[ColdSegment]:
         """The segments of a partition in the bucket, in offset order."""
         start = 0
-        while segments := await self._core.cold.segments(TopicPartition(topic, partition), start):
+        while True:
+            with self._naming_missing(topic):
+                segments = await self._core.cold.segments(TopicPartition(topic, partition), start)
+            if not segments:
+                return
             for each in segments:
                 yield each
             start = segments[-1].end

@@ -26,7 +26,7 @@ from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import InvalidPartitions, OffsetOutOfRange
 from storage_tiers.types import OffsetRange
 
-#: Records that a thread hands over at a time.
+#: Records that the thread passes to the loop at a time.
 MESSAGES_A_TURN = 1000
 _ADVICE = "give cluster_id"
 
@@ -147,7 +147,7 @@ def _first_offset(reads: PartitionReader, partition: int, start: Start) -> int:
     offset = start[partition]
     if not manifest.log_start <= offset <= manifest.end:
         raise OffsetOutOfRange(
-            f"{manifest.ids}: the bucket holds offsets [{manifest.log_start}, {manifest.end}), not {offset}; start there, "
-            "or seal first"
+            f"{manifest.ids}: the bucket holds offsets [{manifest.log_start}, {manifest.end}), not {offset}; "
+            "start within them, or seal the topic first"
         )
     return offset

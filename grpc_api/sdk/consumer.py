@@ -68,7 +68,7 @@ class GroupConsumer:
         return message
 
     async def take(self, most: int = RECORDS_A_TURN, timeout_s: float | None = None) -> list[Message]:
-        """Up to `most` records, as soon as there is at least one; none if none comes within `timeout_s`."""
+        """Up to `most` records, as soon as there is at least one; an empty list if none comes within `timeout_s`."""
         if self.is_disturbed or not self.handover:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -87,8 +87,8 @@ class GroupConsumer:
         return dict(self.handover.position)
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commits that all records taken so far are processed, or these offsets, each the next one to read. After
-        IllegalGeneration or UnknownMemberId the partitions are another member's."""
+        """Commits the offsets of all records taken so far, or these offsets, each the next one to read. After
+        IllegalGeneration or UnknownMemberId the partitions belong to another member."""
         if offsets is None:
             self.handover.processed()
             offsets = self.position
@@ -115,8 +115,8 @@ class GroupConsumer:
         return self._membership.must_join or self._membership.failure is not None or self._joining is not None
 
     async def fill(self) -> None:
-        """Returns once the program has records to take. Records that it has taken are processed. May be cancelled and called
-        again."""
+        """Returns once the program has records to take. The records that it has taken then count as processed. May be cancelled
+        and called again."""
         if self._closed:
             raise InvalidRequest("this consumer is closed")
         self.handover.processed()
@@ -144,7 +144,7 @@ class GroupConsumer:
         failure, self._membership.failure = self._membership.failure, None
         if failure is None and self._reading.failure is not None:
             failure = self._reading.failure
-            self._read(self.handover.position)  # for a program that continues
+            self._read(self.handover.position)  # for a program that continues after the error
         if failure is not None:
             raise failure
 
@@ -172,7 +172,7 @@ class GroupConsumer:
         if self._committing is not None:
             await asyncio.wait([self._committing])
         if self._options.auto_commit_s is not None and self._membership.is_member and position:
-            with suppress(LogError):  # then their next owner reads these records again
+            with suppress(LogError):  # the partitions' next owner then reads these records again
                 await self._membership.commit(position, retry=False)
         stayed = await self._membership.join()
         owned = self._membership.owned
@@ -185,7 +185,7 @@ class GroupConsumer:
         return {**kept, **committed, **starts}
 
     async def _wait_for_metadata(self, partitions: Sequence[TopicPartition]) -> None:
-        """Returns once this client's metadata has the partitions: the leader's may be newer."""
+        """Returns once this client's metadata has the partitions. The metadata of the group's leader may be newer."""
         patience = Patience(self._node, self._options.retry_s)
         for each in partitions:
             while each.partition >= self._core.topics.partition_counts.get(each.topic, 0):
@@ -219,7 +219,7 @@ class GroupConsumer:
             self._reading.start(
                 topic,
                 Reader(
-                    self._node,
+                    self._core.routes,
                     self._core.log,
                     self._core.topics,
                     topic=topic,
@@ -267,13 +267,13 @@ class GroupConsumer:
             self._committing = asyncio.get_running_loop().create_task(self._commit_quietly(position))
 
     async def _commit_quietly(self, position: Mapping[TopicPartition, int]) -> None:
-        with suppress(LogError):  # the next commit covers the same; a lost membership shows itself
+        with suppress(LogError):  # the next commit covers the same records; a heartbeat detects a lost membership
             await self._membership.commit(position, retry=False)
             self._committed = position
 
     async def close(self, *, processed: bool = True) -> None:
-        """Commits, if commits are automatic, and leaves the group. With `processed` the program has processed all that it has
-        taken; without, all but what it took last."""
+        """Commits, if commits are automatic, and leaves the group. With `processed` the program has processed all records that
+        it took; without, all except those that it took last."""
         if self._closed:
             return
         self._closed = True
@@ -305,7 +305,7 @@ def _add_starts(
 
 
 class _AssignedReaders:
-    """One reader a topic, each in a task that stays one turn ahead of the program."""
+    """One reader for each topic, in a task that stays one turn ahead of the program."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -327,21 +327,21 @@ class _AssignedReaders:
                 self._has_room.clear()
                 self._on_change()
                 await self._has_room.wait()
-        except Exception as error:  # noqa: BLE001 - the program that waits must learn it
+        except Exception as error:  # noqa: BLE001 - the waiting program gets the error
             self.failure = error
             self._on_change()
         finally:
             await reader.close()
 
     def taken(self) -> list[Message]:
-        """The records of one turn of one topic, if there are some."""
+        """The records that one topic's reader fetched in one turn; empty if there are none."""
         messages = self.held.popleft() if self.held else []
         if not self.held:
             self._has_room.set()
         return messages
 
     def positions(self) -> Positions:
-        """How far each partition was read."""
+        """The next offset that each partition's reader returns."""
         return {
             TopicPartition(topic, partition): offset
             for topic, reader in self._readers.items()

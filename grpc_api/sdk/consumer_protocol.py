@@ -89,7 +89,8 @@ class _Fields:
     def _take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
             raise InvalidRequest(
-                f"a member of the group sent a {self._what} that is not one of Kafka's consumers' ({len(self._data)} bytes)"
+                f"a member of the group sent a {self._what} that is not in the format of "
+                f"Kafka's consumers ({len(self._data)} bytes)"
             )
         self._at += size
         return self._data[self._at - size : self._at]

@@ -26,7 +26,7 @@ def messages(
     decoder = ColumnDecoder(_COLUMNS, max_rows=ROWS_A_TURN, max_bytes=BYTES_A_TURN)
     for columns in chain(decoder.add(records, start, aborted=aborted), decoder.finish()):
         if columns.timestamp_nulls:
-            # Beyond what a column of microseconds holds: a few records at the end of time.
+            # Timestamps that a column of microseconds cannot hold: rare records with dates near the end of the range.
             first, last = _offsets(columns)[0], _offsets(columns)[-1]
             yield from _plain(topic, partition, records, first, last + 1, aborted)
         else:

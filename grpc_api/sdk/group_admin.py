@@ -12,6 +12,7 @@ from grpc_api.contract.groups import (
     UNKNOWN_MEMBER,
     DeleteGroup,
     DescribeGroup,
+    Groups,
     ListGroups,
     OffsetCommit,
     OffsetDelete,
@@ -20,7 +21,6 @@ from grpc_api.contract.groups import (
     TopicOutcome,
     TopicPartitionIndexes,
 )
-from grpc_api.remote_groups import RemoteGroups
 from grpc_api.sdk.consumer_protocol import CONSUMER, decode_assignment
 from grpc_api.sdk.membership import topic_commits
 from grpc_api.sdk.retries import from_coordinator
@@ -43,7 +43,7 @@ class GroupAdmin:
     """Lists, describes and deletes groups, and reads and moves their offsets. Calls that find the coordinator being created or
     loaded are repeated until the client's timeout. LogError for a refusal."""
 
-    def __init__(self, node: NodeChannel, groups: RemoteGroups) -> None:
+    def __init__(self, node: NodeChannel, groups: Groups) -> None:
         self._node = node
         self._groups = groups
 

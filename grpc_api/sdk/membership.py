@@ -1,8 +1,8 @@
 """One membership in a consumer group, with Kafka's classic protocol: joins, assigns partitions as leader, sends heartbeats,
 commits, leaves.
 
-Invariants: the group's coordinator is authoritative. A member that it no longer knows, or knows in a newer generation, has lost
-its partitions and commits none of their offsets. Requests to an unavailable coordinator are retried.
+Invariants: the group's coordinator is authoritative. If it does not know the member, or the group has a newer generation, the
+member has lost its partitions and commits none of their offsets. Requests to an unavailable coordinator are retried.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from typing import NamedTuple
 
 from grpc_api.channel import NodeChannel
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    IllegalGeneration,
+    MemberIdRequired,
+    NotCoordinator,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from grpc_api.contract.groups import (
     NO_GENERATION,
     UNKNOWN_MEMBER,
+    Groups,
     Heartbeat,
     Joined,
     JoinGroup,
@@ -29,7 +39,6 @@ from grpc_api.contract.groups import (
     TopicCommit,
     TopicPartitionIndexes,
 )
-from grpc_api.remote_groups import RemoteGroups
 from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.assignors import COOPERATIVE_STICKY, Subscriber, assign
 from grpc_api.sdk.consumer_protocol import (
@@ -42,21 +51,12 @@ from grpc_api.sdk.consumer_protocol import (
 )
 from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import ConsumerOptions
-from storage_tiers.errors import (
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    IllegalGeneration,
-    LogError,
-    MemberIdRequired,
-    NotCoordinator,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
+from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 
 
 class Next(Enum):
-    """The member's reaction to an error of its coordinator. Any other error is the program's."""
+    """The member's reaction to an error of its coordinator. The program gets any other error."""
 
     #: Retry after a pause.
     WAIT = auto()
@@ -95,7 +95,7 @@ class Membership:
     def __init__(
         self,
         node: NodeChannel,
-        groups: RemoteGroups,
+        groups: Groups,
         metadata: RemoteTopics,
         *,
         group: str,
@@ -131,7 +131,7 @@ class Membership:
 
     # --- joining ------------------------------------------------------------------------------------------------------
     async def join(self) -> set[TopicPartition]:
-        """Joins the group's next generation; returns those of its partitions that the member has kept all the time."""
+        """Joins the group's next generation. Returns those of its partitions that the member kept during the rebalance."""
         if not self.is_cooperative:
             self.owned = ()
         patience = Patience(self._node, self._options.retry_s)
@@ -217,7 +217,7 @@ class Membership:
             self._on_change()
 
     def _after(self, error: LogError) -> Next:
-        """Applies a coordinator's error to this member's state. Raises it if it is the program's."""
+        """Applies a coordinator's error to this member's state. Raises the error if the program has to handle it."""
         step = AFTER.get(type(error))
         if step is None:
             raise error
@@ -232,19 +232,19 @@ class Membership:
 
     # --- while a member -----------------------------------------------------------------------------------------------
     async def beat(self) -> None:
-        """One heartbeat. Sets `must_join` or `failure` as the coordinator says."""
+        """Sends one heartbeat. Sets `must_join` or `failure` by the coordinator's answer."""
         request = Heartbeat(self._group, self._generation, self._member_id, self._options.instance_id)
         try:
             answer = await self._groups.heartbeat(request, self._caller)
             if answer.error is not None and request.generation == self._generation:
                 self._after(answer.error)
         except LogError as error:
-            if AFTER.get(type(error)) is not Next.WAIT:  # an unavailable coordinator gets the next one
+            if AFTER.get(type(error)) is not Next.WAIT:  # an unavailable coordinator gets the next heartbeat
                 self.failure = error
                 self._on_change()
 
     async def leave(self) -> None:
-        """Leaves the group, unless the member is static: it may come back. The node may be away."""
+        """Leaves the group. A static member stays, because it may come back. Does not fail if the node is away."""
         self.owned = ()
         is_dynamic, self._generation = self._options.instance_id is None, NO_GENERATION
         if not is_dynamic or self._member_id == UNKNOWN_MEMBER:
@@ -254,7 +254,7 @@ class Membership:
         try:
             await self._groups.leave(LeaveGroup(self._group, [leaving]), self._caller)
         except LogError:
-            return  # the session's end does the same
+            return  # the coordinator removes the member when its session ends
 
     def close(self) -> None:
         self._unsubscribe()
@@ -262,7 +262,7 @@ class Membership:
     # --- offsets ------------------------------------------------------------------------------------------------------
     @property
     def identity(self) -> MemberIdentity:
-        """IllegalGeneration if it is no member."""
+        """Raises IllegalGeneration if this client is no member."""
         if not self.is_member:
             raise IllegalGeneration(
                 f"this consumer is no longer a member of group {self._group}: its partitions belong to other members"
@@ -270,8 +270,8 @@ class Membership:
         return MemberIdentity(self._group, self._generation, self._member_id, self._options.instance_id)
 
     async def commit(self, offsets: Mapping[TopicPartition, int], *, retry: bool = True) -> None:
-        """Commits as a member. Raises the first partition's error: after IllegalGeneration or UnknownMemberId the partitions
-        are another member's."""
+        """Commits as a member. Raises the first error of a partition. After IllegalGeneration or UnknownMemberId the partitions
+        belong to another member."""
         request = OffsetCommit(*self.identity, topic_commits(offsets))
         patience = Patience(self._node, self._options.retry_s if retry else 0.0)
         while True:
@@ -288,7 +288,7 @@ class Membership:
                 return
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's offsets of those partitions that have one. Waits for open transactions that have committed some."""
+        """The group's committed offsets of the partitions that have one. Waits for open transactions with such offsets."""
         patience = Patience(self._node, self._options.retry_s)
         wanted: dict[str, list[int]] = {}
         for each in partitions:

@@ -1,6 +1,6 @@
-"""Sends records: batches in memory, one produce stream, every record acknowledged or failed with the reason.
+"""Sends records: batches in memory, a stream to each leader, every record acknowledged or failed with the reason.
 
-    send ──> partition ──> accumulator ──> stream ──> Sent, or the LogError
+    send ──> partition ──> accumulator ──> its leader's stream ──> Sent, or the LogError
 
 `put` encodes a record into its batch on the caller's thread; the loop's only work per record is completing its future.
 
@@ -13,25 +13,22 @@ producer takes a new identity.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-import grpc.aio
-
-from grpc_api.channel import NodeChannel
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION
 from grpc_api.limits import MAX_REQUEST_BYTES
-from grpc_api.messages.errors import error_of_call, retriable
-from grpc_api.messages.log import result_of
+from grpc_api.messages.errors import retriable
 from grpc_api.partitioning.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.proto import log_pb2 as pb
-from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_topics import RemoteTopics
+from grpc_api.routes import Routes
 from grpc_api.sdk.accumulator import Accumulator, PartitionQueue, ProducerBatch, Waiter
 from grpc_api.sdk.checking import checked_bytes, checked_headers, checked_timestamp, checked_topic
+from grpc_api.sdk.produce_streams import ProduceStreams, StreamEnded
 from grpc_api.sdk.record_buffer import record_bytes
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -57,6 +54,8 @@ RETRY = BackoffSettings(first=0.05, longest=2.0)
 #: The node has lost this producer's sequence.
 _FORGOTTEN = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 
+_Group: TypeAlias = Sequence[tuple[PartitionQueue, ProducerBatch]]
+
 
 class ThreadedUse(NamedTuple):
     """How threads share a producer: the waiter that `put` returns, the lock held while waiters get their results, and the
@@ -80,15 +79,15 @@ class Producer:
 
     def __init__(
         self,
-        node: NodeChannel,
+        routes: Routes,
         topics: RemoteTopics,
         options: ProducerOptions,
         threads: ThreadedUse | None = None,
         transactional: Transactional | None = None,
     ) -> None:
         self._transactional = transactional
-        self._stub: Any = LogStub(node.channel)
-        self._address = node.address
+        node = routes.home
+        self._routes = routes
         self._topics = topics
         self._options = options
         self._clock = node.clock
@@ -111,7 +110,6 @@ class Producer:
             partial(asyncio.Future, loop=loop) if threads is None else threads.new_waiter
         )
         self._wake_up = self._wake.set if threads is None else partial(loop.call_soon_threadsafe, self._wake.set)
-        self._asked: dict[int, Sequence[tuple[PartitionQueue, ProducerBatch]]] = {}
         self._backoff = Backoff(RETRY, node.rng)
         self._runner = loop.create_task(self._run())
 
@@ -126,12 +124,12 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> asyncio.Future[Sent]:
-        """Adds a record to its batch; waits only while the buffer is full. The future returns where the record went, or raises
-        the LogError why it failed. `timestamp` is in ms since 1970, by default now.
+        """Adds a record to its batch; waits only while the buffer is full. The future returns the record's partition and
+        offset, or raises the LogError with which it failed. `timestamp` is in ms since 1970, by default now.
 
         Raises UnknownTopicOrPartition and similar errors without a target partition, InvalidRecord for invalid arguments."""
         if self._has_filled:
-            # The loop sends what is full. The record is added afterwards, so a caller cancelled here leaves nothing behind.
+            # The loop sends full batches. The record is added afterwards, so a caller that is cancelled here adds nothing.
             self._has_filled = False
             await asyncio.sleep(0)
         while True:
@@ -189,8 +187,8 @@ class Producer:
             self._accumulator.flushing -= 1
 
     def begin(self, identity: tuple[int, int]) -> None:
-        """Records sent from now on have this identity. Nothing may be held: of a transactional producer, between two
-        transactions."""
+        """Gives this identity to records that are sent from now on. The producer must hold no record: a transactional producer
+        calls it between two transactions."""
         self._identity = identity
         self._begin_sequences()
 
@@ -223,7 +221,7 @@ class Producer:
             return partition_of_key(key, count)
         size = record_bytes(None, value, headers)
         if not self._accumulator.buffer.has_room(size):
-            return 0  # any: nothing is added, and the record counts towards its partition only once
+            return 0  # any partition: nothing is added now, and the record must count towards its partition only once
         sticky = self._sticky.get(topic)
         if sticky is None:
             sticky = self._sticky[topic] = StickyPartitioner(self._options.batch_bytes, self._rng)
@@ -238,12 +236,14 @@ class Producer:
                     await self._wake.wait()
                 try:
                     await self._stream()
-                except grpc.aio.AioRpcError as failure:
-                    self._stream_failed(error_of_call(failure, self._address))
+                except StreamEnded as ended:
+                    self._stream_failed(ended.error)
                     await self._clock.sleep(self._backoff.next_delay())
         except Exception as defect:
             self._closed = True
-            self._fail_all(LogError(f"the producer failed ({defect!r}); records in flight may or may not be there"))
+            self._fail_all(
+                LogError(f"the producer failed ({defect!r}); records in flight may or may not be in the log")
+            )
             raise
 
     def _fail_all(self, error: LogError) -> None:
@@ -268,10 +268,10 @@ class Producer:
         self._tell()
 
     async def _stream(self) -> None:
-        """One stream, until it fails or the identity must change."""
-        # Waits for the node without a limit: records have their own deadline.
-        call = self._stub.ProduceStream(wait_for_ready=True)
-        opening = asyncio.ensure_future(self._open(call))
+        """Streams to the leaders, until they must be opened again or the identity must change."""
+        # Waits for a lone node without a limit: records have their own deadline.
+        streams = ProduceStreams(self._routes, idempotent=self._options.idempotent and self._transactional is None)
+        opening = asyncio.ensure_future(streams.open(self._token))
         opening.add_done_callback(self._wake_sender)
         reader: asyncio.Future[None] | None = None
         try:
@@ -282,23 +282,15 @@ class Producer:
                     deadline = self._accumulator.next_deadline()
                 await self._woken(deadline)
             self._begin(opening.result())
-            reader = asyncio.ensure_future(self._read(call))
+            reader = asyncio.ensure_future(self._read(streams))
             reader.add_done_callback(self._wake_sender)
-            await self._write(call, reader)
+            await self._write(streams, reader)
         finally:
-            call.cancel()
             for task in (opening, reader):
                 if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
-            self._asked.clear()
-
-    async def _open(self, call: Any) -> pb.Opened:
-        own_identity = self._options.idempotent and self._transactional is None
-        opening = pb.Open(idempotent=own_identity, token=self._token)
-        await call.write(pb.ProduceStreamRequest(open=opening))
-        response: pb.ProduceStreamResponse = await call.read()
-        return response.opened
+            await streams.close()
 
     def _begin(self, opened: pb.Opened) -> None:
         if self._transactional is not None:
@@ -319,8 +311,7 @@ class Producer:
         changes with their transactions."""
         self._forget = self._transactional is None
 
-    async def _write(self, call: Any, reader: asyncio.Future[None]) -> None:
-        sequence = 0
+    async def _write(self, streams: ProduceStreams, reader: asyncio.Future[None]) -> None:
         while not reader.done():
             self._wake.clear()
             now = self._clock.monotonic()
@@ -328,14 +319,8 @@ class Producer:
             if self._forget and not self._accumulator.in_flight():
                 self._token = b""
                 return
-            for group in self._due_groups(now):
-                self._asked[sequence] = group
-                numbered = pb.SequencedProduce(sequence=sequence, request=self._request(group))
-                sequence += 1
-                try:
-                    await call.write(pb.ProduceStreamRequest(produce=numbered))
-                except asyncio.InvalidStateError:  # the stream is over; the reader knows why
-                    break
+            for group in self._due_groups(now, streams):
+                streams.write(group, group[0][0].partition, self._request(group))
             with self._accumulator.lock:
                 due = self._accumulator.next_due(only_again=self._forget)
             await self._woken(due)
@@ -356,9 +341,10 @@ class Producer:
             if alarm is not None:
                 alarm.cancel()
 
-    def _due_groups(self, now: float) -> Iterator[Sequence[tuple[PartitionQueue, ProducerBatch]]]:
-        group: list[tuple[PartitionQueue, ProducerBatch]] = []
-        size = 0
+    def _due_groups(self, now: float, streams: ProduceStreams) -> Iterator[_Group]:
+        """Batches to send now, those of one leader together, as many as one message holds."""
+        groups: dict[Hashable, list[tuple[PartitionQueue, ProducerBatch]]] = {}
+        sizes: dict[Hashable, int] = {}
         with self._accumulator.lock:
             due = self._accumulator.take_due(now, only_again=self._forget)
         for queue, batch in due:
@@ -369,13 +355,13 @@ class Producer:
                     queue, batch, RecordTooLarge(f"a message holds at most {MAX_BATCH_BYTES} bytes of records")
                 )
                 continue
-            if group and size + len(batch.encoded) > MAX_BATCH_BYTES:
-                yield group
-                group, size = [], 0
-            group.append((queue, batch))
-            size += len(batch.encoded)
-        if group:
-            yield group
+            leader = streams.leader(queue.partition)
+            if sizes.get(leader, 0) + len(batch.encoded) > MAX_BATCH_BYTES:
+                yield groups.pop(leader)
+                del sizes[leader]
+            groups.setdefault(leader, []).append((queue, batch))
+            sizes[leader] = sizes.get(leader, 0) + len(batch.encoded)
+        yield from groups.values()
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
         producer_id, producer_epoch = self._identity
@@ -388,7 +374,7 @@ class Producer:
             transactional=self._transactional is not None,
         )
 
-    def _request(self, group: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> pb.ProduceRequest:
+    def _request(self, group: _Group) -> pb.ProduceRequest:
         if self._transactional is not None:
             self._transactional.sending()
         return pb.ProduceRequest(
@@ -402,14 +388,12 @@ class Producer:
         )
 
     # --- answers ------------------------------------------------------------------------------------------------------
-    async def _read(self, call: Any) -> None:
-        while (response := await call.read()) is not grpc.aio.EOF:
-            if not response.HasField("appended"):
-                continue
-            group = self._asked.pop(response.appended.sequence)
-            for (queue, batch), result in zip(group, response.appended.results, strict=True):
-                if queue.flying is batch:  # else its time ran out meanwhile
-                    self._answered(queue, batch, result_of(result))
+    async def _read(self, streams: ProduceStreams) -> None:
+        while True:
+            group, results = await streams.read()
+            for (queue, batch), result in zip(group, results, strict=True):
+                if queue.flying is batch:  # otherwise its time ran out meanwhile
+                    self._answered(queue, batch, result)
             # The next batch is sent before callers get their answers, so the node has work while they add records.
             self._wake.set()
             self._tell()
@@ -435,7 +419,7 @@ class Producer:
             self._fail(self._landed(queue), result)
 
     def _too_large(self, queue: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
-        """Splits a batch of several records: none of them is in the log."""
+        """Splits a batch of several records, none of which is in the log."""
         if batch.records.count > 1:
             with self._accumulator.lock:
                 self._accumulator.split(queue)
@@ -460,7 +444,7 @@ class Producer:
         for batch, flew in expired:
             if flew and self._options.idempotent:
                 self._lose_identity()
-            known = "the records may or may not be there" if flew else "the records were not sent"
+            known = "the records may or may not be in the log" if flew else "the records were not sent"
             why = f"; {batch.reason}" if batch.reason else ""
             late = f"not acknowledged within {self._options.delivery_timeout_s} s"
             self._fail(batch, RequestTimedOut(f"{batch.partition}: {late}, {known}{why}"))

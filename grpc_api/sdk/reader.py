@@ -1,8 +1,8 @@
-"""Reads records: one fetch stream over all partitions, decoded as the program takes them.
+"""Reads records: a fetch stream to each leader, decoded as the program takes them.
 
 Invariants: a partition's records come in order, none twice and none skipped, except deleted ones and, under
-`committed_only`, aborted ones. The reader fetches ahead of the program by at most one message and HTTP/2's window. If the
-node goes away, the reader waits and continues where it stopped.
+`committed_only`, aborted ones. The reader fetches ahead of the program by at most one message of each stream and HTTP/2's
+window. If a node goes away, the reader waits and continues where it stopped.
 """
 
 from __future__ import annotations
@@ -11,26 +11,22 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import grpc.aio
-
-from grpc_api.channel import NodeChannel
-from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
-from grpc_api.messages.errors import error_of_call
+from grpc_api.contract.log import Isolation, Log, OffsetQuery, OffsetSpec
 from grpc_api.messages.log import aborted_of
 from grpc_api.proto import log_pb2 as pb
-from grpc_api.proto.log_pb2_grpc import LogStub
-from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
+from grpc_api.routes import Routes
 from grpc_api.sdk.decoding import messages
+from grpc_api.sdk.fetch_streams import FetchStreams
 from grpc_api.sdk.retries import Patience
 from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, checked_start, start_ms
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
 from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.types import TopicPartition
 
-#: How long the node may be silent on a stream, and so the pause between checks for new partitions.
+#: Longest silence of the node on a stream; therefore also the longest time between checks for new partitions.
 SILENCE_MS = 500
 
 
@@ -47,8 +43,8 @@ class Reader:
 
     def __init__(
         self,
-        node: NodeChannel,
-        log: RemoteLog,
+        routes: Routes,
+        log: Log,
         topics: RemoteTopics,
         *,
         topic: str,
@@ -56,8 +52,6 @@ class Reader:
         start: Start,
         options: ReaderOptions,
     ) -> None:
-        self._stub: Any = LogStub(node.channel)
-        self._address = node.address
         self._log = log
         self._topics = topics
         self._topic = topic
@@ -65,12 +59,11 @@ class Reader:
         self._start = start
         self._options = options
         self._isolation = Isolation.READ_COMMITTED if options.committed_only else Isolation.READ_UNCOMMITTED
-        self._patience = Patience(node, options.retry_s)
+        self._patience = Patience(routes.home, options.retry_s)
         self._began = False
         self.position: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self._order: list[int] = []
-        self._call: Any = None
+        self._streams = FetchStreams(routes, options.retry_s)
         self._chunks: deque[_TakenAhead] = deque()
 
     # --- for programs -------------------------------------------------------------------------------------------------
@@ -92,7 +85,7 @@ class Reader:
     async def take(self, most: int = 1000) -> list[Message]:
         """Up to `most` records, as soon as there is at least one. Empty only at the end, with `until_end`."""
         if most < 1:
-            raise InvalidRequest(f"at least one record is taken, not {most}")
+            raise InvalidRequest(f"a reader takes at least one record at a time, not {most}")
         first = await anext(self, None)
         if first is None:
             return []
@@ -154,14 +147,15 @@ class Reader:
         return chosen
 
     async def _instead_of(self, past: Sequence[int], chosen: Mapping[int, int]) -> Mapping[int, int]:
-        """Resolves offsets beyond a partition's end under `until_end`: otherwise no fetch would report them."""
+        """Checks for offsets beyond a partition's end, for `until_end`: no fetch would report them."""
         if not past or self._options.out_of_range is OutOfRange.LATEST:
             return {partition: self._ends[partition] for partition in past}
         if self._options.out_of_range is OutOfRange.EARLIEST:
             return await self._offsets(past, OffsetSpec.EARLIEST)
         partition = past[0]
         raise OffsetOutOfRange(
-            f"{self._topic}-{partition}: offset {chosen[partition]} is past the end {self._ends[partition]} to which is read"
+            f"{self._topic}-{partition}: offset {chosen[partition]} is past the end "
+            f"{self._ends[partition]}, where this reader stops"
         )
 
     async def _offsets(self, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
@@ -219,45 +213,47 @@ class Reader:
     async def _fetch(self) -> None:
         """Reads one message of the stream, opening it if needed; waits out retriable failures."""
         try:
-            if self._call is None:
-                self._call = self._open()
-            response = await self._call.read()
+            if not self._streams.is_open:
+                self._streams.open(self._request())
+            parts = await self._streams.read()
         except asyncio.CancelledError:
             self._hang_up()  # a cancelled read ends its stream
             raise
-        except grpc.aio.AioRpcError as failure:
+        except LogError as error:
             self._hang_up()
-            await self._failed(error_of_call(failure, self._address))
+            if self._streams.gave_up:
+                self._streams.gave_up = False
+                raise
+            await self._failed(error)
             return
-        if response is grpc.aio.EOF:
+        if parts is None:
             self._hang_up()
             return
         self._patience.succeeded()
-        for part in response.partitions:
+        for partition, part in parts.items():
             if part.records:
-                self._hold(self._order[part.index], part)
+                self._hold(partition, part)
         await self._follow_growth()
 
-    def _open(self) -> Any:
-        self._order = [
+    def _request(self) -> pb.FetchRequest:
+        order = [
             partition
             for partition, offset in self.position.items()
             if not self._options.until_end or offset < self._ends[partition]
         ]
         share = self._options.fetch_bytes
-        request = pb.FetchRequest(
+        return pb.FetchRequest(
             partitions=[
                 pb.FetchPartition(
                     topic=self._topic, partition=partition, offset=self.position[partition], max_bytes=share
                 )
-                for partition in self._order
+                for partition in order
             ],
             max_wait_ms=SILENCE_MS,
             min_bytes=1,
             max_bytes=share,
             isolation=pb.Isolation.ValueType(self._isolation),
         )
-        return self._stub.FetchStream(request)
 
     def _hold(self, partition: int, part: pb.FetchedPartition) -> None:
         batches, _, _ = scan_batches(part.records, 0, len(part.records))
@@ -295,7 +291,5 @@ class Reader:
                 self.position[partition] = chosen[partition]
 
     def _hang_up(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        self._streams.close()
         self._chunks.clear()

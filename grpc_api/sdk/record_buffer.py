@@ -36,9 +36,9 @@ class OpenBatch:
 
 
 class RecordBuffer:
-    """The batches of all partitions that are not in flight. A batch holds `batch_bytes`, or one larger record; the records that
-    are not acknowledged yet hold `buffer_bytes` of memory, or are one larger record. After `add`, `filled` says whether
-    another record would hardly fit the batch."""
+    """The batches of all partitions that are not in flight. A batch holds at most `batch_bytes`, unless a single record
+    is larger. All records that are not acknowledged yet hold at most `buffer_bytes` of memory, unless a single record
+    is larger. After `add`, `filled` says whether another record would hardly fit the batch."""
 
     def __init__(self, buffer_bytes: cython.longlong, batch_bytes: cython.longlong) -> None:
         self.buffer_bytes = buffer_bytes

@@ -1,6 +1,7 @@
 """The futures of a blocking producer's records. Threads wait for them, and the loop's thread ends them.
 
-Invariant: a handle gets its result with the condition held that all handles of its producer share (`RecordHandles.ending`).
+Invariant: all handles of a producer share one condition, and a handle gets its result only while that condition is held
+(`RecordHandles.ending`).
 """
 
 from __future__ import annotations

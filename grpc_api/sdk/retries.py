@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from grpc_api.channel import NodeChannel
+from grpc_api.contract.coordinator_errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from grpc_api.messages.errors import retriable
 from storage_tiers.backoff import Backoff, BackoffSettings
-from storage_tiers.errors import CoordinatorLoading, CoordinatorNotAvailable, LogError, NotCoordinator
+from storage_tiers.errors import LogError
 
 RETRY = BackoffSettings(first=0.05, longest=2.0)
 #: The errors of a coordinator whose topic is being created, or that is being loaded or has moved.
@@ -49,7 +50,7 @@ async def from_coordinator(
     *,
     passing: tuple[type[LogError], ...] = COORDINATOR_AWAY,
 ) -> Answer:
-    """The answer; `ask` is called again after `passing` errors, for COORDINATOR_RETRY_S."""
+    """The answer. Calls `ask` again after `passing` errors, for at most COORDINATOR_RETRY_S."""
     patience = Patience(node, COORDINATOR_RETRY_S)
     while True:
         try:

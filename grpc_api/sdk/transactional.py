@@ -1,13 +1,13 @@
-"""A transactional producer: the records and the offsets of a transaction are committed together, or none of them.
+"""A transactional producer: either all records and offsets of a transaction are committed together, or none of them.
 
     async with producer.transaction() as transaction:
         await transaction.send("copies", message.value)
         await transaction.send_offsets(consumer)
 
-Invariants: a transaction is committed only if every record of it is in the log and all of its offsets were taken; else it is
+Invariants: a transaction is committed only if all its records are in the log and all its offsets were accepted. Otherwise it is
 aborted, and the block ends with the first failure. Each transaction has an epoch of its own (KIP-890), under which sequences
-begin at 0. A producer that was fenced, or does not know the outcome of its transaction, begins no other. A new producer of the
-same transactional id can, and its start ends the open transaction.
+begin at 0. A producer that was fenced, or does not know the outcome of its transaction, begins no other transaction. A new
+producer of the same transactional id can; its start ends the open transaction.
 
 Not promised: the outcome of a commit without an answer; the error says that it is unknown.
 """
@@ -21,6 +21,12 @@ from typing import TypeVar
 
 from grpc_api.channel import NodeChannel
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    ProducerFenced,
+    TransactionAbortable,
+)
 from grpc_api.contract.groups import NO_GENERATION, UNKNOWN_MEMBER, TxnOffsetCommit
 from grpc_api.contract.transactions import (
     EPOCH_PER_TRANSACTION,
@@ -37,20 +43,10 @@ from grpc_api.sdk.membership import MemberIdentity, topic_commits
 from grpc_api.sdk.producer import Producer, ThreadedUse, Transactional
 from grpc_api.sdk.retries import COORDINATOR_AWAY, from_coordinator
 from grpc_api.sdk.values import Header, ProducerOptions, Sent
-from storage_tiers.errors import (
-    ConcurrentTransactions,
-    InvalidConfig,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidRequest,
-    InvalidTransactionState,
-    LogError,
-    ProducerFenced,
-    TransactionAbortable,
-)
+from storage_tiers.errors import InvalidConfig, InvalidProducerEpoch, InvalidRequest, InvalidTransactionState, LogError
 from storage_tiers.types import TopicPartition
 
-#: Passes once the coordinator is available, and has decided the previous transaction.
+#: Errors that pass once the coordinator is available and has decided the previous transaction.
 _PASSING = (*COORDINATOR_AWAY, ConcurrentTransactions)
 _CALLER = Caller("User:ANONYMOUS", "tidelog", "")
 #: Errors of a fenced producer, from partitions and from coordinators.
@@ -85,8 +81,8 @@ class OngoingTransaction:
     async def send_offsets(
         self, group: str | GroupConsumer, offsets: Mapping[TopicPartition, int] | None = None
     ) -> None:
-        """Commits a group's offsets with the transaction, each the next one to read. For a consumer without `offsets`, those
-        of all records that were taken from it; a consumer that is no longer a member is refused."""
+        """Commits a group's offsets with the transaction, each the next one to read. Without `offsets`, commits the
+        offsets of all records taken from the consumer. Refuses a consumer that is no longer a member."""
         self.check()
         await self._producer.send_offsets(group, offsets)
 
@@ -125,11 +121,11 @@ class TransactionalProducer:
         #: Why this producer begins no other transaction.
         self._over: LogError | None = None
         self.records = Producer(
-            node, core.topics, options, threads, Transactional(transactional_id, self._use, self._failed)
+            core.routes, core.topics, options, threads, Transactional(transactional_id, self._use, self._failed)
         )
 
     async def start(self) -> None:
-        """Takes the transactional id over. Aborts what an earlier producer left open, and fences it."""
+        """Takes over the transactional id: fences the earlier producer and aborts its open transaction."""
         asked = InitProducer(self._id, round(self._timeout_s * 1000))
 
         async def begun() -> ProducerIdAndEpoch:
@@ -167,7 +163,7 @@ class TransactionalProducer:
         return self._open
 
     async def commit(self) -> None:
-        """Raises what keeps the transaction from being committed, once it is aborted."""
+        """Commits, or else aborts and raises the error that prevented the commit."""
         self._ending = True
         await self.records.flush()
         failure = self._failure
@@ -179,7 +175,7 @@ class TransactionalProducer:
         self._open = None
 
     async def _committed(self) -> LogError | None:
-        """The error for which the transaction must be aborted, if there is one. Raises if its outcome is unknown."""
+        """The error that requires an abort of the transaction, if there is one. Raises if the outcome is unknown."""
         try:
             await self._end(commit=True)
         except TransactionAbortable as error:
@@ -191,7 +187,7 @@ class TransactionalProducer:
         return None
 
     async def abort(self) -> None:
-        """Never raises: if the abort fails, the coordinator aborts after the timeout, or for the next producer."""
+        """Never raises. If the abort fails, the coordinator aborts after the timeout, or when the next producer starts."""
         self._open = None
         await self.records.drop(InvalidRequest("the record was not sent: its transaction is aborted"))
         if self._over is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from storage_tiers.errors import InvalidConfig, InvalidRequest
 from storage_tiers.records.codecs import Codec
+from storage_tiers.times import first_ms, parse_time
 from storage_tiers.types import TopicPartition
 
 Header = tuple[str, bytes | None]
@@ -62,7 +63,7 @@ class GroupInfo(NamedTuple):
 
 
 #: Where a reader begins: at the first record ("earliest"), after the last one ("latest"), at the first record at or after a
-#: moment (a datetime or ISO 8601 text, with a time zone), or at an offset for each partition.
+#: moment (a datetime with a time zone, or ISO 8601 text, UTC unless it names a zone), or at an offset for each partition.
 Start = str | datetime | Mapping[int, int]
 
 
@@ -201,7 +202,7 @@ def checked_start(start: Any) -> Start:
         found: Start = start
         return found
     try:
-        return datetime.fromisoformat(start)
+        return parse_time(start)
     except (TypeError, ValueError):
         raise InvalidRequest(
             f"{start!r} is not a start position: that is 'earliest', 'latest', a datetime, a time as "
@@ -211,9 +212,9 @@ def checked_start(start: Any) -> Start:
 
 def start_ms(moment: datetime) -> int:
     """The first whole millisecond since 1970 at or after the moment; 0 for an earlier one, because negative times name the
-    ends of a log in Kafka. Raises InvalidConfig without a time zone: the moment would differ between machines."""
+    ends of a log in Kafka. Raises InvalidConfig without a time zone: Python reads such a datetime in the machine's."""
     if moment.tzinfo is None:
         raise InvalidConfig(
-            f"{moment!r} has no time zone; say which, as tzinfo=timezone.utc or in '2024-01-31T12:00:00Z'"
+            f"{moment!r} has no time zone; say which, as tzinfo=timezone.utc, or write '2024-01-31T12:00:00Z'"
         )
-    return max(0, -((_BEGINNING - moment) // timedelta(milliseconds=1)))
+    return max(0, first_ms(moment))

@@ -1,7 +1,7 @@
 """Accounts of one bound of memory: how much each connection holds, and which connection to close. Pure.
 
-Invariant: a connection that already holds some gets at most half of what the others leave. So one connection cannot fill
-the bound, and the next one always finds half of the rest.
+Invariant: a connection that already holds memory gets at most half of the memory that the others leave free. So one connection
+cannot fill the bound, and the next one always finds half of the rest.
 
 Not promised: that the bound is never exceeded. An answer may exceed its reservation by one batch; nothing more is granted
 until the excess is released.

@@ -37,7 +37,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 Row = TypeVar("Row")
 
 
-#: Rows of a request between two looks at the clock: cheap rows take 10 to 50 µs each, dear rows nearly 1 ms.
+#: Rows of a request between two checks of the clock: cheap rows take 10 to 50 µs each, expensive rows nearly 1 ms.
 PIECE, DEAR_PIECE = 16, 1
 
 _schedulers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TurnScheduler] = weakref.WeakKeyDictionary()

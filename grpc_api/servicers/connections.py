@@ -38,14 +38,14 @@ class Connections:
     def __init__(self, most: int) -> None:
         self.port = 0
         self.most = most
-        #: By name; some may have gone.
+        #: Admitted connections by name; some may be closed already.
         self.admitted: set[str] = set()
         self._looking: asyncio.Future[set[Address] | None] | None = None
         self._looked_at = -LOOK_S
         self._closing: set[str] = set()
 
     async def admit(self, peer: str) -> None:
-        """Admits the connection of a call; call it before serving one of an unknown peer. Raises Busy at the bound."""
+        """Admits a connection; await it before serving the first call of a peer. Raises Busy at the bound."""
         if len(self.admitted) >= self.most and not await self._forget_gone():
             return
         if len(self.admitted) >= self.most:
@@ -132,15 +132,20 @@ def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
         return
     for name in names:
         try:
-            if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                continue
-            # Duplicated first: the descriptor may be closed, and its number reused for another file, at any moment.
-            with socket.socket(fileno=os.dup(int(name))) as found:
-                if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
-                    continue
-                host, number = found.getpeername()[:2]
-                yield found, (host.removeprefix("::ffff:"), number)
+            yield from _connection(name, port)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _NONE_LEFT:
                 raise
             continue  # gone meanwhile, or it only listens
+
+
+def _connection(descriptor: str, port: int) -> Generator[tuple[socket.socket, Address], None, None]:
+    """The descriptor's connection to `port`; nothing if it is none."""
+    if not os.readlink(f"{_DESCRIPTORS}/{descriptor}").startswith("socket:"):
+        return
+    # Duplicated first: the descriptor may be closed, and its number reused for another file, at any moment.
+    with socket.socket(fileno=os.dup(int(descriptor))) as found:
+        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
+            return
+        host, number = found.getpeername()[:2]
+        yield found, (host.removeprefix("::ffff:"), number)

@@ -1,12 +1,13 @@
-"""Turns of the reads that decode records, and the inflated batches that they keep between messages.
+"""Schedules the reads that decode records, and bounds the inflated batches that they keep between messages.
 
-A batch of a few kilobytes may inflate to many megabytes and fill a thousand messages. To inflate it again for each message
-would cost a thousand inflations, so a read keeps its decoder, with the inflated batch, until the batch has been sent.
+A batch of a few kilobytes may inflate to many megabytes and fill a thousand messages. Inflating it again for each
+message would cost a thousand inflations, so a read keeps its decoder, with the inflated batch, until the batch has been
+sent.
 
-Invariants: one read at a time decodes, one message a turn, turns in order of arrival; a cancelled read's turn lasts until its
+Invariants: one read at a time decodes, for one message, in order of arrival. The turn of a cancelled read lasts until its
 thread has ended. Kept batches hold at most `limits.INFLATED_BYTES`. A batch is dropped for another only KEPT_S after it was
-inflated, and a read without room for its batch waits before it inflates that again: callers of any number cause about
-INFLATED_BYTES of repeated inflation per KEPT_S. Reads of small batches never wait for that room.
+inflated. A read without room for its batch waits before it inflates that batch again. So any number of callers causes at most
+about INFLATED_BYTES of repeated inflation per KEPT_S. Reads of small batches never wait for that room.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 from grpc_api import limits
 
-#: Inflated bytes up to which a batch is inflated again for each message: few messages hold it.
+#: A batch of at most this many inflated bytes is inflated again for each message, because it fits few messages.
 SMALL_BYTES = 2 << 20
 #: How long a kept batch is safe from reads that wait for its room.
 KEPT_S = 1.0
@@ -74,7 +75,7 @@ class Decoding:
     def _end_turn(self, running: asyncio.Future[Any]) -> None:
         self._turn.release()
         if not running.cancelled():
-            running.exception()  # retrieved, also where the read is gone
+            running.exception()  # retrieved even if the read is gone, or asyncio would log it
 
     def try_keep(self, size: int) -> Kept | None:
         """Room for a batch of `size` bytes; None if there is none, or other reads wait for it. `release` returns it."""
@@ -85,13 +86,17 @@ class Decoding:
         size = min(size, limits.INFLATED_BYTES)
         async with self._waiting:
             while (kept := self._take(size)) is None:
-                self._freed.clear()
-                now = asyncio.get_running_loop().time()
-                ages = [each.since + KEPT_S - now for each in self._kept if not each.is_used]
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.001, min(ages, default=KEPT_S))):
-                        await self._freed.wait()
+                await self._room_may_have_changed()
             return kept
+
+    async def _room_may_have_changed(self) -> None:
+        """Waits until room is freed, or the next unused batch may be dropped."""
+        self._freed.clear()
+        now = asyncio.get_running_loop().time()
+        left_s = [each.since + KEPT_S - now for each in self._kept if not each.is_used]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.001, min(left_s, default=KEPT_S))):
+                await self._freed.wait()
 
     def _take(self, size: int) -> Kept | None:
         now = asyncio.get_running_loop().time()
@@ -109,7 +114,7 @@ class Decoding:
         return kept
 
     def resize(self, kept: Kept, size: int) -> bool:
-        """Counts `size` bytes for the batch from now on. False, and nothing changes, if it was dropped or that does not fit."""
+        """Counts `size` bytes for the batch from now on. False, without a change, if it was dropped or does not fit."""
         if not kept.is_held or self.kept_bytes - kept.size + size > limits.INFLATED_BYTES:
             return False
         if size < kept.size:

@@ -3,8 +3,8 @@
 Any exception that is not a LogError is a defect of the node: it is logged here, and the caller gets INTERNAL without
 internals.
 
-A call ends by setting its status, not by gRPC's `abort`: the exception that `abort` raises and the call's frames refer to
-each other, so a refused request would stay in memory until a full collection.
+The call's status is set without gRPC's `abort`. The exception that `abort` raises and the call's frames refer to each other, so
+a refused request would stay in memory until a full collection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GRPC_LOGGER = "grpc._cython.cygrpc"
 
 @asynccontextmanager
 async def ending(name: str, context: Any) -> AsyncIterator[None]:
-    """Turns what the block raises into the call's status."""
+    """Turns an exception of the block into the call's status."""
     try:
         yield
     except LogError as error:

@@ -1,8 +1,8 @@
 """One fetch stream: fetch, cut to whole batches, send, continue after the last batch sent.
 
 Invariants: the next read starts only when HTTP/2's window has taken the last message, so a stream holds at most one
-message, and none while it waits. Each partition's batches come once, whole and in order. A partition that found no room
-goes first the next time. If a partition fails, the stream sends what the others had and then ends with that error.
+message, and none while it waits. Each partition's batches are sent once, whole and in order. A partition without room in a
+message is the first in the next one. If a partition fails, the stream sends the others' records and then ends with that error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpc_api.servicers.fetching import encoded, fetched, part_of, records_of, r
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.records.batch_walk import scan_batches
 
-#: How long a stream may be silent by default, and the least that a caller may ask for, so that an idle stream does not spin.
+#: Longest silence of a stream by default, and the shortest that a caller may choose, so that an idle stream does not spin.
 DEFAULT_SILENCE_MS = 10_000
 LEAST_SILENCE_MS = 100
 
@@ -43,7 +43,7 @@ class _Follower:
         self._fetch = fetch._replace(partitions=(), max_wait_ms=wait_ms, min_bytes=max(1, fetch.min_bytes))
         #: By index in the request; `_order` lists these indexes for the next read.
         self._wanted: list[FetchPartition] = list(fetch.partitions)
-        self._told: list[_Bounds | None] = [None] * len(fetch.partitions)
+        self._answered: list[_Bounds | None] = [None] * len(fetch.partitions)
         self._order: list[int] = list(range(len(fetch.partitions)))
         self._is_new = True
 
@@ -70,11 +70,11 @@ class _Follower:
                 if records:
                     self._wanted[index] = wanted._replace(offset=following)
                     served.append(index)
-            is_told = self._told[index] == bounds
-            if records or answer.diverging or not is_told:
+            is_answered = self._answered[index] == bounds
+            if records or answer.diverging or not is_answered:
                 parts.append((part_of(index, answer), records))
-            if not is_told:
-                self._told[index] = bounds
+            if not is_answered:
+                self._answered[index] = bounds
         self._is_new = False
         if served:
             last = set(served)

@@ -107,7 +107,7 @@ def _too_large(wanted: FetchPartition, answer: Fetched) -> Fetched:
     return Fetched(
         RecordTooLarge(
             f"{wanted.partition}: the batch at offset {wanted.offset} has {size} bytes, a message over gRPC holds "
-            f"{MAX_BATCH_BYTES}; read it by Kafka's protocol, or read on behind it"
+            f"{MAX_BATCH_BYTES}; read it by Kafka's protocol, or continue after it"
         )
     )
 

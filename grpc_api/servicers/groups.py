@@ -164,8 +164,8 @@ def _caller(request: Any, context: Any) -> Caller:
 async def _committed(
     topics: Sequence[TopicCommit], commit: Callable[[Sequence[TopicCommit]], Awaitable[OffsetsCommitted]]
 ) -> pb.OffsetOutcomes:
-    """Commits COMMITTED_AT_ONCE partitions at a time, and lets others have the event loop in between. If a later part is
-    refused, the earlier ones stay committed: the caller commits all of it again."""
+    """Commits COMMITTED_AT_ONCE partitions at a time and yields the event loop in between. If a part is refused, the earlier
+    ones stay committed, and the caller repeats the whole commit."""
     answer = pb.OffsetOutcomes()
     if len(topics) <= COMMITTED_AT_ONCE and sum(len(topic.partitions) for topic in topics) <= COMMITTED_AT_ONCE:
         await _add_outcomes(answer, (await commit(topics)).topics)

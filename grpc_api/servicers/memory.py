@@ -1,10 +1,10 @@
-"""A shared bound of memory: a call holds its share for a while, or waits until some is free.
+"""A shared bound of memory: a call takes a share of it for a while, or waits until enough is free.
 
 Invariants: a call that waits for its own connection's memory delays no other connection. Calls that wait for others' memory are
 served in order. A connection without progress while others wait for its share is closed, which ends its calls and frees what
 they held. gRPC alone cannot do that: an aborted RPC keeps holding what its caller does not read.
 
-Not promised: that a caller survives which needs more than STALLED_S for each message while others wait.
+Not promised: that a caller that needs more than STALLED_S for each message survives while others wait.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class CallerMemory:
             self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._close_stalled)
 
     def _close_stalled(self) -> None:
-        """Closes stalled connections as long as others wait for what they hold."""
+        """Closes stalled connections as long as others wait for the memory that they hold."""
         self._looking = None
         if not any(not self._accounts.holds(each.peer) for each in self._waiting):
             return

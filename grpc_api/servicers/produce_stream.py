@@ -61,7 +61,7 @@ class _WaitingCommit(NamedTuple):
 
 
 async def committed(result: Appended | LogError) -> Appended | LogError:
-    """The result once it is committed, or the error why it never will be."""
+    """The result once it is committed, or the error if it never will be."""
     if isinstance(result, LogError) or result.committed is None:
         return result
     try:
@@ -131,7 +131,7 @@ class ProduceSession:
 
     async def _append(self, message: pb.ProduceStreamRequest) -> None:
         if not message.HasField("produce"):
-            raise InvalidRequest("a produce stream is opened once; what follows is `produce`")
+            raise InvalidRequest("a produce stream is opened once; only `produce` may follow `open`")
         sequence, request = message.produce.sequence, message.produce.request
         if sequence != self._next:
             raise OutOfOrderSequence(
@@ -146,7 +146,7 @@ class ProduceSession:
             self._commits.put_nowait(_WaitingCommit(sequence, results, request.acks == pb.ACKS_LEADER))
 
     def _foreign(self, wanted: Append) -> LogError | None:
-        """The error for a batch of another producer. A batch without a whole header is left to the log to refuse."""
+        """The error for a batch of another producer. The log refuses a batch without a whole header."""
         if len(wanted.batch) < HEADER_BYTES:
             return None
         try:
@@ -156,7 +156,7 @@ class ProduceSession:
         if (header.producer_id, header.producer_epoch) == self._identity:
             return None
         return InvalidRequest(
-            f"{wanted.partition}: the batch bears producer id {header.producer_id} and epoch {header.producer_epoch}, this "
+            f"{wanted.partition}: the batch has producer id {header.producer_id} and epoch {header.producer_epoch}, this "
             f"stream's are {self._identity[0]} and {self._identity[1]}"
         )
 

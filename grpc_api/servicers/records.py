@@ -1,10 +1,10 @@
 """`tidelog.v1.Records` over the core's contract: encodes records into batches, and decodes batches into records.
 
 Invariants: a refused record affects only the records of its own batch. A read builds one message at a time; while its caller
-reads it, the read holds nothing else but inflated batches within the bound of `decoding`. Offsets of a partition rise. One
-read at a time decodes, in a thread, because a batch of a few kilobytes may inflate to many megabytes.
+reads it, the read holds only inflated batches, within the bound of `decoding`. Offsets of a partition rise. One read at a time
+decodes, in a thread, because a batch of a few kilobytes may inflate to many megabytes.
 
-Not promised: deduplication of a record that is sent again, nor throughput beyond one call's: `Log` carries raw batches.
+Not promised: deduplication of a record that is sent again; high throughput, for which `Log` carries raw batches.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from storage_tiers.types import AbortedTransaction, TopicPartition
 
 #: Bytes of the records of one batch, uncompressed, unless one record alone has more.
 BATCH_BYTES = 256 << 10
-#: Bytes of the records of one partition in one message of a read, unless one record alone has more, and their number. A
-#: message with as many bytes takes no further partition.
+#: Most bytes of records (unless one record alone has more) and most records of one partition in one message of a read. A
+#: message that has this many bytes takes no further partition.
 MESSAGE_BYTES, MESSAGE_RECORDS = 1 << 20, 8192
 #: Bytes of batches read at a time, of which a message is made.
 READ_BYTES = 256 << 10
@@ -254,7 +254,7 @@ class _Reading:
         self._cut: dict[int, int] = {}
 
     async def run(self, context: CallContext) -> None:
-        """Returns at the ends. Raises the LogError of the first partition that fails, after sending what the others had."""
+        """Returns at the ends. Raises the LogError of the first partition that fails, after sending the others' records."""
         while self._wanted():
             await self._room()
             wanted = [each for each in self._wanted() if each not in self._cut]
@@ -314,7 +314,8 @@ class _Reading:
         return message
 
     async def _room(self) -> None:
-        """Waits for room for one of the batches that must be inflated again. Without a fetched answer: that has a bound too."""
+        """Waits for room for one of the batches that must be inflated again. Holds no fetched answer meanwhile, since answers
+        have a bound too."""
         for partition in [each for each, kept in self._kept.items() if not kept.is_held]:
             self._cut[partition] = self._kept.pop(partition).size
         again = next((each for each in self._wanted() if each in self._cut), None)
@@ -350,7 +351,7 @@ class _Reading:
             self._kept[partition] = kept
 
     def close(self) -> None:
-        """Drops what the read keeps."""
+        """Drops the kept batches of the read."""
         while self._kept:
             self._decoding.release(self._kept.popitem()[1])
 
@@ -367,7 +368,7 @@ class _Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the inflated batch inside which the decoder is, and of what it was inflated from; 0 if there is none."""
+        """Bytes of the inflated batch that the decoder is reading, and of its compressed form; 0 if there is none."""
         inflated = self._decoder.inflated_bytes
         return inflated + len(self.whole) if inflated else 0
 

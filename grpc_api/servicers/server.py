@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from grpc_api.contract.core import Core
+from grpc_api.contract.topics import text_of
 from grpc_api.limits import MAX_CONNECTIONS, server_options
 from grpc_api.listening import every_address
 from storage_tiers.errors import InvalidConfig
@@ -50,12 +51,8 @@ def hold_port(host: str, port: int) -> socket.socket:
 
 def _not_listening(host: str, port: int, why: str | None) -> InvalidConfig:
     return InvalidConfig(
-        f"cannot listen on {_address(host, port)} for gRPC: {why}; stop the process using it, or choose another --grpc-listener"
+        f"cannot listen on {text_of(host, port)} for gRPC: {why}; stop the process using it, or choose another --grpc-listener"
     )
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX_CONNECTIONS) -> GrpcServer:
@@ -76,7 +73,7 @@ async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     try:
-        bound = server.add_insecure_port(_address(host or every_address(), port))
+        bound = server.add_insecure_port(text_of(host or every_address(), port))
     except RuntimeError:
         hold_port(host, port).close()  # its error says why; gRPC's does not
         raise _not_listening(host, port, "gRPC has no more to say") from None

@@ -31,7 +31,7 @@ async def _read(piece: FileSlice) -> bytes:
     else:
         data = await asyncio.to_thread(os.pread, piece.file.fd, piece.length, piece.position)
     if len(data) != piece.length:
-        raise StorageError(f"{piece.file.path} ends before byte {last + 1}; something else changes it")
+        raise StorageError(f"{piece.file.path} ends before byte {last + 1}; another program has changed it")
     return data
 
 

@@ -23,14 +23,14 @@ from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsServicer
 from grpc_api.servicers.calls import DEAR_PIECE, in_pieces
 from storage_tiers.errors import InvalidRequest, LogError
-from storage_tiers.types import TopicId
+from storage_tiers.types import TopicId, TopicPartition
 
 DEFAULT_SEAL_TIMEOUT_MS = 60_000
 #: Topics in one metadata update: some hundred bytes each, more with many partitions.
 TOPICS_A_MESSAGE = 200
 #: Topics in one create request: the answer carries all configs of each, 5 KB.
 MAX_CREATED = 500
-#: The largest timeout of the contract, as of Kafka: an int32.
+#: The largest timeout of the contract, as in Kafka: an int32.
 MAX_TIMEOUT_MS = (1 << 31) - 1
 
 _Seen = Mapping[TopicId, TopicDescription]
@@ -159,6 +159,10 @@ class CoreTopics(TopicsServicer):
         )
         return pb.CreatePartitionsResponse(version=self._version)
 
+    async def ElectUnclean(self, request: pb.ElectUncleanRequest, context: Any) -> pb.ElectUncleanResponse:  # noqa: N802
+        await self._core.topics.elect_unclean(TopicPartition(request.topic, request.partition))
+        return pb.ElectUncleanResponse(version=self._version)
+
     async def Seal(self, request: pb.SealRequest, context: Any) -> pb.SealResponse:  # noqa: N802
         sealed = await self._core.log.seal(request.topic, wait=request.wait, timeout_ms=_timeout_ms(request))
         return pb.SealResponse(
@@ -185,5 +189,5 @@ def _timeout_ms(request: pb.SealRequest) -> int:
         return DEFAULT_SEAL_TIMEOUT_MS
     milliseconds = request.timeout.ToMilliseconds()
     if not 0 <= milliseconds <= MAX_TIMEOUT_MS:
-        raise InvalidRequest(f"a timeout lies between 0 and {MAX_TIMEOUT_MS} ms; {milliseconds} ms does not")
+        raise InvalidRequest(f"a timeout is between 0 and {MAX_TIMEOUT_MS} ms, not {milliseconds} ms")
     return milliseconds

@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn, key 24, versions 0 to 5: partitions join a producer's transaction. From v4 on brokers ask, for many
-transactions at once, also whether partitions are in one (KIP-890).
+"""AddPartitionsToTxn, key 24, versions 0 to 5: partitions join a producer's transaction. From v4 on, brokers send it for many
+transactions at once, and may only ask whether the partitions are in them (KIP-890).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage_tiers.types import TopicPartition
 
 #: The first version whose clients know PRODUCER_FENCED.
 KNOWS_FENCED = 2
-#: The first version of many transactions.
+#: The first version that can name many transactions.
 BATCHED = 4
 
 
@@ -53,7 +53,7 @@ async def _batched(request: Any, call: Call) -> Fields:
             verify_only=each.verify_only,
             client_version=EPOCH_PER_TRANSACTION,
         )
-        done = await call.waiting(ended(call.core.transactions.add_partitions(asked, call.caller)))
+        done = await ended(call.waiting(call.core.transactions.add_partitions(asked, call.caller)))
         if isinstance(done, Exception):
             done = PartitionsAdded(done if isinstance(done, LogError) else LogError(repr(done)))
         topics = _topics(call, each.topics, await _codes_in_slices(done, call))

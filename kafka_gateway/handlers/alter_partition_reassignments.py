@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments, key 45, versions 0 to 1 (KIP-455). One broker holds every replica already.
+"""AlterPartitionReassignments, key 45, versions 0 to 1 (KIP-455). A replica never moves.
 
-So the only valid assignment is the current one, which completes at once, and there is no reassignment to cancel. v1 can
-forbid a change of the replication factor; a valid assignment never changes it.
+So the current assignment is the only valid one. It completes at once, and there is no reassignment to cancel. v1 can forbid
+a change of the replication factor; a valid assignment never changes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DeleteRecords, key 21, versions 0 to 2: raises the log start; -1 means to the high watermark.
 
 Each partition is answered when its new log start is durable in every tier that has records below it. The request's timeout
-is ignored: the core bounds its wait for the store, and an earlier answer could not tell the outcome.
+is ignored: the core bounds its wait for the store, and the outcome is unknown before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeCluster, key 60, versions 0 to 2. v1 can ask for controllers, which only a controller answers (KIP-919).
 
-v2 can ask for fenced brokers; the only broker is never fenced while it answers.
+v2 can ask for fenced brokers; the broker that answers is never fenced.
 """
 
 from __future__ import annotations

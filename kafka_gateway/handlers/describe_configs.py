@@ -47,7 +47,7 @@ async def _describe(wanted: Any, call: Call, rows: _Rows) -> Any:
 
 class _Rows:
     """Encodes the configs of resources for the answer. The core returns one object for all resources with the same configs,
-    the common case; it is encoded once and sent for each of them."""
+    which is the common case; the object is encoded once and sent for each of these resources."""
 
     def __init__(self, call: Call, request: Any) -> None:
         self._call = call

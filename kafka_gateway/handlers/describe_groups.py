@@ -1,23 +1,23 @@
-"""DescribeGroups, key 15, versions 0 to 6: members and state of groups. v6 has an error for a group that does not exist (below
-it is only Dead)."""
+"""DescribeGroups, key 15, versions 0 to 6: members and state of groups. v6 has an error for a group that does not exist; older
+versions only have the state Dead."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from grpc_api.contract.coordinator_errors import GroupIdNotFound
 from grpc_api.contract.groups import DescribedGroup, DescribeGroup
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.handlers.metadata import NOT_ASKED
 from kafka_gateway.message_handler import Call, Fields, ended
-from storage_tiers.errors import GroupIdNotFound
 
 #: One bit per AclOperation that applies to a group.
 ALL_GROUP_OPERATIONS = 3400
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    """A group that is named again is described once, and its rows are made when they are written: thousands of names of a group
-    with thousands of members would fill the memory."""
+    """Describes a group once, even if the request repeats it, and makes its rows while they are written. Otherwise a request
+    that names a group of thousands of members thousands of times would fill the memory."""
     operations = ALL_GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
     answers: dict[str, DescribedGroup | Exception] = {}
     async for name in call.each(request.groups):

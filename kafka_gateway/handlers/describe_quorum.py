@@ -1,7 +1,8 @@
 """DescribeQuorum, key 55, versions 0 to 2 (KIP-595, KIP-836): the metadata log of a quorum of one.
 
-A request must name its one partition and nothing else, as in Kafka. v2 has messages and the voters' addresses: the address
-of the client's listener, as there is none for controllers. Directory ids are omitted, as at kraft.version 0.
+A request must name the metadata log's one partition and nothing else, as in Kafka. v2 has error messages and the voters'
+addresses. A voter's address is that of the client's listener, as controllers have no listener of their own. Directory ids
+are omitted, as at kraft.version 0.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from storage_tiers.errors import LogError
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    """An id that is named again is described once, and its rows are made when they are written: thousands of names of a
-    transaction with thousands of partitions would fill the memory."""
+    """Describes an id once, even if the request repeats it, and makes its rows while they are written. Otherwise a request
+    that names a transaction of thousands of partitions thousands of times would fill the memory."""
     states: dict[str, DescribedTransaction] = {}
     async for each in call.each(request.transactional_ids):
         if each in states:

@@ -1,5 +1,5 @@
 """EndTxn, key 26, versions 0 to 5: commits or aborts a transaction. From v5 on every transaction has an epoch of its own
-(KIP-890), and the answer names the next transaction's producer.
+(KIP-890), and the answer has the producer id and epoch of the next transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafka_gateway.transaction_errors import fenced_code
 
 #: The first version whose clients know PRODUCER_FENCED.
 KNOWS_FENCED = 2
-#: The first version of EPOCH_PER_TRANSACTION.
+#: The first version whose transactions have epochs of their own (EPOCH_PER_TRANSACTION).
 BUMPS_EPOCH = 5
 
 

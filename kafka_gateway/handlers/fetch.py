@@ -1,8 +1,8 @@
 """Fetch, key 1, versions 4 to 18: records from an offset on.
 
-v7 has sessions (KIP-227, `fetch_sessions.py`), v12 is flexible, v13 names topics by id. The wait for `min_bytes` is the
-core's. An answer alternates header bytes and file slices; records never pass through Python. As in Kafka, partitions that do
-not exist come last in an answer, and a partition that is requested twice appears once.
+v7 has sessions (KIP-227, `fetch_sessions.py`), v12 is flexible, v13 names topics by id. The core waits for `min_bytes`. An
+answer alternates header bytes and file slices; records never pass through Python. As in Kafka, partitions that do not exist
+come last in an answer, and a partition that is requested twice appears once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import ISOLATIONS, Fetch, Fetched
 from grpc_api.contract.ready import settled
-from grpc_api.contract.topics import Endpoint
-from kafka_gateway.answer_primitives import array_size, bytes_size, nullable_text, text, varint
+from kafka_gateway.answer_primitives import array_size, bytes_size, text, varint
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of
 from kafka_gateway.fetch_sessions import (
@@ -34,13 +32,14 @@ from kafka_gateway.fetch_sessions import (
     without_name,
 )
 from kafka_gateway.hot_parse import FetchReading, FetchRequest, HotParser
+from kafka_gateway.leader_hints import FETCH_FROM, LeaderHints, tag
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Reply
 from storage_tiers import events
-from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
+from storage_tiers.errors import InvalidRequest, LogError, NotLeader
 from storage_tiers.steps import freeing
 from storage_tiers.turns import Turn
-from storage_tiers.types import AbortedTransaction, TopicPartition
+from storage_tiers.types import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +49,6 @@ _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")
-_LEADER = struct.Struct(">ii")
-_NODE = struct.Struct(">i")
-_MOVED = (NotLeader, FencedLeaderEpoch)
 _NO_THROTTLE = b"\0\0\0\0"
 _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
 #: No list of aborted transactions, no preferred replica, no records.
@@ -64,19 +60,12 @@ LARGE_BYTES = 16 << 10
 MANY = 500
 
 
-class Leaders(NamedTuple):
-    """(leader, leader epoch) of some partitions of an answer, and those leaders' (node id, endpoint, rack) on one listener."""
-
-    of: Mapping[CachedPartition, tuple[int, int]]
-    nodes: Sequence[tuple[int, Endpoint, str | None]]
-
-
 class FetchHandler:
     """Serves Fetch on all connections. `errors` counts answered partitions by error code."""
 
     def __init__(self, core: Core, options: Options) -> None:
         self._fetch = core.log.fetch
-        self._topics = core.topics
+        self._core = core
         self._name_of = core.log.topic_name
         self._parser = HotParser(core.log.topic_name)
         self._clock = options.clock
@@ -109,14 +98,15 @@ class FetchHandler:
 
         def finish(fetched: Sequence[Fetched]) -> Sequence[Piece]:
             rows = rows_of(readable, fetched, nameless)
-            code, session_id, told = context.answer(rows, self._now_ms())
+            code, session_id, answered = context.answer(rows, self._now_ms())
             if code:
                 self.errors[code] += 1
                 _release(fetched)
-            leaders = (
-                self._counted(told, version, listener) if nameless or any(part.error for part in fetched) else None
-            )
-            return encode(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
+            hints = None
+            if nameless or any(part.error for part in fetched):
+                self._count(answered)
+                hints = self._hints(version, listener)
+            return encode(answered, version, correlation, error=code, session_id=session_id, hints=hints)
 
         if not readable:
             return finish(())
@@ -145,16 +135,16 @@ class FetchHandler:
     ) -> Generator[None, None, Sequence[Piece]]:
         """Makes the answer, in steps. Takes over all file slices."""
         rows = yield from arranging(readable, fetched, nameless)
-        code, session_id, told = context.answer(rows, self._now_ms())
+        code, session_id, answered = context.answer(rows, self._now_ms())
         if code:
             self.errors[code] += 1
             _release(fetched)
-        leaders = None
-        for at in range(0, len(told), STEP):
-            leaders = self._counted(told[at : at + STEP], version, listener, leaders)
+        for at in range(0, len(answered), STEP):
+            self._count(answered[at : at + STEP])
             yield
-        answer = yield from encoding(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
-        del told
+        hints = self._hints(version, listener)
+        answer = yield from encoding(answered, version, correlation, error=code, session_id=session_id, hints=hints)
+        del answered
         yield from freeing(rows)
         return answer
 
@@ -224,40 +214,22 @@ class FetchHandler:
         return refuse(request, version, correlation, error)
 
     def _not_a_follower(self, request: FetchRequest, version: int, correlation: int) -> Sequence[Piece]:
-        """Consumers only; replica fetches are refused because this broker has no followers."""
+        """Refuses a replica's fetch: this broker has no followers. As in Kafka, the answer names the leader but not its
+        address."""
         error = NotLeader(f"replica {request.replica_id} is not one of this partition's followers")
         self.errors[code_of(error)] += len(request.indexes)
-        return encode(_failed(request, error), version, correlation)
+        return encode(_failed(request, error), version, correlation, hints=self._hints(version, None))
 
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
 
-    def _counted(
-        self, told: Sequence[Row], version: int, listener: str, leaders: Leaders | None = None
-    ) -> Leaders | None:
-        """Counts the errors of some rows. Returns `leaders` with the leaders of those rows that were requested with an old
-        epoch or from a follower (KIP-951)."""
-        moved = []
-        for cached, part in told:
+    def _count(self, answered: Sequence[Row]) -> None:
+        for _, part in answered:
             if part.error is not None:
                 self.errors[code_of(part.error)] += 1
-                if isinstance(part.error, _MOVED):
-                    moved.append(cached)
-        if not moved or version < 16:
-            return leaders
-        names = sorted({cached.wanted.partition.topic for cached in moved})
-        known = {
-            TopicPartition(topic.name, row.partition): (row.leader, row.leader_epoch)
-            for topic in self._topics.describe(names)
-            if not isinstance(topic, LogError)
-            for row in topic.partitions
-        }
-        found = {cached: known[cached.wanted.partition] for cached in moved if cached.wanted.partition in known}
-        if leaders is not None:
-            found = {**leaders.of, **found}
-        nodes = {leader for leader, _ in found.values()}
-        brokers = [(each, each.at(listener)) for each in self._topics.cluster().brokers if each.node_id in nodes]
-        return Leaders(found, [(each.node_id, at, each.rack) for each, at in brokers if at is not None])
+
+    def _hints(self, version: int, listener: str | None) -> LeaderHints | None:
+        return LeaderHints(self._core, listener, version) if version >= FETCH_FROM else None
 
 
 def _release(fetched: Sequence[Fetched]) -> None:
@@ -292,10 +264,10 @@ def encode(
     *,
     error: int = 0,
     session_id: int = 0,
-    leaders: Leaders | None = None,
+    hints: LeaderHints | None = None,
 ) -> Sequence[Piece]:
     """The framed answer; adjacent partitions of one topic share its header. Takes over all file slices."""
-    if len(rows) == 1 and leaders is None:
+    if len(rows) == 1 and hints is None:
         return _one(rows[0], _begin(version, error, session_id), version, correlation)
     flexible = version >= 12
     pieces: list[Piece] = []
@@ -305,11 +277,11 @@ def encode(
     for key, partitions in topics:
         head.append(key if version >= 13 else text(key, flexible))
         head.append(array_size(partitions, flexible))
-        size += _add(head, pieces, rows[at : at + partitions], version, leaders)
+        size += _add(head, pieces, rows[at : at + partitions], version, hints)
         at += partitions
         if flexible:
             head.append(b"\0")
-    return _framed(head, pieces, size, version, correlation, leaders)
+    return _framed(head, pieces, size, version, correlation, hints)
 
 
 def _one(row: Row, begin: bytes, version: int, correlation: int) -> Sequence[Piece]:
@@ -318,7 +290,7 @@ def _one(row: Row, begin: bytes, version: int, correlation: int) -> Sequence[Pie
     if version >= 12:
         key = cached.key if version >= 13 else text(cached.key, True)
         front = b"".join((b"\0", begin, b"\2", key, b"\2", _partition(cached.index, part, version)))
-        tail = b"\0\0\0" if part.diverging is None else _partition_tags(part, None) + b"\0\0"
+        tail = b"\0\0\0" if part.diverging is None else _partition_tags(cached, part, None) + b"\0\0"
     else:
         key = text(cached.key, False)
         front = b"".join((begin, b"\0\0\0\1", key, b"\0\0\0\1", _partition(cached.index, part, version)))
@@ -336,7 +308,7 @@ def encoding(
     *,
     error: int = 0,
     session_id: int = 0,
-    leaders: Leaders | None = None,
+    hints: LeaderHints | None = None,
 ) -> Generator[None, None, Sequence[Piece]]:
     """As `encode`, in steps."""
     flexible = version >= 12
@@ -348,20 +320,20 @@ def encoding(
         head.append(key if version >= 13 else text(key, flexible))
         head.append(array_size(partitions, flexible))
         for at in range(first, first + partitions, STEP):
-            size += _add(head, pieces, rows[at : min(at + STEP, first + partitions)], version, leaders)
+            size += _add(head, pieces, rows[at : min(at + STEP, first + partitions)], version, hints)
             yield
         first += partitions
         if flexible:
             head.append(b"\0")
-    return _framed(head, pieces, size, version, correlation, leaders)
+    return _framed(head, pieces, size, version, correlation, hints)
 
 
 def _begin(version: int, error: int, session_id: int) -> bytes:
     return _THROTTLE_ERROR_SESSION.pack(0, error, session_id) if version >= 7 else _NO_THROTTLE
 
 
-def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: int, leaders: Leaders | None) -> int:
-    """Adds rows of one topic. `head` has the bytes since the last file. Returns the size of what went into `pieces`."""
+def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: int, hints: LeaderHints | None) -> int:
+    """Adds rows of one topic. `head` has the bytes since the last file. Returns the size of the added `pieces`."""
     flexible, size = version >= 12, 0
     for cached, part in rows:
         head.append(_partition(cached.index, part, version))
@@ -372,16 +344,16 @@ def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: i
             pieces.extend(part.slices)
             size += len(gathered) + part.size
         if flexible:
-            head.append(_partition_tags(part, None if leaders is None else leaders.of.get(cached)))
+            head.append(_partition_tags(cached, part, hints))
     return size
 
 
 def _framed(
-    head: list[bytes], pieces: list[Piece], size: int, version: int, correlation: int, leaders: Leaders | None
+    head: list[bytes], pieces: list[Piece], size: int, version: int, correlation: int, hints: LeaderHints | None
 ) -> Sequence[Piece]:
     flexible = version >= 12
     if flexible:
-        head.append(_answer_tags(leaders))
+        head.append(b"\0" if hints is None else hints.tags())
     if head:
         gathered = b"".join(head)
         pieces.append(gathered)
@@ -439,32 +411,14 @@ def _partition(index: int, part: Fetched, version: int) -> bytes:
     return row + aborted + preferred + bytes_size(part.size, flexible)
 
 
-def _partition_tags(part: Fetched, leader: tuple[int, int] | None) -> bytes:
+def _partition_tags(cached: CachedPartition, part: Fetched, hints: LeaderHints | None) -> bytes:
     """After the records: the diverging epoch (KIP-595) as tag 0, the leader and its epoch (KIP-951) as tag 1."""
+    leader = None if hints is None else hints.of(part.error, cached.key, cached.index)
     if part.diverging is None and leader is None:
         return b"\0"
     tags = []
     if part.diverging is not None:
-        tags.append(_tag(0, _DIVERGING.pack(*part.diverging) + b"\0"))
+        tags.append(tag(0, _DIVERGING.pack(*part.diverging) + b"\0"))
     if leader is not None:
-        tags.append(_tag(1, _LEADER.pack(*leader) + b"\0"))
+        tags.append(tag(1, leader))
     return varint(len(tags)) + b"".join(tags)
-
-
-def _answer_tags(leaders: Leaders | None) -> bytes:
-    """The end of an answer: the leaders' addresses (KIP-951) as tag 0."""
-    if leaders is None or not leaders.nodes:
-        return b"\0"
-    rows = [
-        _NODE.pack(node_id)
-        + text(at.host.encode(), flexible=True)
-        + _NODE.pack(at.port)
-        + nullable_text(None if rack is None else rack.encode(), flexible=True)
-        + b"\0"
-        for node_id, at, rack in leaders.nodes
-    ]
-    return b"\1" + _tag(0, array_size(len(rows), flexible=True) + b"".join(rows))
-
-
-def _tag(number: int, value: bytes) -> bytes:
-    return varint(number) + varint(len(value)) + value

@@ -1,5 +1,4 @@
-"""FindCoordinator, key 10, versions 0 to 6: the broker that coordinates a group or a transactional id. v4 asks for many keys
-at once.
+"""FindCoordinator, key 10, versions 0 to 6: the broker that coordinates a group or a transactional id. v4 can name many keys.
 
 The first request fails with a retriable error while the internal topic is created.
 """
@@ -10,16 +9,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.message_handler import Call, Fields, ended
-from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
+from storage_tiers.errors import InvalidRequest, LogError
 
 #: Finds the broker that coordinates a key.
 Find = Callable[[str, Caller], Awaitable[int]]
 
 _GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Fields = {"node_id": -1, "host": "", "port": -1}
-#: Kafka's error message for no error in the versions with one key.
+#: The versions with one key have this error message if there is no error, as in Kafka.
 _NO_ERROR = "NONE"
 
 
@@ -34,7 +34,7 @@ async def serve(request: Any, call: Call) -> Fields:
     if call.messages.version < 4:
         return _fields(await ended(find(request.key, call.caller)), call, _NO_ERROR)
     keys = request.coordinator_keys
-    # Rows are made when they are written: to free thousands of them together would hold the event loop.
+    # Rows are made while they are written: freeing thousands of them together would block the event loop.
     found = [await ended(find(key, call.caller)) async for key in call.each(keys)]
     return {
         "coordinators": (
@@ -58,5 +58,5 @@ def _fields(found: int | Exception, call: Call, no_error: str) -> Fields:
                 return {"error_code": 0, "error_message": no_error, "node_id": found, "host": at.host, "port": at.port}
         found = CoordinatorNotAvailable(f"broker {found} has no listener {call.client.listener}")
     if not isinstance(found, LogError):
-        raise found  # a defect: it is logged, and the request is refused
+        raise found  # a defect: the raise logs it and refuses the request
     return {"error_code": code_of(found), "error_message": message_of(found), **_NOWHERE}

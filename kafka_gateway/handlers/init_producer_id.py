@@ -1,5 +1,5 @@
-"""InitProducerId, key 22, versions 0 to 5: a producer's id and epoch. With a transactional id its coordinator gives them, ends
-what an earlier producer left open, and fences that one. v3 can carry the producer's previous id and epoch (KIP-360).
+"""InitProducerId, key 22, versions 0 to 5: a producer's id and epoch. For a transactional id, the coordinator assigns both,
+fences the earlier producer, and ends its open transaction. v3 can carry the producer's previous id and epoch (KIP-360).
 """
 
 from __future__ import annotations

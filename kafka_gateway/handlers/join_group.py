@@ -1,16 +1,17 @@
 """JoinGroup, key 11, versions 0 to 9: a member joins, and gets its answer when all have joined.
 
-v1 has a rebalance timeout of its own, v4 makes new members join again with the id that they get (KIP-394), v5 static members
-(KIP-345), v8 a reason (KIP-800), v9 lets a leader skip the assignment (KIP-814).
+v1 has a separate rebalance timeout. v4 makes new members join again with the id that they get (KIP-394). v5 has static members
+(KIP-345), v8 a reason (KIP-800). v9 lets a leader skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any
 
 from grpc_api.contract.groups import NO_GENERATION, UNKNOWN_MEMBER, Joined, JoinGroup, MemberProtocol
+from grpc_api.contract.request_parts import AT_ONCE
 from kafka_gateway.answer_primitives import array_size
 from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.group_messages import (
@@ -24,27 +25,42 @@ from kafka_gateway.message_handler import Call, Delayed, Fields
 from kafka_gateway.messages import milliseconds
 from kafka_gateway.small_requests import NativeCodec
 
-#: Most members of an answer that is written in steps of MEMBERS_AT_ONCE; that of more is written by the schema.
+#: Most members of an answer that is written in steps of MEMBERS_AT_ONCE; a larger answer is written by the schema.
 MEMBERS_IN_STEPS = 10_000
 
 
-def serve(request: Any, call: Call) -> Delayed:
+def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
+    if len(request.protocols) > AT_ONCE:
+        return _long(request, call)
+    future = call.core.groups.join(_join(request, [_protocol(each) for each in request.protocols], call), call.caller)
+    return Delayed(future, lambda joined: _fields(joined, call), request._replace(protocols=()))
+
+
+async def _long(request: Any, call: Call) -> Fields:
+    """No coordinator takes so many protocols, so nothing waits here."""
+    protocols = [_protocol(each) async for each in call.each(request.protocols)]
+    return _fields(await call.waiting(call.core.groups.join(_join(request, protocols, call), call.caller)), call)
+
+
+def _protocol(row: Any) -> MemberProtocol:
+    return MemberProtocol(row.name, row.metadata)
+
+
+def _join(request: Any, protocols: Sequence[MemberProtocol], call: Call) -> JoinGroup:
     version = call.messages.version
     session_ms = milliseconds(request.session_timeout)
-    join = JoinGroup(
+    return JoinGroup(
         request.group_id,
         request.member_id,
         getattr(request, "group_instance_id", None),
         request.protocol_type,
-        [MemberProtocol(each.name, each.metadata) for each in request.protocols],
+        protocols,
         session_ms,
         milliseconds(request.rebalance_timeout) if version >= 1 else session_ms,
         version >= 4,
         version >= 9,
         getattr(request, "reason", None),
     )
-    future = call.core.groups.join(join, call.caller)
-    return Delayed(future, lambda joined: _fields(joined, call), request._replace(protocols=()))
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -52,7 +68,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def _named(member_id: str, code: int) -> str:
-    """The member in an answer that no group gave: as in Kafka it is named only if the request is at fault."""
+    """The member id of a refusal that did not come from a group: as in Kafka, only if the request is at fault."""
     return member_id if code == ErrorCode.INVALID_GROUP_ID else UNKNOWN_MEMBER
 
 

@@ -1,4 +1,4 @@
-"""LeaveGroup, key 13, versions 0 to 5: members leave. Below v3 there is one, and its error is the whole answer's."""
+"""LeaveGroup, key 13, versions 0 to 5: members leave. Below v3 a request has one member, and its error is the answer's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
 
 
 async def _long(request: Any, call: Call) -> Fields:
-    """The coordinator gets all members at once, because they leave together: one rebalance follows."""
+    """Gives the coordinator all members at once, so that only one rebalance follows."""
     leaving = LeaveGroup(request.group_id, [_member(each) async for each in call.each(request.members)])
     return _fields(await call.waiting(call.core.groups.leave(leaving, call.caller)), call)
 

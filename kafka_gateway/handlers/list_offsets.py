@@ -1,8 +1,8 @@
 """ListOffsets, key 2, versions 1 to 11.
 
 Versions add special timestamps: 7 adds -3 (maximum timestamp), 8 adds -4 (earliest local), 9 adds -5 (latest tiered), 11 adds
--6 (earliest pending upload). In older requests they get UNSUPPORTED_VERSION, as does any other negative number. v10 has a
-timeout for lookups in the bucket. A duplicate partition is refused.
+-6 (earliest pending upload). A special timestamp in an older version gets UNSUPPORTED_VERSION, as does any other negative
+number. v10 has a timeout for lookups in the bucket. A duplicate partition is refused.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _refusal(timestamp: int, version: int, times: int) -> LogError | None:
 async def _look_up(
     queries: list[OffsetQuery], request: Any, call: Call, answers: dict[tuple[str, int], Answer]
 ) -> None:
-    """Adds the offsets to `answers`. Looks up groups concurrently: each may read from the bucket, and the request's timeout
-    is for all of them."""
+    """Adds the offsets to `answers`. Looks up groups of partitions concurrently: each may read from the bucket, and the
+    request's timeout covers all of them."""
     timeout = getattr(request, "timeout", None)
     seconds = None if timeout is None or not milliseconds(timeout) else max(0, milliseconds(timeout)) / 1000
 

@@ -4,6 +4,8 @@ age of open transactions (KIP-994), v2 by a regular expression (KIP-1152).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from grpc_api.contract.transactions import STATES, ListTransactions, TransactionsListed
@@ -12,16 +14,19 @@ from kafka_gateway.message_handler import Call, Fields
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    asked = frozenset(request.state_filters)
-    unknown = tuple(dict.fromkeys(each for each in request.state_filters if each not in STATES))
+    known: set[str] = set()
+    unknown: dict[str, None] = {}  # each once, in order
+    async for each in call.each(request.state_filters):
+        if each in STATES:
+            known.add(each)
+        else:
+            unknown[each] = None
     wanted = ListTransactions(
-        asked & STATES,
+        frozenset(known or islice(unknown, 1)),  # none has an unknown state
         frozenset(request.producer_id_filters),
         getattr(request, "duration_filter", -1),
         getattr(request, "transactional_id_pattern", None) or None,
     )
-    if unknown and not asked & STATES:
-        wanted = wanted._replace(states=frozenset(unknown))  # none has such a state
     return _fields(await call.core.transactions.list(wanted, call.caller), unknown, call)
 
 
@@ -29,10 +34,10 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"error_code": code, "unknown_state_filters": (), "transaction_states": ()}
 
 
-def _fields(listed: TransactionsListed, unknown: tuple[str, ...], call: Call) -> Fields:
+def _fields(listed: TransactionsListed, unknown: Iterable[str], call: Call) -> Fields:
     return {
         "error_code": code_of(listed.error),
-        "unknown_state_filters": unknown,
+        "unknown_state_filters": tuple(unknown),
         "transaction_states": (
             call.make(
                 "TransactionState",

@@ -50,7 +50,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId], created: Set[str]) -> Iterator[Any]:
-    """`created` topics are still unknown in this answer, as in Kafka's: clients retry, and find them."""
+    """The answer. Just `created` topics are still unknown in it, as in Kafka: clients retry and then find them."""
     asked: Iterator[tuple[str | None, TopicId | None]] = itertools.chain(
         ((name, None) for name in names), ((None, topic_id) for topic_id in ids)
     )
@@ -65,7 +65,7 @@ def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId]
 
 
 async def _wanted(request: Any, call: Call) -> tuple[list[str], list[TopicId]]:
-    """(names, ids) without duplicates, in order; one of them is empty, names if there are ids. Raises InvalidRequest."""
+    """(names, ids) without duplicates, in order. A request with an id has no names. Raises InvalidRequest."""
     names: dict[str, None] = {}
     ids: dict[TopicId, None] = {}
     async for topic in call.each(request.topics):

@@ -1,6 +1,4 @@
-"""OffsetCommit, key 8, versions 2 to 10: a group's positions are kept. v2 to v4 may bring a retention, v10 names
-topics by id.
-"""
+"""OffsetCommit, key 8, versions 2 to 10: stores a group's positions. v2 to v4 may carry a retention, v10 names topics by id."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from grpc_api.contract.groups import (
     TopicCommit,
     TopicOutcome,
 )
+from grpc_api.contract.request_parts import is_long
 from kafka_gateway.errors import code_of
 from kafka_gateway.group_messages import AT_ONCE, offset_commit_answer, read_offset_commit
 from kafka_gateway.message_handler import Call, Delayed, Fields
@@ -35,15 +34,15 @@ def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
         -1 if retention is None else milliseconds(retention),
         call.messages.version >= 9,
     )
-    if sum(len(each.partitions) for each in request.topics) > AT_ONCE:
+    if is_long(request.topics, (len(each.partitions) for each in request.topics)):
         return _in_slices(commit, request, call)
     whole = commit._replace(topics=[_topic(each, each.partitions) for each in request.topics])
     return Delayed(call.core.groups.commit_offsets(whole, call.caller), lambda done: _fields(done, call))
 
 
 async def _in_slices(commit: OffsetCommit, request: Any, call: Call) -> Fields:
-    """Commits AT_ONCE partitions at a time, and lets others have the event loop in between. If a later slice is refused, the
-    earlier ones stay committed: the client commits all of it again."""
+    """Commits AT_ONCE partitions at a time and yields the event loop in between. If a slice is refused, the earlier ones stay
+    committed, and the client repeats the whole commit."""
     outcomes = []
     async for asked in call.each(request.topics):
         done: list[PartitionOutcome] = []

@@ -1,4 +1,4 @@
-"""OffsetDelete, key 47, version 0: committed offsets of topics that no member is subscribed to are removed (KIP-496)."""
+"""OffsetDelete, key 47, version 0: removes committed offsets of topics that no member subscribes to (KIP-496)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from grpc_api.contract.groups import (
     TopicOutcome,
     TopicPartitionIndexes,
 )
-from grpc_api.contract.request_parts import AT_ONCE, parts_of
+from grpc_api.contract.request_parts import is_long, parts_of
 from kafka_gateway.errors import code_of
 from kafka_gateway.message_handler import Call, Delayed, Fields
 
 
 def serve(request: Any, call: Call) -> Delayed | Coroutine[Any, Any, Fields]:
-    if sum(len(topic.partitions) for topic in request.topics) > AT_ONCE:
+    if is_long(request.topics, (len(topic.partitions) for topic in request.topics)):
         return _in_parts(request, call)
     answer = _deleted(request.group_id, ((topic, topic.partitions) for topic in request.topics), call)
     return Delayed(answer, lambda done: _fields(done, call))
 
 
 async def _in_parts(request: Any, call: Call) -> Fields:
-    """A part that is refused ends the request; the parts before it are done. The client asks for all of it again."""
-    asked = [topic for topic in request.topics if topic.partitions]  # as in Kafka the others are not answered
+    """Deletes part by part. A refused part ends the request; the parts before it stay deleted. The client repeats all of it."""
+    # As in Kafka, the answer omits topics without partitions.
+    asked = [topic async for topic in call.each(request.topics) if topic.partitions]
     outcomes: list[list[PartitionOutcome]] = [[] for _ in asked]
     for part in parts_of((topic, topic.partitions) for topic in asked):
         done = await call.waiting(_deleted(request.group_id, ((each.topic, each.partitions) for each in part), call))

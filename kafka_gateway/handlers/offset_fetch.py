@@ -34,8 +34,8 @@ async def _of_topics(request: Any, call: Call) -> Fields:
 
 
 async def _of_groups(request: Any, call: Call) -> Fields:
-    """All offsets of a group that is named again are fetched once, and their rows are made when they are written: thousands of
-    names of a group with thousands of offsets would fill the memory."""
+    """Fetches all offsets of a group once, even if the request repeats it, and makes their rows while they are written.
+    Otherwise a request that names a group of thousands of offsets thousands of times would fill the memory."""
     answers: list[OffsetsFetched | Exception] = []
     whole: dict[str, OffsetsFetched | Exception] = {}
     count = 0
@@ -53,7 +53,7 @@ async def _of_groups(request: Any, call: Call) -> Fields:
 
 
 async def _fetched(asked: Any, call: Call, require_stable: bool) -> OffsetsFetched:
-    """Offsets of AT_ONCE topics are of one moment, those of more topics perhaps of several."""
+    """The offsets of up to AT_ONCE topics are of one moment; those of more topics may be of several moments."""
     groups, group, topics = call.core.groups, asked.group_id, asked.topics
     if topics is None or len(topics) <= AT_ONCE:
         return await groups.fetch_offsets(OffsetFetch(group, _wanted(topics), require_stable), call.caller)
@@ -114,7 +114,7 @@ def _topics(done: OffsetsFetched, call: Call, plural: str) -> Iterator[Any]:
     """`plural`: the schema's classes for many groups end in "s"."""
     for topic in done.topics:
         if call.messages.version >= 10 and topic.topic_id is None:
-            continue  # the topic is gone, and has no id to be named by
+            continue  # the topic is deleted, so it has no id
         yield call.make(
             f"OffsetFetchResponseTopic{plural}",
             name=topic.topic,

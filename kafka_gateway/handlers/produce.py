@@ -1,8 +1,8 @@
-"""Produce, key 0, versions 3 to 13 (0 to 2 are advertised, as Kafka does, and end the connection).
+"""Produce, key 0, versions 3 to 13: appends record batches. Versions 0 to 2 are advertised as in Kafka, but end the connection.
 
 v9 is flexible, v13 names topics by id. acks=0 has no answer: an error closes the connection, so that the producer
-notices. acks=-1 is answered when every batch is committed; batches that are not in time get REQUEST_TIMED_OUT, and their
-records stay. Topics and partitions of the answer are in the request's order.
+notices. acks=-1 is answered when every batch is committed. A batch that misses the timeout gets REQUEST_TIMED_OUT, but its
+records stay. The answer has topics and partitions in the request's order.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from kafka_gateway.answer_primitives import array_size, nullable_text, text
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest
+from kafka_gateway.leader_hints import PRODUCE_FROM, LeaderHints, tag
+from kafka_gateway.options import Options
 from kafka_gateway.produce_answer import produce_answer
 from kafka_gateway.reply import CloseConnection, DelayedReply, Reply
 from storage_tiers import events
@@ -35,7 +37,7 @@ from storage_tiers.errors import (
     TransactionalIdUnauthorized,
 )
 from storage_tiers.steps import freeing, run_steps
-from storage_tiers.turns import Turn, TurnScheduler
+from storage_tiers.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -51,37 +53,41 @@ LARGE_BYTES = 4 << 20
 #: Most bytes and rows of one slice.
 SLICE_BYTES = 256 << 10
 SLICE_ROWS = 32
-#: Rows between two checks of the clock while nothing is appended.
+#: Rows between two checks of the clock during the steps that append nothing.
 STEP = 64
 _INDEX = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _APPENDED_V9 = struct.Struct(">ihqqqbbb")
+_NO_THROTTLE = b"\0\0\0\0"
 
 
 class ProduceHandler:
     """Serves Produce on all connections. `errors` counts answered partitions by error code."""
 
-    def __init__(self, core: Core, scheduler: TurnScheduler) -> None:
+    def __init__(self, core: Core, options: Options) -> None:
         self._append = core.log.append
-        self._scheduler = scheduler
+        self._core = core
+        self._scheduler = options.scheduler
+        self._request_context = options.request_context
         self._parser = HotParser(core.log.topic_name)
         self.errors: Counter[int] = Counter()
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         request = self._parser.produce(data, view, start, end, version)
         if request is None:
+            listener = self._request_context.client.listener
             if end - start > LARGE_BYTES:
-                return self._read_on(data, view, start, end, version, correlation)
+                return self._read_on(data, view, start, end, version, correlation, listener)
             # A copy: the buffer is reused before this request is done.
             own = bytearray(view[start:end])
-            return self._read_on(own, memoryview(own), 0, len(own), version, correlation)
+            return self._read_on(own, memoryview(own), 0, len(own), version, correlation, listener)
         acks = request.acks
         if acks not in _ACKS:
             return self._refuse(request, version, correlation, _wrong_acks(acks))
         if end - start > LARGE_BYTES:
-            return self._append_on(request, version, correlation)
+            return self._append_on(request, version, correlation, self._request_context.client.listener)
         try:
             if request.is_transactional:
                 results = self._append(request.appends, transaction=_transaction(request, version))
@@ -90,23 +96,24 @@ class ProduceHandler:
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refuse(request, version, correlation, error)
         if acks != _NONE and type(results) is list:
-            # None if a partition is refused, or a commit that the request wants is open.
+            # None if a partition is refused, or if the request waits for a commit.
             answer = produce_answer(request, results, version, correlation, acks == _ALL)
             if answer is not None:
                 return (answer,)
+        listener = self._request_context.client.listener
         if isinstance(results, asyncio.Future):
-            return self._throttled(results, request, version, correlation)
+            return self._throttled(results, request, version, correlation, listener)
         if acks == _NONE:
             return self._unanswered(request, results)
         if acks == _ALL:
             for result in results:
                 if isinstance(result, Appended) and result.committed is not None:
-                    return self._committed(results, request, version, correlation)
-        return self._answer(request, version, correlation, results)
+                    return self._committed(results, request, version, correlation, listener)
+        return self._answer(request, version, correlation, listener, results)
 
     # --- in slices ----------------------------------------------------------------------------------------------------
     async def _read_on(
-        self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int
+        self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int, listener: str
     ) -> Sequence[Piece]:
         turn = self._scheduler.turn()  # appended even if the client disconnects
         try:
@@ -116,22 +123,26 @@ class ProduceHandler:
                 await turn.rest_if_over()
             request = reading.request
             del reading
-            return await self._work_on(request, version, correlation, turn)
+            return await self._work_on(request, version, correlation, listener, turn)
         finally:
             turn.leave()
 
-    async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
-        """The bytes stay valid meanwhile: a large request has a buffer of its own."""
+    async def _append_on(
+        self, request: ProduceRequest, version: int, correlation: int, listener: str
+    ) -> Sequence[Piece]:
+        """Reads the request in steps. Its bytes stay valid meanwhile: a large request has a buffer of its own."""
         turn = self._scheduler.turn()
         try:
-            return await self._work_on(request, version, correlation, turn)
+            return await self._work_on(request, version, correlation, listener, turn)
         finally:
             turn.leave()
 
-    async def _work_on(self, request: ProduceRequest, version: int, correlation: int, turn: Turn) -> Sequence[Piece]:
+    async def _work_on(
+        self, request: ProduceRequest, version: int, correlation: int, listener: str, turn: Turn
+    ) -> Sequence[Piece]:
         results: list[Appended | LogError] = []
         try:
-            return await self._answer_on(request, results, version, correlation, turn)
+            return await self._answer_on(request, results, version, correlation, listener, turn)
         except CloseConnection:
             raise
         except Exception as error:  # noqa: BLE001 - every request gets an answer
@@ -141,7 +152,13 @@ class ProduceHandler:
                 await turn.through(freeing(rows))
 
     async def _answer_on(
-        self, request: ProduceRequest, results: list[Appended | LogError], version: int, correlation: int, turn: Turn
+        self,
+        request: ProduceRequest,
+        results: list[Appended | LogError],
+        version: int,
+        correlation: int,
+        listener: str,
+        turn: Turn,
     ) -> Sequence[Piece]:
         if request.acks not in _ACKS:
             raise _wrong_acks(request.acks)
@@ -156,7 +173,8 @@ class ProduceHandler:
                 await turn.rest_if_over()
         if request.acks == _NONE:
             return _unanswered(request, results)
-        return (await turn.through(encoding(request, results, version, correlation, request.refused)),)
+        hints = self._hints(version, listener)
+        return (await turn.through(encoding(request, results, version, correlation, request.refused, hints)),)
 
     async def _gather(
         self, request: ProduceRequest, results: list[Appended | LogError], version: int, turn: Turn
@@ -189,9 +207,14 @@ class ProduceHandler:
         await turn.through(freeing(request.appends))
         return found
 
-    def _answer(self, request: ProduceRequest, version: int, correlation: int, results: Results) -> Sequence[Piece]:
+    def _answer(
+        self, request: ProduceRequest, version: int, correlation: int, listener: str, results: Results
+    ) -> Sequence[Piece]:
         self._count((*request.refused.values(), *results))
-        return (encode(request, results, version, correlation),)
+        return (encode(request, results, version, correlation, self._hints(version, listener)),)
+
+    def _hints(self, version: int, listener: str) -> LeaderHints | None:
+        return LeaderHints(self._core, listener, version) if version >= PRODUCE_FROM else None
 
     def _unanswered(self, request: ProduceRequest, results: Results) -> Sequence[Piece]:
         self._count((*request.refused.values(), *results))
@@ -202,25 +225,27 @@ class ProduceHandler:
             if not isinstance(error, Appended):
                 self.errors[code_of(error)] += 1
 
-    def _committed(self, results: Results, request: ProduceRequest, version: int, correlation: int) -> DelayedReply:
+    def _committed(
+        self, results: Results, request: ProduceRequest, version: int, correlation: int, listener: str
+    ) -> DelayedReply:
         waiter = CommitWait(results, request.timeout_ms)
         return DelayedReply(
             waiter.done,
-            functools.partial(self._answer, request, version, correlation),
+            functools.partial(self._answer, request, version, correlation, listener),
             lambda error: self._refuse(request, version, correlation, error),
         )
 
     def _throttled(
-        self, results: asyncio.Future[Results], request: ProduceRequest, version: int, correlation: int
+        self, results: asyncio.Future[Results], request: ProduceRequest, version: int, correlation: int, listener: str
     ) -> DelayedReply:
-        """The core answers later."""
+        """Waits for a core that does not answer at once."""
         done: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
         results.add_done_callback(functools.partial(_chain, request, done))
 
         def finish(final: Results) -> Sequence[Piece]:
             if request.acks == _NONE:
                 return self._unanswered(request, final)
-            return self._answer(request, version, correlation, final)
+            return self._answer(request, version, correlation, listener, final)
 
         return DelayedReply(done, finish, lambda error: self._refuse(request, version, correlation, error))
 
@@ -241,7 +266,7 @@ class ProduceHandler:
 
 
 def _transaction(request: ProduceRequest, version: int) -> ProducerTransaction:
-    """In whose name its transactional batches are appended. From version 12 on the append adds their partitions (KIP-890)."""
+    """The transaction of its transactional batches. From version 12 on the append adds their partitions to it (KIP-890)."""
     if request.transactional_id is None:
         raise TransactionalIdUnauthorized("a transactional batch came without a transactional id")
     speaks = EPOCH_PER_TRANSACTION if version >= 12 else 0
@@ -265,7 +290,7 @@ def _in_slices(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
 
 
 def _chain(request: ProduceRequest, done: asyncio.Future[Results], results: asyncio.Future[Results]) -> None:
-    """The core has answered late: the wait for commits begins now."""
+    """Begins the wait for commits of appends that the core answered late."""
     if done.done():
         return
     if results.cancelled():
@@ -288,7 +313,7 @@ def _unanswered(request: ProduceRequest, results: Results) -> Sequence[Piece]:
 
 
 class CommitWait:
-    """Waits for each result's `committed`, at most `timeout_ms`. `done` then has the results, or their errors."""
+    """Waits for each result's `committed`, at most `timeout_ms`. The result of `done` is the results, or their errors."""
 
     __slots__ = ("_left", "_results", "done")
 
@@ -327,21 +352,13 @@ def _outcome(result: Appended | LogError) -> Appended | LogError:
     return failure if isinstance(failure, LogError) else LogError(message_of(failure))
 
 
-def encode(request: ProduceRequest, results: Results, version: int, correlation: int) -> bytes:
-    """The framed answer. `results` are those of `request.appends`."""
-    return produce_answer(request, results, version, correlation, False) or encode_with(
-        request, results, version, correlation, request.refused
-    )
-
-
-def encode_with(
-    request: ProduceRequest,
-    results: Results,
-    version: int,
-    correlation: int,
-    refused: Mapping[int, BaseException],
+def encode(
+    request: ProduceRequest, results: Results, version: int, correlation: int, hints: LeaderHints | None
 ) -> bytes:
-    return run_steps(encoding(request, results, version, correlation, refused))
+    """The framed answer. `results` are those of `request.appends`."""
+    return produce_answer(request, results, version, correlation, False) or run_steps(
+        encoding(request, results, version, correlation, request.refused, hints)
+    )
 
 
 def encoding(
@@ -350,8 +367,9 @@ def encoding(
     version: int,
     correlation: int,
     refused: Mapping[int, BaseException],
+    hints: LeaderHints | None = None,
 ) -> Generator[None, None, bytes]:
-    """As `encode_with`, in steps."""
+    """The framed answer, in steps. `refused` are errors by row, `results` those of all other rows."""
     flexible = version >= 9
     out = bytearray(array_size(len(request.topics), flexible))
     left = iter(results)
@@ -362,7 +380,7 @@ def encoding(
         for index in request.indexes[row : row + partitions]:
             error = refused.get(row)
             result = next(left) if error is None else error
-            out += _partition(index, result, version)
+            out += _partition(key, index, result, version, hints)
             row += 1
             if not row % SLICE_ROWS:
                 yield
@@ -370,23 +388,27 @@ def encoding(
             out += b"\0"
         if not partitions:
             yield
-    out += b"\0\0\0\0\0" if flexible else b"\0\0\0\0"
-    if flexible:
-        return b"".join((_HEAD.pack(len(out) + 5, correlation), b"\0", out))
-    return _HEAD.pack(len(out) + 4, correlation) + out
+    out += _NO_THROTTLE
+    if not flexible:
+        return _HEAD.pack(len(out) + 4, correlation) + out
+    out += b"\0" if hints is None else hints.tags()
+    return b"".join((_HEAD.pack(len(out) + 5, correlation), b"\0", out))
 
 
-def _partition(index: int, result: Appended | BaseException, version: int) -> bytes:
+def _partition(
+    key: bytes, index: int, result: Appended | BaseException, version: int, hints: LeaderHints | None
+) -> bytes:
     if isinstance(result, Appended):
         if version >= 9:
             return _APPENDED_V9.pack(
                 index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset, 1, 0, 0
             )
         row = (index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset)
-        message = None
+        message = leader = None
     else:
         row = (index, code_of(result), -1, -1, result.log_start_offset if isinstance(result, LogError) else -1)
         message = message_of(result).encode()
+        leader = None if hints is None else hints.of(result, key, index)
     if version < 5:
         return _PARTITION_V3.pack(*row[:4])
     packed = _PARTITION_V5.pack(*row)
@@ -394,7 +416,8 @@ def _partition(index: int, result: Appended | BaseException, version: int) -> by
         return packed
     flexible = version >= 9
     faults = _faults(result.faults if isinstance(result, _NAMING) else (), flexible)
-    return packed + faults + nullable_text(message, flexible) + (b"\0" if flexible else b"")
+    tags = b"" if not flexible else b"\0" if leader is None else b"\1" + tag(0, leader)
+    return packed + faults + nullable_text(message, flexible) + tags
 
 
 def _faults(faults: Sequence[RecordFault], flexible: bool) -> bytes:

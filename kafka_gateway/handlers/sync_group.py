@@ -1,18 +1,18 @@
 """SyncGroup, key 14, versions 0 to 5: the leader sends the assignment; every member gets its part once it is stored.
 
-v5 names the protocol's type and name, and fails if they are not the group's (KIP-559).
+v5 has the protocol's type and name, and is refused if the group has others (KIP-559).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from grpc_api.contract.coordinator_errors import InconsistentGroupProtocol
 from grpc_api.contract.groups import Synced, SyncGroup
 from kafka_gateway.errors import code_of
 from kafka_gateway.group_messages import read_sync_group, sync_group_answer
 from kafka_gateway.message_handler import Call, Delayed, Fields
 from kafka_gateway.small_requests import NativeCodec
-from storage_tiers.errors import InconsistentGroupProtocol
 
 
 def serve(request: Any, call: Call) -> Delayed:

@@ -1,18 +1,20 @@
-"""TxnOffsetCommit, key 28, versions 0 to 5: offsets that count once the producer's transaction is committed. v3 brings the
-group's member and generation (KIP-447); from v5 on the commit itself adds the offsets to the transaction (KIP-890).
+"""TxnOffsetCommit, key 28, versions 0 to 5: offsets that take effect when the producer's transaction commits. v3 has the
+group's member and generation (KIP-447). From v5 on, the request itself adds the offsets to the transaction (KIP-890).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from grpc_api.contract.coordinator_errors import CoordinatorLoading
 from grpc_api.contract.groups import PartitionCommit, PartitionOutcome, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.request_parts import parts_of
 from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, ProducerTransaction
 from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.message_handler import Call, Fields
-from storage_tiers.errors import CoordinatorLoading, LogError
+from storage_tiers.errors import LogError
 from storage_tiers.types import NO_EPOCH
 
 #: The first versions whose clients know COORDINATOR_LOAD_IN_PROGRESS, TRANSACTION_ABORTABLE and EPOCH_PER_TRANSACTION.
@@ -20,16 +22,19 @@ KNOWS_LOADING, KNOWS_ABORTABLE, ADDS_OFFSETS = 2, 4, 5
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    """A part that is refused ends the request. The parts before it stay in the transaction, which the client then aborts."""
+    """Commits part by part. A refused part ends the request. The parts before it stay in the transaction, which the client
+    then aborts."""
     commit = _commit(request, call.messages.version)
-    asked = [topic for topic in request.topics if topic.partitions]  # as in Kafka the others are not answered
+    # As in Kafka, the answer omits topics without partitions.
+    asked = [topic async for topic in call.each(request.topics) if topic.partitions]
     outcomes: list[list[PartitionOutcome]] = [[] for _ in asked]
     for number, part in enumerate(parts_of((topic, topic.partitions) for topic in asked)):
         if number:
             await call.turn.rest_if_over()
         topics = [TopicCommit(each.topic.name, _commits(each.partitions)) for each in part]
         committed = call.core.groups.commit_offsets_in_transaction(commit._replace(topics=topics), call.caller)
-        done = await call.waiting(committed)
+        # Most requests have one part and need no further task. Awaiting a part that is refused at once would begin a new slice.
+        done = await call.waiting(asyncio.ensure_future(committed) if number else committed)
         for each, outcome in zip(part, done.topics, strict=True):
             outcomes[each.at] += outcome.partitions
     return _fields(asked, outcomes, call)

@@ -1,4 +1,4 @@
-"""UnregisterBroker, key 64, version 0 (KIP-500): removes brokers that are gone for good; the answering one is not."""
+"""UnregisterBroker, key 64, version 0 (KIP-500): removes a broker that is gone for good, never the one that answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage_tiers.errors import InvalidRequest
 def serve(request: Any, call: Call) -> Fields:
     broker_id = request.broker_id
     if broker_id in {broker.node_id for broker in call.core.topics.cluster().brokers}:
-        raise InvalidRequest(f"Broker ID {broker_id} is this node, the only one of its cluster; stop it instead")
+        raise InvalidRequest(f"Broker ID {broker_id} is a running broker of this cluster; stop it instead")
     message = f"Broker ID {broker_id} is not currently registered"
     return refuse(request, call, ErrorCode.BROKER_ID_NOT_REGISTERED, message)
 

@@ -17,7 +17,7 @@ _CHANGES = {change.value: change for change in FeatureChange}
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    # A request may name a feature thousands of times, and only reading it yields: each update is checked once.
+    # A request may repeat a feature thousands of times, and the check does not yield: each distinct update is checked once.
     distinct: dict[FeatureUpdate, None] = {}
     last: dict[str, FeatureUpdate] = {}
     async for row in call.each(request.feature_updates):

@@ -21,6 +21,8 @@ INSIDE = "tidelog_server"
 
 
 class ServerPackages(BuildHookInterface[Any]):
+    """Puts the server's packages, with kernels compiled for this Python, into a standard wheel."""
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version != "standard":
             return

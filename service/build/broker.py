@@ -39,6 +39,7 @@ from service.build.ground import Ground
 from service.build.tier import Tier
 from service.build.work import Work
 from service.directory.home import HomeGuard
+from service.lifecycle.lease import Lease
 from storage_tiers.policy.compaction import CleaningLimits
 
 
@@ -127,11 +128,15 @@ def _cleaning(
 def _partitions(ground: Ground, tier: Tier | None, work: Work, cluster_id: str) -> Partitions:
     host, tiering = ground.host, work.tiering
     return Partitions(
-        LogStorage(ground.data, host.files, work.freeing_files, host.clock, host.rng),
+        LogStorage(ground.data, host.files, work.freeing_files, host.clock, host.rng, _lease(ground)),
         Wakers(flush=work.flusher.request, offload=tiering.kick),
         cluster_id=cluster_id,
         cold=None if tier is None else ColdSource(tier.hydrator, tiering.current_manifest, tiering.reload),
     )
+
+
+def _lease(ground: Ground) -> Lease:
+    return Lease() if ground.membership is None else ground.membership.commands.lease
 
 
 def _core(
@@ -158,7 +163,7 @@ def _core(
                 disk=work.disk,
                 queues=queues,
                 appended=ground.appended,
-                transactions=coordinators.transactions,
+                transactions=coordinators.verifying,
             ),
             fetch_max_bytes=configs.broker.fetch_max_bytes,
         ),

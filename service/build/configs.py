@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.build.ground import Ground, Listening
 from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver
 from service.configs.values import BrokerConfigs, TopicConfigs
-from service.metadata.controller import Controller
-from service.metadata.log import MetadataLog
+from service.metadata.controller import Commands
+from service.metadata.following import Metadata
 from service.settings.derived import NO_STORE, listener_configs
 
 
@@ -20,17 +21,17 @@ class NodeConfigs:
 
     resolver: Resolver
     descriptions: ConfigDescriptions
-    metadata: MetadataLog
+    metadata: Metadata
     broker: BrokerConfigs
-    controller: Controller
+    controller: Commands
 
     def topic(self, name: str) -> TopicConfigs:
         """The topic's current configs."""
         return self.resolver.topic(self.metadata.image, name)
 
 
-def build_configs(ground: Ground, listening: Listening) -> NodeConfigs:
-    """Builds the configs from settings that `check` has accepted."""
+def build_configs(ground: Ground, listening: Listening, controller_of: Callable[[Resolver], Commands]) -> NodeConfigs:
+    """Builds the configs from settings that `check` has accepted. `controller_of` makes what carries commands out."""
     settings, metadata = ground.settings, ground.metadata
     static = {
         **settings.broker,
@@ -40,7 +41,7 @@ def build_configs(ground: Ground, listening: Listening) -> NodeConfigs:
     }
     resolver = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
     broker = BrokerConfigs(lambda name: resolver.broker_value(metadata.image, name))
-    return NodeConfigs(resolver, ConfigDescriptions(resolver), metadata, broker, Controller(metadata, resolver))
+    return NodeConfigs(resolver, ConfigDescriptions(resolver), metadata, broker, controller_of(resolver))
 
 
 def _addresses(listening: Listening) -> dict[str, str]:

@@ -12,8 +12,10 @@ from service.broker.appending.disk import DiskGuard
 from service.broker.coordinators.internal_topics import InternalTopic, coordinated_topics
 from service.broker.coordinators.known_partitions import KnownPartitions
 from service.broker.coordinators.leadership import Coordinators
+from service.broker.coordinators.lost_markers import LostMarkers
 from service.broker.coordinators.offset_expiry import OffsetExpiry
 from service.broker.coordinators.outdated_transactions import OutdatedTransactions
+from service.broker.coordinators.peers import Peers, RoutedCoordinator
 from service.broker.coordinators.producer_ids import ProducerIds, blocks_of
 from service.broker.coordinators.recovered_offsets import RecoveredOffsets
 from service.broker.coordinators.transaction_markers import TransactionMarkers
@@ -33,8 +35,8 @@ from service.coordination.transactions.shard import TransactionSettings, Transac
 from service.coordination.transactions.transaction import IDS_BYTES
 from service.coordination.turn_writes import TurnWrites
 from service.metadata import features
+from service.metadata.following import Metadata
 from service.metadata.internal_topics import CONSUMER_OFFSETS, COORDINATED_TOPICS, TRANSACTION_STATE
-from service.metadata.log import MetadataLog
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.policy.segments import Now
 from storage_tiers.records.codecs import Codec
@@ -43,14 +45,14 @@ from storage_tiers.types import TopicPartition
 
 #: Pauses in seconds between attempts to load a coordinator whose partition cannot be read.
 LOADING = BackoffSettings(0.1, 5.0)
-#: And between attempts to write the markers of a transaction.
+#: Pauses in seconds between attempts to write the markers of a transaction.
 MARKING = BackoffSettings(0.02, 1.0)
 MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorShards:
-    """The shards that this node runs, and what they have done."""
+    """The shards that this node runs, and their counters."""
 
     groups: CoordinatorRuntime[GroupShard]
     transactions: CoordinatorRuntime[TransactionShard]
@@ -60,18 +62,22 @@ class CoordinatorShards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCoordinators:
-    """`led` loads and unloads the shards; `groups` and `transactions` are the contract's services. All of the node's producer
-    ids are of `producer_ids`."""
+    """`led` loads and unloads the shards; `groups` and `transactions` are the contract's services. `producer_ids` issues all
+    of the node's producer ids."""
 
     led: Coordinators
     shards: CoordinatorShards
     groups: GroupService
     transactions: TransactionService
+    #: Answers for every transactional id of the cluster, wherever its coordinator is.
+    verifying: RoutedCoordinator
+    peers: Peers
     markers: TransactionMarkers
     producer_ids: ProducerIds
     offset_expiry: OffsetExpiry
     recovered_offsets: RecoveredOffsets
     outdated_transactions: OutdatedTransactions
+    lost_markers: LostMarkers
     offsets_topic: InternalTopic
     transactions_topic: InternalTopic
     writes: TurnWrites
@@ -82,6 +88,7 @@ class NodeCoordinators:
         await self.markers.close()
         await self.offset_expiry.close()
         await self.led.close()
+        await self.peers.close()
 
 
 def build_coordinators(
@@ -93,28 +100,23 @@ def build_coordinators(
     scheduler, lists, topics = TurnScheduler(), TurnScheduler(), KnownPartitions(metadata)
 
     group_counts, transaction_counts = GroupCounts(), TransactionCounts()
-    ids, writes = KeptMemory(IDS_BYTES), TurnWrites()
+    writes = TurnWrites()
     groups = _group_runtime(ground, configs, group_counts, scheduler, writes)
     backoff = partial(Backoff, MARKING, host.rng)
+    peers = Peers(metadata, ground.settings.node_id, host.clock, host.rng)
     markers = TransactionMarkers(
         partitions,
         groups,
         topics,
         partial(_epoch_of, partitions),
+        peers,
         admit=disk.admit_marker,
         clock=host.clock,
         backoff=backoff,
     )
     outdated = OutdatedTransactions(partitions, scheduler)
-    transactions = CoordinatorRuntime(
-        TRANSACTION_STATE,
-        lambda: TransactionShard(_transaction_settings(configs), transaction_counts, partial(_version, metadata), ids),
-        clock=host.clock,
-        scheduler=scheduler,
-        backoff=partial(Backoff, LOADING, host.rng),
-        writes=writes,
-        after=partial(_after, outdated, markers),
-    )
+    after = partial(_after, outdated, markers)
+    transactions = _transaction_runtime(ground, configs, transaction_counts, scheduler, writes, after)
     coordinated = coordinated_topics(broker)
     offsets = InternalTopic(metadata, configs.controller, host.rng, coordinated[CONSUMER_OFFSETS])
     decisions = InternalTopic(metadata, configs.controller, host.rng, coordinated[TRANSACTION_STATE])
@@ -122,13 +124,16 @@ def build_coordinators(
     coordinator = TransactionService(
         transactions, decisions, offsets, topics, producer_ids.next, markers, clock=host.clock, scheduler=lists
     )
+    routed = RoutedCoordinator(coordinator, decisions, peers)
     return NodeCoordinators(
         led=Coordinators(
             {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}, disk, {CONSUMER_OFFSETS: _writing(configs)}
         ),
         shards=CoordinatorShards(groups, transactions, group_counts, transaction_counts),
-        groups=GroupService(groups, offsets, topics, TransactionalOffsets(partitions, coordinator), lists),
+        groups=GroupService(groups, offsets, topics, TransactionalOffsets(partitions, routed), lists),
         transactions=coordinator,
+        verifying=routed,
+        peers=peers,
         markers=markers,
         producer_ids=producer_ids,
         offset_expiry=OffsetExpiry(groups, metadata, topics, scheduler, now=now),
@@ -141,6 +146,7 @@ def build_coordinators(
             partial(partitions.holds_back, COORDINATED_TOPICS),
         ),
         outdated_transactions=outdated,
+        lost_markers=LostMarkers(partitions, markers, partial(_epoch_of, partitions)),
         offsets_topic=offsets,
         transactions_topic=decisions,
         writes=writes,
@@ -165,6 +171,30 @@ def _group_runtime(
     )
 
 
+def _transaction_runtime(
+    ground: Ground,
+    configs: NodeConfigs,
+    counts: TransactionCounts,
+    scheduler: TurnScheduler,
+    writes: TurnWrites,
+    after: Callable[[ShardHost[TransactionShard]], None],
+) -> CoordinatorRuntime[TransactionShard]:
+    host, ids, version = ground.host, KeptMemory(IDS_BYTES), partial(_version, ground.metadata)
+
+    def new_shard() -> TransactionShard:
+        return TransactionShard(_transaction_settings(configs), counts, version, ids)
+
+    return CoordinatorRuntime(
+        TRANSACTION_STATE,
+        new_shard,
+        clock=host.clock,
+        scheduler=scheduler,
+        backoff=partial(Backoff, LOADING, host.rng),
+        writes=writes,
+        after=after,
+    )
+
+
 def _after(outdated: OutdatedTransactions, markers: TransactionMarkers, host: ShardHost[TransactionShard]) -> None:
     outdated.loaded(host)
     markers.decided(host)
@@ -174,7 +204,7 @@ def _epoch_of(partitions: Partitions, coordinator: TopicPartition) -> int:
     return partitions.get(coordinator).state.leader_epoch
 
 
-def _version(metadata: MetadataLog) -> int:
+def _version(metadata: Metadata) -> int:
     return features.current(metadata.image, features.TRANSACTION_VERSION)
 
 

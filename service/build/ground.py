@@ -1,4 +1,4 @@
-"""The common foundation of a node's parts: built before them, and passed to every builder."""
+"""The parts that every builder of a node needs: they are built first and passed to each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from service.broker.partition.counts import AppendTotals
 from service.configs.listeners import Listeners
+from service.controller.membership import ClusterMembership
 from service.lifecycle.ending import Ending
 from service.lifecycle.readiness import Readiness
+from service.metadata.following import Metadata
 from service.metadata.log import MetadataLog
 from service.process.descriptors import Descriptors, open_limit
 from service.settings.node_settings import NodeSettings
@@ -40,12 +42,16 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Settings, machine, readiness, data directory, metadata log and append totals of one node."""
+    """Settings, machine, readiness, data directory, metadata and append totals of one node."""
 
     settings: NodeSettings
     host: Host
     readiness: Readiness
     ending: Ending
     data: DataDirectory
-    metadata: MetadataLog
+    metadata: Metadata
+    #: `metadata`, if this process is its own controller.
+    own_log: MetadataLog | None = None
+    #: This broker's place in the cluster, if its controller is in another process.
+    membership: ClusterMembership | None = None
     appended: AppendTotals = field(default_factory=AppendTotals)

@@ -9,11 +9,12 @@ from service.directory.home import HomeGuard
 
 
 def build_home(ground: Ground, configs: NodeConfigs) -> HomeGuard:
-    metadata = ground.metadata
+    metadata, own_log = ground.metadata, ground.own_log
     return HomeGuard(
         ground.data.path,
         lambda: metadata.path,
-        lambda: metadata.last_index,
+        # A broker that follows a controller takes its entries from there, not from its directory.
+        lambda: 0 if own_log is None else own_log.last_index,
         ground.host.files,
         ground.host.clock,
         wait_ms=configs.broker.tidelog_store_claim_wait_ms,

@@ -7,14 +7,15 @@ import shutil
 from dataclasses import dataclass
 
 from service.broker.background.metadata_snapshots import MetadataSnapshots
-from service.broker.background.store_access import Claimant, StoreAccess
+from service.broker.background.store_access import StoreAccess
+from service.broker.background.store_claim import ClusterClaim, OwnClaim, StoreClaim
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.directory.home import HomeGuard
 from service.process.scheduling import waited_s
-from service.settings.derived import cache_directory_of
+from service.settings.derived import cache_directory_of, share
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
+from storage_tiers.cold.read.cache import LEAST_BYTES, ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.errors import StorageError
@@ -42,8 +43,8 @@ def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: H
     access = StoreAccess(
         client,
         ground.metadata,
-        configs.controller,
-        Claimant(ground.settings.node_id, directory_id, may_be_copy=lambda: home.away is not None),
+        _claim(ground, configs, home, directory_id),
+        node_id=ground.settings.node_id,
         readiness=ground.readiness,
         clock=host.clock,
         rng=host.rng,
@@ -59,6 +60,19 @@ def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: H
     return Tier(client, access, cache, Hydrator(client, cache, pace, host.clock), snapshots)
 
 
+def _claim(ground: Ground, configs: NodeConfigs, home: HomeGuard, directory_id: str) -> StoreClaim:
+    if ground.membership is not None:
+        return ClusterClaim(ground.metadata)
+    return OwnClaim(
+        ground.metadata,
+        configs.controller,
+        ground.host.rng,
+        node_id=ground.settings.node_id,
+        directory_id=directory_id,
+        may_be_copy=lambda: home.away is not None,
+    )
+
+
 def _empty_cache(ground: Ground, size: int) -> ChunkCache:
     """An empty cache; removes the chunks of an earlier run. StorageError if the directory cannot be created."""
     directory = cache_directory_of(ground.settings)
@@ -69,4 +83,5 @@ def _empty_cache(ground: Ground, size: int) -> ChunkCache:
         raise StorageError(f"cannot make {directory} ({error}); free space, or repair or replace the disk") from error
     if CACHE_BYTES not in ground.settings.broker:  # a configured size applies, however large a share of the disk it is
         size = min(size, default_cache_bytes(directory))
+    size = share(ground.settings, size, LEAST_BYTES)
     return ChunkCache(directory, size)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from service.broker.appending.disk import DiskGuard, Watermarks
 from service.broker.background.expiry_clock import ExpiryClock
+from service.broker.background.fence_patience import FencePatience
 from service.broker.background.flusher import Flusher
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
@@ -17,14 +18,15 @@ from service.build.ground import Ground
 from service.build.tier import Tier
 from service.directory.home import HomeGuard
 from service.settings.derived import other_clock
+from storage_tiers.errors import LogError
 from storage_tiers.files import Files
 from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """`freeing_files` write what must be on disk before anything can be removed. `grace_ms` returns
-    `tidelog.tier.delete.grace.ms`, plus the time by which the wall clock is set ahead."""
+    """`freeing_files` writes the files that must be on disk before anything can be removed. `grace_ms` returns
+    `tidelog.tier.delete.grace.ms`, plus the time by which the wall clock is ahead."""
 
     freeing_files: Files
     flusher: Flusher
@@ -46,7 +48,14 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
     def grace_ms() -> int:
         return broker.tidelog_tier_delete_grace_ms + expiry.ahead_ms()
 
-    topic_files = TopicFiles(ground.metadata, configs.controller, access, grace_ms=grace_ms, clock=host.clock)
+    topic_files = TopicFiles(
+        ground.metadata,
+        configs.controller,
+        access,
+        writes=ground.membership is None,
+        grace_ms=grace_ms,
+        clock=host.clock,
+    )
     tiering = Tiering(
         access,
         policy=TieringPolicy(
@@ -59,7 +68,7 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
         files=freeing,
         clock=host.clock,
         rng=host.rng,
-        on_fatal=ground.ending.end,
+        on_fatal=_on_fatal(ground),
     )
     marks = Watermarks(broker.tidelog_disk_watermark_slow, broker.tidelog_disk_watermark_refuse)
     disk = DiskGuard(ground.data.path, marks, ballast)
@@ -72,6 +81,19 @@ def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: Ho
         topic_files=topic_files,
         tiering=tiering,
     )
+
+
+def _on_fatal(ground: Ground) -> Callable[[LogError], None]:
+    """The callback of an error that ends the node."""
+    if ground.membership is None:
+        return ground.ending.end
+    patience, metadata, clock = FencePatience(), ground.metadata, ground.host.clock
+
+    def fenced(error: LogError) -> None:
+        if patience.ends_broker(error, metadata.image.incarnation, clock.monotonic()):
+            ground.ending.end(error)
+
+    return fenced
 
 
 def _expiry(ground: Ground, configs: NodeConfigs, access: StoreAccess | None) -> ExpiryClock:

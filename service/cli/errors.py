@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from service.cli.kafka_options import explain_option
 from storage_tiers.errors import LogError
 
 #: Errors of a full disk. A closed pipe (EPIPE) is not among them: typer ends the command silently.
@@ -59,6 +60,9 @@ class ReportingGroup(TyperGroup):
         except LogError as error:
             report(str(error))
             raise typer.Exit(1) from None
+        except typer.TyperException as error:
+            explain_option(error)
+            raise
         except OSError as error:
             if error.filename is not None or error.errno not in _CANNOT_WRITE:
                 raise

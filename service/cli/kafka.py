@@ -21,7 +21,8 @@ from service.cli.profiles import DEFAULT_PROFILE, PROFILES, bootstrap_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient, TopicDescription
+    from confluent_kafka import Node as KafkaNode
+    from confluent_kafka.admin import AdminClient, DescribeClusterResult, TopicDescription
 
 T = TypeVar("T")
 
@@ -194,13 +195,24 @@ def all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
 
 
 def grpc_address(bootstrap: str, admin: AdminClient) -> str:
-    """The address of the node's gRPC listener. CommandError if the broker has none."""
+    """The address of the gRPC listener of the controller's node. CommandError if it has none."""
+    cluster = _described(bootstrap, admin)
+    return _grpc_address_of(bootstrap, admin, cluster.controller or cluster.nodes[0])
+
+
+def grpc_addresses(bootstrap: str, admin: AdminClient) -> list[str]:
+    """The addresses of all brokers' gRPC listeners. CommandError if one has none."""
+    return [_grpc_address_of(bootstrap, admin, node) for node in _described(bootstrap, admin).nodes]
+
+
+def _described(bootstrap: str, admin: AdminClient) -> DescribeClusterResult:
+    described: Future[DescribeClusterResult] = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+    return outcome(bootstrap, described, "cannot describe the cluster")
+
+
+def _grpc_address_of(bootstrap: str, admin: AdminClient, node: KafkaNode) -> str:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
-    cluster = outcome(
-        bootstrap, admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S), "cannot describe the cluster"
-    )
-    node = cluster.controller or cluster.nodes[0]
     resource = ConfigResource(ResourceType.BROKER, str(node.id))
     future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
     entries = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")

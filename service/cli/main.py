@@ -26,6 +26,7 @@ from service.cli.offline.log import log
 from service.cli.offline.restore import restore
 from service.cli.serve import serve
 from service.cli.top.command import top
+from service.cli.up import up
 
 app = typer.Typer(
     name="tidelog",
@@ -39,6 +40,7 @@ app.command()(serve)
 app.command()(top)
 app.add_typer(topic, name="topic")
 app.add_typer(configs, name="configs")
+cluster.command()(up)
 app.add_typer(cluster, name="cluster")
 app.add_typer(group, name="group")
 app.add_typer(txn, name="txn")

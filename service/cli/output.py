@@ -27,7 +27,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns of numbers are aligned to the right. None prints as `-`. A table without rows is called one on standard error."""
+    """Columns of numbers are aligned to the right. None prints as `-`. Standard error says so if there are no rows."""
     listed = [[*row] for row in rows]
     numeric = [bool(listed) and all(isinstance(row[i], int | None) for row in listed) for i in range(len(columns))]
     texts = [["-" if cell is None else str(cell) for cell in row] for row in listed]

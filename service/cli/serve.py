@@ -1,11 +1,14 @@
-"""`tidelog serve`: one node in this process."""
+"""`tidelog serve`: one node, in this process or in several."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from service.settings.node_settings import NodeSettings
 
 _Listeners = Annotated[
     str | None,
@@ -44,7 +47,25 @@ _HttpListener = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Health, readiness and metrics. (default: 127.0.0.1:9094)"),
 ]
+_Controller = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Be a broker of the cluster whose controller listens there, with the same --store."
+    ),
+]
+_ControllerListener = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve brokers of other processes as their controller."),
+]
 _NodeId = Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")]
+_Brokers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|auto",
+        help="Brokers on this machine, each a process, one for every core with `auto`. (default: 1)",
+    ),
+]
+_Supervised = Annotated[str | None, typer.Option(hidden=True)]
 _NewCluster = Annotated[
     bool,
     typer.Option("--new-cluster", help="Let an empty data directory create a new cluster beside those in the store."),
@@ -74,6 +95,10 @@ def serve(
     s3_endpoint: _S3Endpoint = None,
     s3_region: _S3Region = None,
     node_id: _NodeId = None,
+    controller: _Controller = None,
+    controller_listener: _ControllerListener = None,
+    brokers: _Brokers = None,
+    supervised: _Supervised = None,
     new_cluster: _NewCluster = False,
     take_over: _TakeOver = None,
     verify: _Verify = False,
@@ -83,7 +108,6 @@ def serve(
     log_format: _LogFormat = None,
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C. Settings come from flags, TIDELOG_* variables, the --config file, then defaults."""
-    from service.serve.app import run
     from service.settings.node_settings import load_settings
     from storage_tiers.errors import LogError
 
@@ -100,6 +124,10 @@ def serve(
             "s3_endpoint": s3_endpoint,
             "s3_region": s3_region,
             "node_id": node_id,
+            "controller": controller,
+            "controller_listener": controller_listener,
+            "brokers": brokers,
+            "supervised": supervised,
             "new_cluster": new_cluster or None,
             "take_over": take_over,
             "verify": verify or None,
@@ -107,12 +135,29 @@ def serve(
             "log_format": log_format,
             "broker": broker or None,
         }
-        settings = load_settings(flags, config_file=config)
-        code = run(settings)
+        code = start(load_settings(flags, config_file=config))
     except LogError as error:
         typer.echo(f"tidelog: {error}", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(code)
+
+
+def start(settings: NodeSettings) -> int:
+    """Runs one broker in this process, or several in processes of their own, until they stop; the exit code. LogError if the
+    node cannot start."""
+    from service.process.cores import usable_cores
+
+    brokers = usable_cores() if settings.brokers == "auto" else settings.brokers
+    if brokers > 1:
+        from service.supervisor.run import supervise
+
+        return supervise(settings, brokers)
+    from service.serve.app import run
+    from service.supervisor.held import check_none_left_out
+
+    if settings.supervised is None:
+        check_none_left_out(settings, brokers)
+    return run(settings)
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

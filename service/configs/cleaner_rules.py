@@ -1,7 +1,8 @@
 """The rules between the log cleaner's broker configs. Pure.
 
-`log.cleaner.threads` has no other effect here; a value that Kafka refuses is refused, so that a config works on both.
-Source: `KafkaConfig.validateValues` and `LogCleaner.validateReconfiguration` of Kafka 4.2, asked.
+`log.cleaner.threads` has no other effect here than these rules. Values that Kafka refuses are refused here, so that a
+config works on both. Source: `KafkaConfig.validateValues` and `LogCleaner.validateReconfiguration` of Kafka 4.2, and
+the answers of a running broker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BUFFER_BYTES_BOUND = 1 << 20
 
 
 def check_cleaner(value: Callable[[str], Value | None]) -> None:
-    """`value` gives each of CLEANER_KEYS as it would be. InvalidConfig, in Kafka's words."""
+    """`value` returns the new value of each of CLEANER_KEYS. Raises InvalidConfig, in Kafka's words."""
     threads, buffer_bytes = cast(int, value(THREADS)), cast(int, value(BUFFER))
     if threads < 1:
         raise InvalidConfig("Log cleaner threads should be at least 1")

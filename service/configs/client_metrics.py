@@ -21,7 +21,8 @@ from grpc_api.contract.topics import (
 from kafka_gateway.match_patterns import longest_text
 from service.configs.types import parse, split_list
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, config_record
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot import config_record
 from storage_tiers.errors import InvalidConfig, InvalidRequest
 
 INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"

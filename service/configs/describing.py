@@ -101,7 +101,7 @@ class ConfigDescriptions:
         return _entry(key, value, source, synonyms, read_only=key.dynamic is Dynamic.READ_ONLY)
 
     def _synonyms(self, image: MetadataImage, synonyms: Sequence[Synonym], first: str) -> list[ConfigSynonym]:
-        """Kafka lists them from the one with the described key's own name on."""
+        """As in Kafka, the list begins with the synonym that has the described key's own name."""
         found: list[ConfigSynonym] = []
         for synonym, value, source in self._configs.candidates(image, synonyms):
             if found or synonym.name == first:
@@ -130,7 +130,7 @@ def _entry(
 
 
 def _internal(entry: ConfigEntry) -> ConfigEntry:
-    """The entry as it is of an internal topic."""
+    """The entry as an internal topic has it."""
     if entry.source is not ConfigSource.DEFAULT or entry.name not in INTERNAL_DEFAULTS:
         return entry
     value = format_value(INTERNAL_DEFAULTS[entry.name])

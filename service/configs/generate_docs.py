@@ -46,13 +46,15 @@ one applies, and what the key means.
 def render() -> str:
     parts = [
         _HEAD,
-        "## Where defaults differ from Kafka's\n\nNodes with an object store only; without one all are Kafka's.\n",
+        "## Where defaults differ from Kafka's\n\n"
+        "These are the defaults of nodes with an object store. Without one, every default is Kafka's.\n",
         _table(("key", "Kafka", "tidelog", "why"), _differences()),
         f"## Topics\n\n{_counted(TOPIC_KEYS)}\n",
         _table(("key", "type", "default", "of a broker", "what it is", "here"), map(_topic_row, _shown(TOPIC_KEYS))),
         f"## Brokers\n\n{_counted(BROKER_KEYS)}\n",
         _table(("key", "type", "default", "dynamic", "what it is", "here"), map(_broker_row, _shown(BROKER_KEYS))),
-        "## Removed\n\nConfigs of earlier Kafka versions that 4 removed; setting one fails with the name of its replacement.\n",
+        "## Removed\n\n"
+        "Configs of earlier Kafka versions that Kafka 4 removed. Setting one fails, and the error names its replacement.\n",
         _table(("key", "of", "instead"), _removed()),
     ]
     return "\n".join(parts)

@@ -1,8 +1,8 @@
 """The registry of config keys of topics and brokers: one row per key; a key without a row does not exist.
 
-A row has Kafka's definition (kind, default, rule, update mode) and the key's effect here: honoured; accepted, that is
-stored and shown without effect, for the reason given; or refused, where accepting it would mislead. Defaults are Kafka
-4.2.1's; only `differences.py` has others.
+A row has Kafka's definition (kind, default, rule, update mode) and the key's effect here. An honoured key acts as in Kafka.
+An accepted key is stored and shown without effect, for the reason given. A refused key would mislead if it was accepted.
+Defaults are Kafka 4.2.1's; only `differences.py` has others.
 
 Pure data; resolution is in `resolve.py`.
 """

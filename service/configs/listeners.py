@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from grpc_api.contract.topics import Endpoint
+from grpc_api.contract.topics import Endpoint, text_of
 from storage_tiers.errors import InvalidConfig
 
 DEFAULT_PROTOCOLS = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
@@ -25,11 +25,6 @@ MAX_PORT = 65535
 
 _ENDPOINT = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(\d+)")
 _ADDRESS = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:(\d+)")
-
-
-def text_of(host: str, port: int) -> str:
-    """HOST:PORT in the syntax of clients and URLs."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def url_of(at: Endpoint) -> str:
@@ -77,18 +72,18 @@ def parse_listeners(listeners: str, advertised: str | None = None, protocols: st
     _check_protocols(bound, known)
     _check_ports(bound, listeners)
     if advertised is None:
-        told, key = bound, "listeners"
+        announced, key = bound, "listeners"
     else:
-        told, key = _endpoints("advertised.listeners", advertised), "advertised.listeners"
-        _check_names(bound, told)
-    for each in told:
+        announced, key = _endpoints("advertised.listeners", advertised), "advertised.listeners"
+        _check_names(bound, announced)
+    for each in announced:
         if each.host in WILDCARDS[1:]:
             hint = f"{each.listener}://HOST:{each.port or 'PORT'}"
             raise InvalidConfig(
                 f"{key} {url_of(each)}: clients cannot connect to {each.host}; write {hint} in "
                 "advertised.listeners, with a name or address of this machine that clients reach"
             )
-    return Listeners(bound, told)
+    return Listeners(bound, announced)
 
 
 def _protocols(text: str) -> Mapping[str, str]:
@@ -164,15 +159,15 @@ def _family(host: str) -> int:
     return address.version
 
 
-def _check_names(bound: Sequence[Endpoint], told: Sequence[Endpoint]) -> None:
-    names, told_names = [each.listener for each in bound], [each.listener for each in told]
-    strange = [name for name in told_names if name not in names]
+def _check_names(bound: Sequence[Endpoint], announced: Sequence[Endpoint]) -> None:
+    names, announced_names = [each.listener for each in bound], [each.listener for each in announced]
+    strange = [name for name in announced_names if name not in names]
     if strange:
         raise InvalidConfig(
             f"advertised.listeners names {', '.join(strange)}, which listeners does not: it has {', '.join(names)}; add it "
             "there, or take it out here"
         )
-    missing = [name for name in names if name not in told_names]
+    missing = [name for name in names if name not in announced_names]
     if missing:
         raise InvalidConfig(
             f"advertised.listeners does not name {', '.join(missing)}: clients that connect there would get no broker's "

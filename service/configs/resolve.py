@@ -32,14 +32,15 @@ from service.configs.topic_keys import TOPIC_KEYS
 from service.configs.types import Value, check_length, is_number, refusal, split_list
 from service.configs.values import BrokerConfigs, TopicConfigs
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, config_record
+from service.metadata.image import MetadataImage
 from service.metadata.internal_topics import COORDINATED_TOPICS, INTERNAL_TOPICS
 from service.metadata.planner import check_topic_name
+from service.metadata.snapshot import config_record
 from storage_tiers.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from storage_tiers.hot.settings import LogSettings, TimestampType
 from storage_tiers.records.recompress import target
 
-#: Internal topics reach the bucket sooner: the age is what a restore from the bucket alone loses.
+#: Internal topics reach the bucket sooner: a restore from the bucket alone loses records up to this age.
 INTERNAL_TIER_MAX_LAG_MS = 600_000
 #: Cached log settings, one for each distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
@@ -232,13 +233,15 @@ class Resolver:
         alterations: Sequence[ConfigAlteration],
         *,
         replace: bool = False,
+        asked: int | None = None,
     ) -> tuple[pb.MetadataRecord, ...]:
         """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Unchanged
-        values make no record. `replace` has the semantics of AlterConfigs: configs that are not named are removed."""
+        values make no record. `replace` has the semantics of AlterConfigs: configs that are not named are removed.
+        `asked` is the broker that was asked, by default this one."""
         if resource.kind is ResourceKind.CLIENT_METRICS:
             return client_metrics.alter(image, resource, alterations, replace=replace)
         self.check_resource(
-            image, resource, "Node id must be an integer, but it is", "" if replace else " or empty string"
+            image, resource, "Node id must be an integer, but it is", "" if replace else " or empty string", asked=asked
         )
         if len({alteration.name for alteration in alterations}) != len(alterations):
             raise InvalidRequest("Error due to duplicate config keys")
@@ -296,7 +299,9 @@ class Resolver:
         or_empty: str = " or empty string",
         *,
         to_change: bool = True,
+        asked: int | None = None,
     ) -> None:
+        node_id = self.node_id if asked is None else asked
         if resource.kind is ResourceKind.TOPIC:
             if not resource.name and to_change:
                 raise InvalidRequest("Default topic resources are not allowed.")
@@ -307,10 +312,8 @@ class Resolver:
             raise InvalidRequest(f"Unknown resource type {int(resource.kind)}")
         elif resource.name and not resource.name.isdecimal():
             raise InvalidRequest(f"{not_a_number}: {resource.name}")
-        elif resource.name and not is_number(resource.name, self.node_id):
-            raise InvalidRequest(
-                f"Unexpected broker id, expected {self.node_id}{or_empty}, but received {resource.name}"
-            )
+        elif resource.name and not is_number(resource.name, node_id):
+            raise InvalidRequest(f"Unexpected broker id, expected {node_id}{or_empty}, but received {resource.name}")
 
     def _check_topic(self, image: MetadataImage, own: Mapping[str, str]) -> None:
         """Each value, and the rules between values."""

@@ -20,7 +20,7 @@ TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = one_of("compact", "delete")
 RECORD_VALIDATIONS = one_of("full", "header")
 
-ONE_REPLICA = "it concerns replication between brokers, which a single node does not have"
+ONE_REPLICA = "it concerns replication between brokers, and a partition has one replica here"
 
 
 def _key(

@@ -1,5 +1,5 @@
-"""Gives requests that wait their answers, a share in each turn of the loop: a rebalance answers thousands of members at once,
-and each answer is written by a callback of its own.
+"""Answers waiting requests, a share in each turn of the loop: a rebalance answers thousands of members at once, and a separate
+callback writes each answer.
 
 It also has Python's collector examine the new objects a few at a time. An answer frees what its request kept, and brings the
 member's next request, which keeps as much. The collector counts both against each other, so it would wait until all members
@@ -29,7 +29,7 @@ class FailedRequest(NamedTuple):
 
 
 class AnswerQueue:
-    """Few answers are given at once, so that a heartbeat is answered in its own turn and does not wait for a rebalance."""
+    """A few answers are given at once: a heartbeat gets its answer in its own turn and does not wait for a rebalance."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

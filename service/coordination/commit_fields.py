@@ -51,7 +51,7 @@ def encode_commit(
     shared: Callable[[str, int], TopicPartition],
 ) -> EncodedCommit | None:
     """A whole OffsetCommit, whose first record has this number. None if it is not the common case: its topics are named, and
-    all metadata is short and has at most so many bytes. ValueError if a name is longer than 32,767 bytes."""
+    all metadata is short and has at most `most_metadata` bytes. ValueError if a name is longer than 32,767 bytes."""
     records: list[CoordinatorRecord] = []
     changes: list[OffsetChange] = []
     answered: list[TopicOutcome] = []
@@ -145,7 +145,7 @@ def _put_value(
     metadata: bytes,
     commit_timestamp: cython.longlong,
 ) -> None:
-    """Into zeros: no tagged fields follow the last one."""
+    """Writes a value into zeroed bytes, so that its last byte says that there are no tagged fields."""
     size: cython.Py_ssize_t = len(metadata)
     _put_integer(data, at, _VERSION, 2)
     _put_integer(data, at + 2, offset, 8)
@@ -174,9 +174,9 @@ def hash_code(name: str) -> int:
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:
     """Big-endian, two's complement."""
-    place: cython.int
-    for place in range(size):
-        data[at + place] = number >> 8 * (size - 1 - place) & 0xFF
+    nth: cython.int
+    for nth in range(size):
+        data[at + nth] = number >> 8 * (size - 1 - nth) & 0xFF
 
 
 def _put_bytes(data: cython.p_uchar, at: cython.Py_ssize_t, source: bytes, length: cython.Py_ssize_t) -> None:

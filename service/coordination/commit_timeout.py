@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 class CommitTimeout:
-    """`overdue` gets the number of records whose answers wait no longer. Without a timeout all wait until the records are
-    committed. One timer runs at most, and none while nothing waits."""
+    """`overdue` receives the number of records whose answers stop waiting. Without a timeout all answers wait until their
+    records are committed. At most one timer runs, and none while nothing waits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int | None, overdue: Callable[[int], None]) -> None:
         self._loop = loop

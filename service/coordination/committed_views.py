@@ -1,7 +1,7 @@
-"""Keeps what readers see of a group or a transactional id while records of it are not committed: its view from before them.
+"""Keeps readers' view of a group or a transactional id while records of it are not committed: the view from before them.
 
-Pure. A view is kept when a record is passed to the runtime, and dropped when that record is committed, so what has no pending
-record costs nothing. Invariant: a name shows the view from before its oldest pending record, however many follow.
+Pure. A view is kept when a record is passed to the runtime, and dropped when that record is committed. So a name without a
+pending record costs nothing. Invariant: a name shows the view from before its oldest pending record, however many follow.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ class CommittedViews(Generic[View]):
 
 
 def names_of(known: Mapping[str, object], views: CommittedViews[View]) -> tuple[str, ...]:
-    """Every name once, of those that are known and of those that readers see instead. Nothing but the names is copied: a shard
-    may have hundreds of thousands, and all of this is one step of the event loop."""
+    """Every name once: the known ones, and those that only readers still see. Only the names are copied: a shard may have
+    hundreds of thousands, and all of this is one step of the event loop."""
     return (*known, *(name for name in views if name not in known))

@@ -1,6 +1,6 @@
 """Counters of a node's shards since its start: plain numbers, which outlive each shard, for metrics.
 
-Pure. A shard adds to them when it decides; what a shard that is dropped had decided, and could not write, is counted too.
+Pure. A shard adds to them when it decides. Decisions that a dropped shard could not write are counted, too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class GroupCounts:
-    """Offsets that were committed, also in transactions; that requests deleted; whose retention was over; and rebalances that
-    ended with an assignment."""
+    """Offsets committed (also in transactions), deleted by requests, and expired; and rebalances that ended with an
+    assignment."""
 
     commits: int = 0
     deletions: int = 0
@@ -21,8 +21,8 @@ class GroupCounts:
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """Transactions that ended either way. Two subsets of `aborted`: `timed_out` took too long, and `fenced` were left open by
-    the producer before."""
+    """Transactions that were committed or aborted. Two subsets of `aborted`: `timed_out` ones took too long, and the previous
+    producer left the `fenced` ones open."""
 
     committed: int = 0
     aborted: int = 0

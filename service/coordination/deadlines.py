@@ -18,14 +18,15 @@ OFF = -1
 
 
 class Timer:
-    """One deadline: `at_ms` or OFF. Its owner sets it through `Deadlines.set`. `owner` is the owner's own."""
+    """One deadline: `at_ms` or OFF. Its owner sets it through `Deadlines.set`. `owner` tells the caller of `due` whose
+    timer it is."""
 
     __slots__ = ("_queued_ms", "at_ms", "owner")
 
     def __init__(self, owner: object) -> None:
         self.at_ms = OFF
         self.owner = owner
-        #: The time of its earliest entry in the heap, OFF without one.
+        #: The time of the timer's earliest entry in the heap, OFF without one.
         self._queued_ms = OFF
 
 
@@ -39,7 +40,7 @@ class Deadlines:
         self._order = count()
 
     def set(self, timer: Timer, at_ms: int) -> None:
-        """The timer is due at `at_ms` and no more when it was due before."""
+        """Moves the timer: it is due at `at_ms`."""
         timer.at_ms = at_ms
         if timer._queued_ms == OFF or at_ms < timer._queued_ms:
             self._push(timer)
@@ -65,8 +66,8 @@ class Deadlines:
 
     def due(self, now_ms: int, most: int = sys.maxsize) -> Iterator[Timer]:
         """The timers whose deadline is `now_ms` or earlier; each is off when it is returned. Timers that the caller sets
-        meanwhile are returned too if they are due. Looks at `most` entries: thousands of deadlines that were moved have theirs
-        at one time."""
+        meanwhile are returned too if they are due. Looks at `most` entries at most, because thousands of moved deadlines may
+        have entries at the same time."""
         heap = self._heap
         while most > 0 and heap and heap[0][0] <= now_ms:
             most -= 1

@@ -4,8 +4,8 @@ Format: Kafka 4.2.1's message definitions OffsetCommitKey and -Value, GroupMetad
 DumpLogSegments reads these partitions with `--offsets-decoder`, and a directory or bucket taken from Kafka is read here. A
 record without a value is a tombstone: it removes its key.
 
-Written are the versions that Kafka 4.2.1 writes, read are all of its versions. Not promised: records of the newer group
-protocols (types 3 and up); they are `UnknownKey`, which a reader passes over.
+This module writes the versions that Kafka 4.2.1 writes, and reads all of its versions. Not promised: records of the newer group
+protocols (types 3 and up); they are `UnknownKey`, which a reader skips.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CommittedOffset(NamedTuple):
     topic_id: TopicId = NO_TOPIC_ID
 
     def not_before(self, unix_ms: int) -> CommittedOffset:
-        """As if it was committed at that time, should it say that it was earlier."""
+        """The offset with its commit time raised to at least that time."""
         late = unix_ms - self.commit_timestamp
         if late <= 0:
             return self
@@ -147,7 +147,7 @@ def decode_key(data: bytes) -> GroupRecordKey:
 
 
 def _offset_key(data: bytes) -> OffsetKey | None:
-    """A committed offset's key; None if it is none, or not a readable one. A coordinator loads millions of them, so no
+    """A committed offset's key; None if the bytes are another key or not readable. A coordinator loads millions of them, so no
     `FieldReader` is made."""
     try:
         kind, size = _OFFSET_KEY.unpack_from(data)
@@ -243,7 +243,7 @@ def encode_names(member_id: str, instance: str | None, client_id: str, host: str
 
 
 def encode_members(members: Sequence[MemberFields]) -> bytes:
-    """A part of the members of a group's record. The event loop waits, and a group may have thousands."""
+    """A part of the members of a group's record: a group may have thousands, and encoding them blocks the event loop."""
     parts: list[bytes] = []
     timeouts, length = _MEMBER.pack, _SIZE.pack
     for names, rebalance_timeout, session_timeout, subscription, assignment in members:
@@ -258,7 +258,7 @@ def encode_members(members: Sequence[MemberFields]) -> bytes:
 
 
 def encode_head(value: GroupMetadata, members: int) -> bytes:
-    """A group's record up to its members, of which there are so many."""
+    """A group's record up to its members; the record states their number."""
     writer = FieldWriter(_GROUP_VERSION)
     writer.string(value.protocol_type)
     writer.int32(value.generation)

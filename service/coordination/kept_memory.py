@@ -1,7 +1,7 @@
 """Bounds on what the shards of a node keep for its clients: groups, members and transactional ids.
 
-All of them stay after the request that made them, whose own memory is given back long before: members for their session, groups
-and transactional ids for days. So each kind has one bound for all shards. Kafka has none, and ends with its heap.
+All of them outlive the request that made them, and its bound on memory: members stay for their session, groups and
+transactional ids for days. So each kind has one bound for all shards. Kafka has no such bound and runs out of heap.
 
 Pure. Invariant: a shard that is dropped gives back what it kept.
 """
@@ -36,5 +36,5 @@ class KeptMemory:
         self.used_bytes = 0
 
     def shard(self) -> ShardMemory:
-        """The part of one more shard, as long as that holds it."""
+        """The part of one more shard. It counts as long as the shard holds it."""
         return ShardMemory(self)

@@ -33,7 +33,7 @@ async def load(shard: Shard, log: CoordinatorLog, turn: Turn, now_ms: int) -> Lo
     """All of the log into a new shard. LogError if it cannot be read."""
     watermark = log.high_watermark
     records = committed = end = 0
-    async for piece in log.read(turn.leave):  # whatever waits for the store holds up no other load
+    async for piece in log.read(turn.leave):  # a load that waits for the store delays no other load
         for step in replay(piece):
             if isinstance(step, Marker):
                 end = step.offset + 1

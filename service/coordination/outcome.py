@@ -1,7 +1,7 @@
 """The result of one event: records to write, and answers to send once they are committed.
 
-A waiter is whatever the shell hands in with a request and gets back with its answer; a shard only keeps it. An answer that is
-given later, as JoinGroup's, belongs to the outcome of the event that ends the wait.
+A waiter is an object that the shell passes in with a request and gets back with the answer; a shard only keeps it. A later
+answer, such as JoinGroup's, belongs to the outcome of the event that ends the wait.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class CoordinatorNote(NamedTuple):
 
 
 class Outcome:
-    """Collects the decisions of one event, in order. `views` are what the records replace: of each a name, what readers see of
-    it until the record is committed, and the record's position."""
+    """Collects the decisions of one event, in order. `views` has an entry for each replaced view: the name, the view that
+    readers get until the record is committed, and the record's position."""
 
     __slots__ = ("answers", "notes", "records", "views")
 

@@ -34,8 +34,8 @@ class Shard(Protocol):
 
 
 class WriteSettings(NamedTuple):
-    """How a log is written: the codec of its batches, and how long in ms an answer waits for its records to be committed; None:
-    as long as it takes."""
+    """How a log is written: the codec of its batches, and the time in ms that an answer waits for its records to be committed
+    (None: no bound)."""
 
     codec: Codec = Codec.NONE
     timeout_ms: int | None = None
@@ -56,7 +56,7 @@ class CoordinatorLog(Protocol):
 
     @property
     def no_room(self) -> LogError | None:
-        """The error with which whatever may write is refused now, before it is decided."""
+        """The error that refuses every request that may write, before it is decided; None if there is room."""
 
     @property
     def high_watermark(self) -> int:

@@ -1,4 +1,4 @@
-"""How a coordinator's records lie in batches: as many in one as fit, and those of a transaction's producer in its own. Pure."""
+"""Packs a coordinator's records into batches: as many as fit, and the records of a transaction in one of their own. Pure."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def in_batches(records: list[CoordinatorRecord], max_bytes: int) -> list[list[Co
 def encode_batch(
     records: list[CoordinatorRecord], unix_ms: int, producer: ProducerIdAndEpoch | None, codec: Codec = Codec.NONE
 ) -> bytes:
-    """One batch of these records, written at `unix_ms`; in the producer's transaction if one is given. It is not compressed
-    where that would make it larger, as it was cut to fit as it is, nor by gzip above MOST_GZIP_BYTES."""
+    """One batch of these records, written at `unix_ms`; in the producer's transaction if one is given. The batch fits
+    uncompressed, so it stays uncompressed if compression would enlarge it. Gzip is not used above MOST_GZIP_BYTES."""
     if producer is None:
         plain = encode_plain_batch(records, unix_ms, 0, NO_PRODUCER_ID, -1)
     else:

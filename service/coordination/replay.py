@@ -1,4 +1,4 @@
-"""Reads what a coordinator's log says, in order: records by the hundred, and the markers between them.
+"""Reads a coordinator's log in order: records by the hundred, and the markers between them.
 
 Pure. A coordinator may have millions of records to load, so the native column decoder reads them; a Python object is made for
 a key and a value only. Invariants: every batch's CRC is checked before its records are returned; the records of one `Replayed`

@@ -1,15 +1,15 @@
 """Runs coordinator shards on the event loop: each holds the state of one partition of an internal topic that this node leads.
 
-A shard decides; this module writes what it decided. Records of several requests of one turn make one batch, or more if they do
-not fit; those of a request that comes alone are written at once (`turn_writes.py`), and each commit in a transaction is a batch
-of its own. An answer is released once every record written before it is committed, so no client learns what a crash could take
-back. While nothing is being written, answers leave at once.
+A shard decides; this module writes its decisions. Records of several requests of one turn make one batch, or more if they do
+not fit. Records of a request that comes alone are written at once (`turn_writes.py`), and each commit in a transaction is a
+batch of its own. An answer is released once every record written before it is committed, so no answer contains a decision that
+a crash could undo. While nothing is being written, answers leave at once.
 
 `shard_state.py` has the life of a shard. When it is dropped or closed, every waiting request ends.
 
-Invariants: requests of a group or a transactional id are decided in the order of their arrival, heartbeats earlier where the
-others wait; a shard whose write failed decides nothing more.
-Loading takes at most SLICE_S of a turn. Not promised: that an answer which a failure ended was not written; clients ask again.
+Invariants: requests of a group or a transactional id are decided in the order of their arrival, except that heartbeats may pass
+waiting requests. A shard whose write failed makes no further decision. Loading takes at most SLICE_S of a turn. Not promised:
+that the decision of a failed request was not written; clients ask again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    CoordinatorRecordTooLarge,
+    NotCoordinator,
+)
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.coordination.answer_queue import AnswerQueue, FailedRequest, give
@@ -38,12 +44,8 @@ from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
 from storage_tiers.errors import (
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    CoordinatorRecordTooLarge,
     LeaderNotAvailable,
     LogError,
-    NotCoordinator,
     NotEnoughReplicas,
     RecordBatchTooLarge,
     RecordTooLarge,
@@ -108,7 +110,7 @@ class ShardHost(Generic[State]):
         self._enter(state_after(self.state, event), why)
 
     def _enter(self, state: ShardState, why: LogError) -> None:
-        """The one assignment of its state."""
+        """The only place that sets the state."""
         self.state, self._why = state, why
 
     def _begin(self, shard: State) -> None:
@@ -142,7 +144,7 @@ class ShardHost(Generic[State]):
         waiter: asyncio.Future[Any] = self._loop.create_future()
         outcome = self._decided(self._shard.handle, event, caller, waiter, self._clock.steady_ms())
         if len(outcome.answers) != 1 or outcome.answers[0].waiter is not waiter:
-            # It waits for others. One that waits for its record alone will be in `_answers`: a callback would cost a call of
+            # The request waits for others. One that waits only for its record is in `_answers`: a callback would cost a call of
             # the loop with each commit.
             self._waiting.add(waiter)
             waiter.add_done_callback(self._waiting.discard)
@@ -226,7 +228,7 @@ class ShardHost(Generic[State]):
             for waiter, answer in outcome.answers:
                 self._answers.append((written, waiter, answer))
             if outcome.answers and not self._records and not self._timeout.covers(written):
-                # They have no record of their own, and the batch that they wait for is overdue already.
+                # These answers have no record of their own, and the batch that they wait for is already overdue.
                 self._timeout.appended(written)
         else:
             self._release.answers(outcome.answers)
@@ -310,7 +312,7 @@ class ShardHost(Generic[State]):
         self._timer = self._loop.call_at(at_s, self._fired, now_ms + int((at_s - now_s) * 1000))
 
     def _fired(self, planned_ms: int) -> None:
-        """All shards of a node may have timers that are due now."""
+        """Queues the tick, because all shards of a node may have timers that are due now."""
         self._scheduler.soon(partial(self._tick, self._timer, planned_ms))
 
     def _tick(self, timer: asyncio.TimerHandle | None, planned_ms: int) -> None:
@@ -344,7 +346,7 @@ class ShardHost(Generic[State]):
             try:
                 await self._load_once()
             except LeaderNotAvailable:
-                # The partition is compared with the store first: no trouble, and clients wait as while it is read.
+                # The partition is first compared with the store. That is no failure: clients wait as during a load.
                 await self._clock.sleep(backoff.next_delay())
                 self._begin(self._new())
             except Exception as error:  # noqa: BLE001 - also by a defect it is tried again, and says so
@@ -393,7 +395,7 @@ class ShardHost(Generic[State]):
         self._release.answers([(waiter, FailedRequest(error)) for waiter in waiting])
 
     async def close(self, error: LogError) -> None:
-        """This node coordinates the shard no more: requests that wait end with the error, later ones get it."""
+        """This node no longer coordinates the shard: waiting and later requests get the error."""
         self._apply(ShardEvent.CLOSED, error)
         self._end(error)
         self._loading.cancel()
@@ -443,7 +445,7 @@ class CoordinatorRuntime(Generic[State]):
         )
 
     def lost(self, partition: int) -> None:
-        """This node leads the partition no more."""
+        """This node no longer leads the partition."""
         host = self._hosts.pop(partition, None)
         if host is not None:
             task = asyncio.get_running_loop().create_task(host.close(self._not_coordinator(partition)))

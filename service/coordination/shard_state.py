@@ -5,8 +5,7 @@
       ▼            │
     unreadable ────┘
 
-A shard whose write failed, or that failed by a defect, is dropped and loaded again. One whose partition cannot be read is tried
-again until it can be.
+After a failed write or a defect, a shard is dropped and loaded again. While its partition cannot be read, loading is retried.
 
 Pure. Invariants: only an active shard decides; closed is the last state. `TRANSITIONS` has every pair of a state and an event:
 an unexpected event is a defect (`UnexpectedShardEvent`) and changes nothing.
@@ -26,7 +25,7 @@ class ShardState(Enum):
     ACTIVE = "active"
     #: Its partition cannot be read; it is tried again. Clients look for another coordinator.
     UNREADABLE = "unreadable"
-    #: The node leads the partition no more.
+    #: The node no longer leads the partition.
     CLOSED = "closed"
 
 
@@ -39,7 +38,7 @@ class ShardEvent(Enum):
     LOAD_FAILED = "cannot be loaded"
     #: Its state may differ from its log: a write failed, or a decision raised halfway.
     DROPPED = "is dropped"
-    #: The node leads the partition no more, or stops.
+    #: The node no longer leads the partition, or stops.
     CLOSED = "is closed"
 
 

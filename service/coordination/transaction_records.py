@@ -3,7 +3,7 @@
 Format: Kafka 4.2.1's message definitions TransactionLogKey and TransactionLogValue, read by DumpLogSegments with
 `--transaction-log-decoder`. A record without a value is a tombstone: the transactional id expired.
 
-Written is version 1, as Kafka does where `transaction.version` is 1 or 2; versions 0 and 1 are read.
+This module writes version 1, as Kafka does if `transaction.version` is 1 or 2, and reads versions 0 and 1.
 """
 
 from __future__ import annotations

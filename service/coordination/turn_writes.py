@@ -1,9 +1,9 @@
-"""Writes what shards decided in a turn, all shards together (`grpc_api.contract.node.CallerTurns`).
+"""Writes the decisions of all shards at the end of a turn (`grpc_api.contract.node.CallerTurns`).
 
 A caller that works through many requests says where its turn begins and ends: its records are written at the end, and most
-answers are known then, without a call of the loop for each. For other callers the turn is the event loop's. Invariant: what
-is added in a turn is called once, at its end, in the order of its adding; a defect of one write keeps no other from the log.
-Does not bound how much is written in a turn: the requests of a turn are bounded before.
+answers are known then, without a call of the loop for each. For other callers the turn is the event loop's. Invariant: each
+write added in a turn is called once, at its end, in the order of adding; a defect of one write prevents no other. This module
+does not bound the writes of a turn: the caller bounds the requests of a turn.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class TurnWrites:
 
 
 class GatheredWrites:
-    """When one shard writes what it decides in callers' turns. Turns that bring it one request are not gathered: an answer that
-    waits for its turn's end costs half as much as a batch of its own."""
+    """Decides when one shard writes what it decides in callers' turns. It does not gather in turns that bring it one
+    request, because waiting for the turn's end costs half as much as a batch of its own."""
 
     __slots__ = ("_gathered", "_gathers", "_is_planned", "_turns", "_write", "_wrote_in")
 

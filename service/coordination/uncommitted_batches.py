@@ -11,7 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from storage_tiers.errors import CoordinatorNotAvailable, LogError
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
+from storage_tiers.errors import LogError
 from storage_tiers.turns import SLICE_S, TurnScheduler
 
 #: Records that are reported between two looks at the clock, each in a microsecond or less.

@@ -76,7 +76,8 @@ def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
         raise MetadataCorrupt(
             f"{os.path.join(data.path, METADATA_DIRECTORY)} is empty, and {len(held)} partitions of cluster "
             f"{known.cluster_id} are beside it ({held[0].partition} …): the metadata log is lost; restore it from a copy, or "
-            f"rebuild it from the store: --take-over {known.cluster_id}, which keeps these partitions. Nothing was changed"
+            f"rebuild it from the store: --take-over {known.cluster_id}, which keeps these partitions; a broker of "
+            "another node's controller needs its --controller. Nothing was changed"
         )
 
 
@@ -163,7 +164,7 @@ def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
     more = f"; and {len(found) - NAMED_CLUSTERS} more" if len(found) > NAMED_CLUSTERS else ""
     return (
         f"the data directory {data_dir} is empty{_but_for(data_dir)}, but {store} holds "
-        f"{_count(len(found), 'cluster')}: {named}{more}. If the "
+        f"{_count(len(found), 'cluster')}: {named}{more}. {_of_a_cluster(data_dir)}If the "
         "directory should not be empty (a volume that is not mounted, another path), stop here and correct that. If its disk "
         "is lost, and the node that had it is stopped, start with --take-over CLUSTER_ID: topics and records come back from "
         "the store, as far as they were offloaded. Start with --new-cluster to begin another cluster beside what is there"
@@ -173,6 +174,11 @@ def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
 def _but_for(data_dir: str) -> str:
     """The addition to "is empty" for a directory with an identity but without a metadata log."""
     return f" but for partitions (its {METADATA_DIRECTORY} is gone)" if _identified(data_dir) else ""
+
+
+def _of_a_cluster(data_dir: str) -> str:
+    """The advice for a broker's directory that never had a metadata log."""
+    return "A broker of another node's controller needs its --controller. " if _identified(data_dir) else ""
 
 
 def _described(cluster: ClusterFound) -> str:

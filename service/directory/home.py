@@ -86,7 +86,7 @@ def write_home(files: Files, directory: str, home: Home) -> None:
 def moved(recorded: Home | None, directory: str, log_path: str, entries: int) -> str | None:
     """The difference from the last start; None if the directory was not moved and its metadata are not older."""
     if recorded is None:
-        return f"there is no {FILE_NAME} to say where it was"
+        return f"there is no {FILE_NAME} with its earlier place"
     now = home_of(directory, log_path, entries)
     if now.machine != recorded.machine:
         return "another machine"
@@ -170,7 +170,7 @@ class HomeGuard:
         """The reason why the node is not ready, or empty."""
         if self.away is None or self._serves or not self._waits:
             return ""
-        return f"the data directory {self.away}: nothing is taken before the store is claimed"
+        return f"the data directory {self.away}: the node accepts no records before it has claimed the store"
 
     def tick(self, *, claimed: bool, recovers: Callable[[], bool], settled: Callable[[], bool]) -> bool:
         """Called periodically; True once, when partitions that wait for the comparison are to lead without it. `claimed`: this

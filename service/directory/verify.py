@@ -4,20 +4,17 @@ of the store."""
 from __future__ import annotations
 
 import asyncio
-import sys
 
+from service.process.own_command import own_command
 from storage_tiers.errors import StoreRefused
 
-#: The command, with the modules of this process: files in the current directory may have the same names.
-_COMMAND = "import sys; sys.path[:] = {path!r}; from service.cli.main import app; app(prog_name='tidelog')"
 #: Most characters of the output that an error repeats.
 SHOWN = 1500
 
 
 async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: str | None) -> None:
     """StoreRefused, with what was found, if the bucket is damaged or could not be looked at."""
-    command = _COMMAND.format(path=[path for path in sys.path if path])
-    words = [sys.executable, "-P", "-c", command, "fsck", "--store", store, "--cluster-id", cluster_id]
+    words = own_command(["fsck", "--store", store, "--cluster-id", cluster_id])
     words += [] if endpoint is None else ["--s3-endpoint", endpoint]
     words += [] if region is None else ["--s3-region", region]
     process = await asyncio.create_subprocess_exec(
@@ -30,9 +27,9 @@ async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: s
         await process.wait()
         raise
     if process.returncode != 0:
-        told = output.decode(errors="replace").strip()[-SHOWN:]
+        findings = output.decode(errors="replace").strip()[-SHOWN:]
         raise StoreRefused(
-            f"cluster {cluster_id} in {store} was checked and is not sound: {told}. Nothing was changed. Put the newest "
+            f"cluster {cluster_id} in {store} was checked and is not sound: {findings}. Nothing was changed. Put the newest "
             "version of every object that is named back, then start again; delete nothing. docs/operations.md explains each "
             "finding"
         )

@@ -1,1 +1,1 @@
-"""Does the bucket hold what its manifests say, byte for byte, and nothing else? Reads only; needs no node."""
+"""Checks that the bucket holds exactly the contents that its manifests list, byte for byte. Reads only; needs no node."""

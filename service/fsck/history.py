@@ -9,9 +9,13 @@ compared with the state at its segment's end.
 Invariant: a sidecar is called wrong only if the batches read prove it. Facts from before the first segment read are unknown,
 and so accepted; so are those from before a gap, where compaction has removed batches, and from before a leader's first batch
 that begins a segment, because newer records may have been lost with a disk. In a compacted topic a snapshot may know an older
-batch of a producer than the bucket holds: after a crash it was rebuilt from local segments that compaction had reduced. Not
-promised: a producer that is missing in a snapshot is not a finding, because producers expire. Nor is a transaction checked
-whose marker lies beyond the last segment.
+batch of a producer than the bucket holds: after a crash it was rebuilt from local segments that compaction had reduced. A topic
+counts as compacted if its own configs say so, or from the first gap on: brokers have a default policy, and policies change.
+If the local log was compacted before the offload, neither shows it. Then a leader of a later epoch has offloaded the segment,
+after a restart, and the segment's list of aborted transactions may lack earlier ones.
+
+Not promised: a finding for a producer that is missing in a snapshot, because producers expire; a check of a transaction whose
+marker lies beyond the last segment.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import CorruptRecord
@@ -45,6 +50,18 @@ class _EpochRun:
     last: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Aborted:
+    """An aborted transaction, the leader epoch of its marker, and its first offset in each segment that has batches of it."""
+
+    txn: AbortedTransaction
+    epoch: int
+    firsts: tuple[int, ...]
+
+    def first_in(self, segment: RemoteSegment) -> int | None:
+        return next((each for each in self.firsts if segment.base <= each < segment.end), None)
+
+
 class History:
     """The history of the segments from offset `base` on; everything before is unknown. `wrong` is called with each finding."""
 
@@ -55,17 +72,24 @@ class History:
         self._wrong = wrong
         self._segment_end = base
         self._state = ProducerStateManager(_ALL_PRODUCERS)
+        #: The leader epoch of each producer's last batch.
+        self._written_in: dict[int, int] = {}
         #: Producers whose last batch compaction has reduced, maybe by its newest record.
         self._reduced: set[int] = set()
         self._runs: list[_EpochRun] = []
         self._epochs_before: tuple[EpochEntry, ...] = ()
-        self._aborted: list[AbortedTransaction] = []
+        #: By producer, the first offset of its open transaction in each segment.
+        self._firsts: dict[int, list[int]] = {}
+        self._aborted: list[_Aborted] = []
         self._unjudged: list[tuple[RemoteSegment, tuple[AbortedTransaction, ...]]] = []
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
         last = self._runs[-1] if self._runs else None
         # A leader that begins where the bucket ended may have lost what the disk had beyond: markers, for instance.
         begins = header.base_offset == self._segment_end and last is not None and last.epoch != header.leader_epoch
+        self._is_compacted |= (
+            header.base_offset > self._next_offset or header.count < header.next_offset - header.base_offset
+        )
         if header.base_offset > self._next_offset or begins:
             self._forget(header.base_offset)
         self._next_offset = header.next_offset
@@ -75,6 +99,7 @@ class History:
             self._runs.append(_EpochRun(header.leader_epoch, header.base_offset, header.last_offset))
         if header.producer_id < 0:
             return
+        self._written_in[header.producer_id] = header.leader_epoch
         if header.count <= 0:
             # Emptied by compaction: a marker may have been either kind, and a transaction is not listed where its data was.
             self._forget(header.next_offset)
@@ -85,6 +110,10 @@ class History:
             self._reduced.discard(header.producer_id)
         if not header.control:
             self._state.update(header, header.base_offset, now_ms=0)
+            if header.transactional:
+                firsts = self._firsts.setdefault(header.producer_id, [])
+                if not firsts or firsts[-1] < self._segment_end:
+                    firsts.append(header.base_offset)
             return
         try:
             marker = decode_control(batch, verify=False)
@@ -96,10 +125,10 @@ class History:
         done = self._state.update_marker(
             header, header.base_offset, coordinator_epoch=marker.coordinator_epoch, aborted=aborted, now_ms=0
         )
+        firsts = self._firsts.pop(header.producer_id, [])
         if done is not None and aborted:
-            self._aborted.append(
-                AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset)
-            )
+            txn = AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset)
+            self._aborted.append(_Aborted(txn, header.leader_epoch, tuple(firsts)))
 
     def finish(self, segment: RemoteSegment, sidecar: Sidecar | None) -> None:
         """Checks a segment's sidecar; all its batches have been added. `sidecar` is None if it cannot be read."""
@@ -128,6 +157,7 @@ class History:
         self._judge()
         self._base = base
         self._state = ProducerStateManager(_ALL_PRODUCERS)
+        self._firsts.clear()
 
     # --- epochs -------------------------------------------------------------------------------------------------------
     def _wrong_epochs(self, segment: RemoteSegment, sidecar: Sidecar) -> str:
@@ -160,20 +190,28 @@ class History:
             restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0, max_producers=_ALL_PRODUCERS)
         except CorruptRecord as error:
             return str(error)
-        said = restored.producers
+        said, epoch = restored.producers, _epoch_of(segment)
         if len(restored.snapshot()) != len(sidecar.producer_snapshot):
             return "its producer snapshot names a producer twice"
         for producer_id, theirs in said.items():
             if producer_id < 0:
                 return f"its producer snapshot names producer {producer_id}"
             ours = self._state.producers.get(producer_id)
-            fault = self._wrong_producer(segment, theirs, ours, is_reduced=producer_id in self._reduced)
+            may_be_older = self._is_compacted or self._written_in.get(producer_id, epoch) < epoch
+            is_reduced = producer_id in self._reduced
+            fault = self._wrong_producer(segment, theirs, ours, is_reduced=is_reduced, may_be_older=may_be_older)
             if fault:
                 return f"producer {producer_id} at offset {segment.end}: {fault}"
         return ""
 
     def _wrong_producer(
-        self, segment: RemoteSegment, theirs: ProducerEntry, ours: ProducerEntry | None, *, is_reduced: bool
+        self,
+        segment: RemoteSegment,
+        theirs: ProducerEntry,
+        ours: ProducerEntry | None,
+        *,
+        is_reduced: bool,
+        may_be_older: bool,
     ) -> str:
         for name, offset in (("last offset", theirs.last_offset), ("open transaction", theirs.transaction_start)):
             if not -1 <= offset < segment.end:
@@ -184,7 +222,7 @@ class History:
             if max(theirs.last_offset, theirs.transaction_start) >= self._base or self._base == 0:
                 return "it is in the snapshot, but in no batch"
             return ""
-        if self._is_compacted and _is_older(theirs, ours):
+        if may_be_older and _is_older(theirs, ours):
             return ""
         known: list[tuple[str, int, int]] = [("epoch", theirs.epoch, ours.epoch)]
         if theirs.timestamp < ours.timestamp or not is_reduced:
@@ -215,36 +253,57 @@ class History:
         self._aborted.clear()
 
     def _wrong_aborted(self, segment: RemoteSegment, said: tuple[AbortedTransaction, ...]) -> str:
-        found = {txn for txn in self._aborted if txn.first_offset < segment.end and txn.last_offset >= segment.base}
-        open_from = self._state.first_undecided_offset
+        there = [
+            each
+            for each in self._aborted
+            if each.txn.first_offset < segment.end and each.txn.last_offset >= segment.base
+        ]
+        found = {each.txn for each in there}
+        open_from, epoch = self._state.first_undecided_offset, _epoch_of(segment)
         for txn in said:
             if not (txn.first_offset < segment.end and txn.last_offset >= segment.base):
                 return f"{_shown(txn)} does not overlap its segment"
             if not (0 <= txn.first_offset < txn.last_offset and 0 <= txn.last_stable_offset <= txn.last_offset + 1):
                 return f"{_shown(txn)} is impossible"
             unknown = txn.first_offset < self._base or (open_from is not None and txn.last_offset >= open_from)
-            if txn not in found and not unknown and not any(self._same(txn, other) for other in found):
+            if txn not in found and not unknown and not any(self._same(txn, other, segment, epoch) for other in there):
                 return f"{_shown(txn)} is not in the batches"
-        for txn in sorted(found.difference(said), key=lambda txn: txn.first_offset):
-            if not any(self._same(other, txn) for other in said):
-                return f"{_shown(txn)} is not in it"
+        for each in sorted(there, key=lambda each: each.txn.first_offset):
+            is_said = each.txn in said or any(self._same(other, each, segment, epoch) for other in said)
+            if not is_said and (epoch <= each.epoch or each.first_in(segment) is not None):
+                return f"{_shown(each.txn)} is not in it"
         if len(set(said)) != len(said):
             return "it names an aborted transaction twice"
         return ""
 
-    def _same(self, said: AbortedTransaction, found: AbortedTransaction) -> bool:
-        """Whether they are equal, except for differences that batches before the first one read could explain."""
-        if (said.producer_id, said.last_offset) != (found.producer_id, found.last_offset):
+    def _same(self, said: AbortedTransaction, found: _Aborted, segment: RemoteSegment, epoch: int) -> bool:
+        """Whether they are equal, except for differences that batches before the first one read could explain, or a compaction
+        of the local log before a start: the transaction may have lost its batches before this segment."""
+        txn = found.txn
+        if (said.producer_id, said.last_offset) != (txn.producer_id, txn.last_offset):
             return False
-        begun = said.first_offset == found.first_offset or said.first_offset < self._base
-        stable = said.last_stable_offset == found.last_stable_offset or said.last_stable_offset < self._base
+        begun = said.first_offset == txn.first_offset or said.first_offset < self._base
+        stable = said.last_stable_offset == txn.last_stable_offset or said.last_stable_offset < self._base
+        if epoch > found.epoch:
+            first = found.first_in(segment)
+            begun |= txn.first_offset < said.first_offset <= (said.last_offset if first is None else first)
+            stable |= txn.last_stable_offset < said.last_stable_offset
         return begun and stable
+
+
+def _epoch_of(segment: RemoteSegment) -> int:
+    """The leader epoch in which the segment was offloaded; -1 if its key does not say it."""
+    try:
+        parsed = keys.parse(segment.key)
+    except ValueError:
+        return -1
+    return parsed.epoch if isinstance(parsed, keys.SegmentKey) else -1
 
 
 def _is_older(theirs: ProducerEntry, ours: ProducerEntry) -> bool:
     """Whether one knows an earlier state of a producer than the other, or less of its open transaction. Timestamps are the
-    clients', and a later batch may have a lower one: they tell of a marker alone. A marker is kept as long as a batch of its
-    transaction is, so a transaction that is over is open in no such state."""
+    clients', and a later batch may have a lower one, so they order only markers. A marker is kept as long as a batch of its
+    transaction, so no such state shows a finished transaction as open."""
     if theirs.transaction_start >= 0 and not 0 <= ours.transaction_start <= theirs.transaction_start:
         return False
     known, whole = ((each.epoch, each.last_offset) for each in (theirs, ours))

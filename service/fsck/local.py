@@ -15,7 +15,7 @@ from storage_tiers.cold.manifest.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.compaction.clean_point import was_bucket_cleaned
-from storage_tiers.compaction.reduction import is_reduction
+from storage_tiers.compaction.reduction import are_of_one_batch
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
 from storage_tiers.hot.data_dir import META_PROPERTIES, read_topic_id
@@ -106,7 +106,7 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
             _check_reaches(base, path, data, following, report)
         for segment in segments:
             if segment.end > base and (following is None or segment.base < following):
-                # The file that tells of a cleaning may be lost, or be another node's.
+                # The file that records a cleaning may be lost, or be another node's.
                 has_gaps = segment.records < segment.end - segment.base
                 may_lack = (was_compacted or has_gaps) and segment.sidecar_key != newest
                 _compare(bucket.store, path, data, segment, report, may_lack=may_lack)
@@ -176,6 +176,6 @@ def _compare(
 
 def _is_same(ours: bytes, theirs: bytes) -> bool:
     try:
-        return is_reduction(ours, theirs) or is_reduction(theirs, ours)
+        return are_of_one_batch(ours, theirs)
     except LogError:
         return False  # one of them is damaged

@@ -1,7 +1,7 @@
 """Checks a manifest and its pages against each other: recomputes every number that others determine. Pure.
 
-Each function yields (kind, fault). `transitions.broken` has the invariants that a writer keeps. The others are here: sums and
-bounds of pages, stamps that no commit made, keys of other partitions, pins of states that never existed, epochs and
+Each function yields (kind, fault). `transitions.broken` checks the invariants that a writer keeps. This module checks the rest:
+sums and bounds of pages, stamps that no commit made, keys of other partitions, pins of states that never existed, epochs and
 incarnations above their owner's.
 """
 

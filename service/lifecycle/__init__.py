@@ -1,1 +1,1 @@
-"""Parts of a node's life that all its rooms share: whether it is ready, why it must end, and its supervised workers."""
+"""Parts of a node's life that all its packages share: its readiness, the reason for its end, and its supervised workers."""

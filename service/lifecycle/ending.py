@@ -1,4 +1,4 @@
-"""How parts of a node stop it: created before them, and called by a part that finds that the node must not continue."""
+"""Lets the parts of a node stop it. It is created before them, and a part calls it when the node must not continue."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class Reports:
     `trouble` is the current problem of a probed store, or None; `waiting` names partitions that are recovering; `refusing`
     names partitions that the disk keeps from being written or opened; `behind` maps partitions of which the store shows less
     than was seen to the reason; `holding` is the reason why the node accepts no records yet, or empty; `full` is the reason
-    why it accepts none for want of disk space, or empty."""
+    why it accepts none for lack of disk space, or empty. `fenced` is set while the node's controller keeps it from leading."""
 
     trouble: Callable[[], str | None] = lambda: None
     recovering: Callable[[], list[str]] = list
@@ -22,6 +22,7 @@ class Reports:
     holding: Callable[[], str] = str
     full: Callable[[], str] = str
     behind: Callable[[], Mapping[str, str]] = dict
+    fenced: Callable[[], bool] = bool
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class Readiness:
     a disk without space for more records: consumers, offloads and eviction need the node, and a restart frees nothing. The body
     names the store's problem, the disk's, the recovering partitions, those that the disk keeps from being written or opened,
     and those of which the store shows less than was seen, with the reason. A data directory that may be an older copy makes
-    the node unready.
+    the node unready, and so does a controller that keeps it fenced.
     """
 
     recovered: bool = False
@@ -43,7 +44,7 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        return self.recovered and self.probed and not self.stopping and not self.reports.holding()
+        return self.recovered and self.probed and not (self.stopping or self.reports.holding() or self.reports.fenced())
 
     def body(self) -> str:
         reports = self.reports
@@ -53,6 +54,7 @@ class Readiness:
                 "recovered": self.recovered,
                 "stopping": self.stopping,
                 "holding": reports.holding(),
+                "fenced": reports.fenced(),
                 "store": (reports.trouble() if self.store == "ok" else None) or self.store,
                 "disk": reports.full() or "ok",
                 "recovering_partitions": reports.recovering(),

@@ -1,4 +1,4 @@
-"""Changes of the metadata as values: what a broker asks its controller for.
+"""Changes of the metadata as values, which a broker sends to its controller.
 
 Pure. A command is plain data (no callable, no live object), so that it can be sent to another node and kept. `plan` finds its
 planner in a table: from an image and a command to the records that make the change, and the result that its sender gets.
@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpc_api.contract.features import FeatureUpdate
 from grpc_api.contract.topics import ConfigAlteration, Endpoint, NewTopic, Resource
-from service.metadata import features, planner
+from service.metadata import features, planner, registrations
 from service.metadata.image import MetadataImage
 from service.metadata.planner import ConfigRules, Records
 from storage_tiers.types import TopicId
@@ -93,10 +93,12 @@ class CreatePartitions(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs(Command[None]):
-    """Makes all alterations or none. With `replace`, configs that none of them names return to their defaults."""
+    """Makes all alterations or none. With `replace`, configs that none of them names return to their defaults. `asked` is the
+    broker that was asked: as in Kafka, the configs of one broker are altered there."""
 
     resource: Resource
     alterations: tuple[ConfigAlteration, ...]
+    asked: int
     replace: bool = False
     validate_only: bool = False
 
@@ -121,7 +123,7 @@ class AllocateProducerIds(Command[ProducerIdBlock]):
 
 @dataclass(frozen=True, slots=True)
 class SkipProducerIds(Command[None]):
-    """For a directory that may be an older copy: ids that the original may have issued are not issued again."""
+    """Skips ids for a directory that may be an older copy: the original may have issued them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +159,48 @@ class ConfirmIncarnation(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class FoundCluster(Command[None]):
-    """Names a cluster that begins here, and sets its feature levels. Nothing if it has this id already."""
+    """Names a cluster that begins here, and sets its feature levels. Does nothing if the cluster already has this id."""
 
     cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterBroker(Command[None]):
-    """Registers a starting broker; `endpoints` are its advertised listeners, `disk_identity` is its directory id."""
+class RegisterBroker(Command[int]):
+    """Registers a starting broker; the result is its broker epoch. `endpoints` are its advertised listeners, `disk_identity` is
+    its directory id, `start_id` names its process, and `peer` is where other brokers reach it. It leads nothing while it is
+    `fenced`."""
 
     broker_id: int
     disk_identity: bytes
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    start_id: bytes = b""
+    fenced: bool = False
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfenceBroker(Command[None]):
+    """A registered broker has its registration in its own image, and may lead."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceBroker(Command[None]):
+    """The heartbeats of a registered broker have ended."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownBroker(Command[None]):
+    """A registered broker wants to stop and gives up its leaderships."""
+
+    broker_id: int
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +210,14 @@ class LeadEverything(Command[None]):
     broker_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class ElectUnclean(Command[None]):
+    """A partition without a leader is led by a replica that may lack acknowledged records."""
+
+    topic: str
+    partition: int
+
+
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 #: From an image, a command and the controller's configs to records and the command's result.
@@ -186,7 +225,7 @@ Planner = Callable[[MetadataImage, Any, ConfigRules], tuple[Records, Any]]
 
 
 def plan(image: MetadataImage, command: Command[Result], configs: ConfigRules) -> tuple[Records, Result]:
-    """The records that carry the command out, and its result. A command's LogError if it cannot be carried out."""
+    """The records that carry out the command, and its result. Raises the command's LogError if it cannot be carried out."""
     records, result = PLANNERS[type(command)](image, command, configs)
     return (() if getattr(command, "validate_only", False) else records), result
 
@@ -205,7 +244,8 @@ def _delete_topic(image: MetadataImage, command: DeleteTopic, configs: ConfigRul
 
 
 def _alter_configs(image: MetadataImage, command: AlterConfigs, configs: ConfigRules) -> tuple[Records, None]:
-    return configs.alter(image, command.resource, command.alterations, replace=command.replace), None
+    found = configs.alter(image, command.resource, command.alterations, replace=command.replace, asked=command.asked)
+    return found, None
 
 
 def _update_features(
@@ -223,8 +263,10 @@ def _allocate_producer_ids(
     return block.records, ProducerIdBlock(block.first, block.size)
 
 
-def _register_broker(image: MetadataImage, c: RegisterBroker) -> Records:
-    return planner.register_broker(image, c.broker_id, c.disk_identity, c.endpoints, c.rack)
+def _register_broker(image: MetadataImage, c: RegisterBroker, _: ConfigRules) -> tuple[Records, int]:
+    return registrations.register(
+        image, c.broker_id, c.disk_identity, c.endpoints, c.rack, start_id=c.start_id, fenced=c.fenced, peer=c.peer
+    )
 
 
 def _without_result(make: Callable[[MetadataImage, Any], Records]) -> Planner:
@@ -246,6 +288,10 @@ PLANNERS: Mapping[type[Command[Any]], Planner] = {
     ClaimIncarnation: _without_result(lambda _, c: planner.claim_incarnation(c.node_id, c.incarnation, c.start_id)),
     ConfirmIncarnation: _without_result(lambda _, c: planner.confirm_incarnation(c.incarnation, c.start_id)),
     FoundCluster: _without_result(lambda image, c: planner.found_cluster(image, c.cluster_id)),
-    RegisterBroker: _without_result(_register_broker),
+    RegisterBroker: _register_broker,
+    UnfenceBroker: _without_result(lambda image, c: registrations.unfence(image, c.broker_id, c.broker_epoch)),
+    FenceBroker: _without_result(lambda image, c: registrations.fence(image, c.broker_id, c.broker_epoch)),
+    ShutDownBroker: _without_result(lambda image, c: registrations.shut_down(image, c.broker_id, c.broker_epoch)),
+    ElectUnclean: _without_result(lambda image, c: registrations.elect_unclean(image, c.topic, c.partition)),
     LeadEverything: _without_result(lambda image, c: planner.lead_everything(image, c.broker_id)),
 }

@@ -1,14 +1,53 @@
-"""The controller: carries commands out, one after another, each on the newest state.
+"""The controller carries out commands, one after another, each on the newest state.
 
-One node is its own controller. Nothing else proposes changes of a running node's metadata; a take-over writes the first ones
-of its directory, as a snapshot would, before there is a controller.
+A broker that has its controller in its own process calls `execute`. A command of another process comes with its
+`CommandOrigin`: a repeated command gets its first result and is not done twice. That holds across a restart of the controller:
+the metadata log has the result in the batch of the command's own records.
+
+Nothing else proposes changes of a running node's metadata. A take-over writes the first records of its directory, as a snapshot
+would, before there is a controller.
 """
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, NamedTuple, Protocol
+
+from service.metadata import records_pb2 as pb
+from service.metadata.command_codec import decode_result, encode_result
 from service.metadata.commands import Command, Result, plan
 from service.metadata.log import MetadataLog
 from service.metadata.planner import ConfigRules
+from service.metadata.registrations import registration
+from storage_tiers.errors import BrokerFenced, InvalidRequest
+
+#: Commands of one broker whose results are kept because it may not have them. Brokers send fewer at a time.
+MAX_UNCONFIRMED_COMMANDS = 1024
+
+
+class Commands(Protocol):
+    """Carries out a broker's commands: the controller of its own process, or one of another process."""
+
+    async def execute(self, command: Command[Result]) -> Result:
+        """The command's result, once this broker's image has its change. Raises the command's LogError if it cannot be carried
+        out, and StorageError if it is not known whether it was: retry later."""
+
+
+class CommandOrigin(NamedTuple):
+    """The broker that sends a command, under the epoch of its registration. `sequence` rises with each command; a repeated one
+    has its first number. The broker has the answers of all commands below `answered_below`."""
+
+    broker_id: int
+    broker_epoch: int
+    sequence: int
+    answered_below: int
+
+
+class CommandAnswer(NamedTuple):
+    """A command's result, and the metadata offset (the index of an entry) at which an image has its change."""
+
+    result: Any
+    offset: int
 
 
 class Controller:
@@ -17,11 +56,59 @@ class Controller:
     def __init__(self, metadata: MetadataLog, configs: ConfigRules) -> None:
         self._metadata = metadata
         self._configs = configs
+        #: Senders' commands that wait for the disk.
+        self._under_way: dict[tuple[int, int, int], asyncio.Future[int]] = {}
 
     async def execute(self, command: Command[Result]) -> Result:
-        """The command's result, once its records are durable and applied; at once if it makes none. Raises the command's
-        LogError if it cannot be carried out, else as `MetadataLog.propose` does."""
+        """The command's result, once its records are durable and applied. A command without records waits for those that it was
+        planned on. Raises the command's LogError if it cannot be carried out, else as `MetadataLog.propose` does."""
         records, result = plan(self._metadata.proposed, command, self._configs)
-        if records:
-            await self._metadata.propose(records)
+        await (self._metadata.propose(records) if records else self._metadata.settled())
         return result
+
+    async def answer(self, command: Command[Any], origin: CommandOrigin) -> CommandAnswer:
+        """As `execute`, for a broker in another process.
+
+        Raises also BrokerNotRegistered or StaleBrokerEpoch if the broker's registration is not the current one, BrokerFenced,
+        and InvalidRequest if the broker has too many commands unconfirmed or has confirmed this one."""
+        broker_id, broker_epoch, sequence, answered_below = origin
+        key = (broker_id, broker_epoch, sequence)
+        result = self._result_of(origin)
+        if result is None:
+            if registration(self._metadata.proposed, broker_id, broker_epoch).fenced:
+                raise BrokerFenced(f"broker {broker_id} is fenced until its heartbeats come again; retry")
+            records, done = plan(self._metadata.proposed, command, self._configs)
+            if not records:
+                await self._metadata.settled()
+                return CommandAnswer(done, self._metadata.last_index)
+            result = encode_result(done)
+            record = pb.CommandRecord(
+                broker_id=broker_id,
+                broker_epoch=broker_epoch,
+                sequence=sequence,
+                answered_below=answered_below,
+                result=result,
+            )
+            proposal = self._metadata.propose((*records, pb.MetadataRecord(command=record)))
+            self._under_way[key] = proposal
+            proposal.add_done_callback(lambda _: self._under_way.pop(key, None))
+        waiting = self._under_way.get(key)
+        offset = self._metadata.last_index if waiting is None else await asyncio.shield(waiting)
+        return CommandAnswer(decode_result(result), offset)
+
+    def _result_of(self, origin: CommandOrigin) -> bytes | None:
+        """The encoded result of a command that was accepted before, though it may still wait for the disk."""
+        registration(self._metadata.proposed, origin.broker_id, origin.broker_epoch)
+        session = self._metadata.proposed.sessions.get(origin.broker_id)
+        if session is None:
+            return None
+        if origin.sequence < session.answered_below:
+            raise InvalidRequest(f"broker {origin.broker_id} has confirmed the answer of its command {origin.sequence}")
+        if origin.sequence in session.results:
+            return session.results[origin.sequence]
+        kept = sum(number >= origin.answered_below for number in session.results)
+        if kept >= MAX_UNCONFIRMED_COMMANDS:
+            raise InvalidRequest(
+                f"broker {origin.broker_id} has {kept} commands whose answers it has not confirmed; confirm them first"
+            )
+        return None

@@ -6,8 +6,8 @@ below it they add partitions themselves. Every level is served whatever the curr
 are known and off; none can be raised, because nothing here implements them.
 
 Pure. Checks, their order and messages are those of Kafka 4.2's FeatureControlManager. Invariant: a level is current only if
-every registered broker has said that it supports it. A feature of which the metadata say nothing has its lowest level: a
-directory that was made before levels were recorded keeps telling clients what is sure to work.
+every registered broker has registered support for it. A feature without a record has its lowest level: in a directory from
+before levels were recorded, clients keep getting a level that is sure to work.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def supported_records() -> list[pb.SupportedFeatureRecord]:
 
 
 def update(image: MetadataImage, updates: Iterable[FeatureUpdate], node_id: int) -> tuple[pb.MetadataRecord, ...]:
-    """The records of all updates. Each is compared with the level before the request; of two for one feature the last counts.
-    InvalidUpdateVersion."""
+    """The records of all updates. Each is compared with the level before the request; if two name one feature, the last
+    counts. Raises InvalidUpdateVersion."""
     levels: dict[str, int] = {}
     for each in updates:
         problem = _problem(image, each, node_id)

@@ -1,4 +1,4 @@
-"""The topics that the broker keeps for itself: their names, and what Kafka 4.2.1 creates them with.
+"""The broker's internal topics: their names, and the configs with which Kafka 4.2.1 creates them.
 
 Pure. Their partitions have one replica: replication does not exist.
 """

@@ -19,16 +19,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from service.metadata import records_pb2 as pb
-from service.metadata.image import Changes, MetadataImage
-from service.metadata.store import LOG_BYTES_PER_SNAPSHOT, MetadataStore
+from service.metadata.following import Listener
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes
+from service.metadata.recent import Entry, RecentEntries
+from service.metadata.store import LOG_BYTES_PER_SNAPSHOT, MetadataStore, Recovered
 from storage_tiers import events
 from storage_tiers.errors import InvalidRequest, StorageError
 from storage_tiers.files import Files
-
-Listener = Callable[[MetadataImage, Changes], None]
 
 #: Bytes of one proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
 MAX_PROPOSAL_BYTES = 16 << 20
@@ -53,16 +55,21 @@ class MetadataLog:
     proposed -> MetadataImage                         after all accepted ones: plan on this
     propose(records) -> asyncio.Future[int]           the entry's index, once durable and applied to `image`
     subscribe(listener)                               listener(image, changes) after every change of `image`
+    recent -> RecentEntries                           up to the entry that `image` is after
     await close()
     """
 
-    def __init__(self, store: MetadataStore, image: MetadataImage, term: int) -> None:
+    def __init__(self, store: MetadataStore, recovered: Recovered) -> None:
         self._store = store
-        self._term = term
+        self._term = recovered.term + 1
+        image = recovered.image
+        self.recent = RecentEntries(recovered.index, recovered.term)
         self._image = image
         self._proposed = image
         self._waiting: deque[_Proposal] = deque()
         self._waiting_bytes = 0
+        #: The last accepted proposal's future; not read before the first.
+        self._newest: asyncio.Future[int]
         self._listeners: list[Listener] = []
         #: Number of writes that the disk refused since opening.
         self.refused = 0
@@ -81,7 +88,7 @@ class MetadataLog:
             store, recovered = MetadataStore.open(data_dir, files, log_bytes_per_snapshot=log_bytes_per_snapshot)
         except OSError as error:
             raise StorageError(f"the metadata log in {data_dir} cannot be opened: {error}") from error
-        return cls(store, recovered.image, recovered.term + 1)
+        return cls(store, recovered)
 
     @property
     def image(self) -> MetadataImage:
@@ -106,10 +113,12 @@ class MetadataLog:
         """Path of the file that entries are appended to; changes with each snapshot."""
         return self._store.path
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Calls `listener(image, changes)` on the loop after each change of `image`, before the proposers resume. One call may
-        cover several changes, each change is passed once; `changes` are all since the last call."""
+        cover several changes, each change is passed once; `changes` are all since the last call. The returned function ends
+        it."""
         self._listeners.append(listener)
+        return partial(self._listeners.remove, listener)
 
     def propose(self, records: Sequence[pb.MetadataRecord]) -> asyncio.Future[int]:
         """Appends `records` as one atomic batch. The future resolves to the index of their entry once they are durable and
@@ -130,10 +139,17 @@ class MetadataLog:
         self._proposed = self._proposed.apply_batch(records)
         proposal = _Proposal(payload, self._proposed, asyncio.get_running_loop().create_future())
         self._waiting.append(proposal)
+        self._newest = proposal.done
         self._waiting_bytes += len(payload)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write())
         return proposal.done
+
+    async def settled(self) -> None:
+        """Returns once all proposals accepted so far are in `image`; at once if none waits. StorageError if the disk refused
+        the last of them."""
+        if self._waiting or self._writer is not None:
+            await asyncio.shield(self._newest)
 
     async def close(self) -> None:
         """Waits for all proposals, then closes the file."""
@@ -171,6 +187,7 @@ class MetadataLog:
             return
         self._waiting_bytes -= len(payload)
         self._image = group[-1].image
+        self.recent.add(Entry(index, self._term, payload))
         changes = Changes.joined(proposal.image.changes for proposal in group)
         for listener in self._listeners:
             asyncio.get_running_loop().call_soon(listener, self._image, changes)

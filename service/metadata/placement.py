@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.metadata.image import BrokerImage
+from service.metadata.parts import BrokerImage
 from storage_tiers.errors import InvalidReplicationFactor
 from storage_tiers.types import TopicId
 
@@ -16,18 +16,20 @@ from storage_tiers.types import TopicId
 def place(
     brokers: Sequence[BrokerImage], first_partition: int, count: int, replication_factor: int, topic_id: TopicId
 ) -> list[tuple[int, ...]]:
-    """The replicas of each of `count` partitions from `first_partition` on, the preferred leader first.
+    """The replicas of each of `count` partitions from `first_partition` on, the preferred leader first. Brokers that may not
+    lead get none.
 
     InvalidReplicationFactor, in Kafka's words, if there are fewer brokers than replicas.
     """
+    registered, brokers = len(brokers), [broker for broker in brokers if broker.may_lead]
     if not brokers:
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced."
         )
-    if replication_factor > len(brokers):
+    if replication_factor > registered:
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered."
+            f"{replication_factor} cannot be reached because only {registered} broker(s) are registered."
         )
     ring = _alternating_racks(brokers)
     start = int.from_bytes(topic_id[:8], "big")

@@ -13,19 +13,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from grpc_api.contract.topics import ConfigAlteration, Endpoint, NewTopic, Resource, ResourceKind
+from grpc_api.contract.topics import ConfigAlteration, NewTopic, Resource, ResourceKind
 from service.metadata import features, placement
 from service.metadata import records_pb2 as pb
-from service.metadata.image import (
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
-    config_record,
-    endpoint_records,
-    partition_record,
-    topic_files_record,
-)
+from service.metadata.delta import folded_name
+from service.metadata.image import MetadataImage
 from service.metadata.internal_topics import COORDINATED_TOPICS
+from service.metadata.parts import NO_LEADER, PartitionImage, TopicImage
+from service.metadata.snapshot import config_record, partition_record, topic_files_record
 from storage_tiers.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -89,6 +84,7 @@ class ConfigRules(Protocol):
         alterations: Sequence[ConfigAlteration],
         *,
         replace: bool = False,
+        asked: int | None = None,
     ) -> tuple[pb.MetadataRecord, ...]: ...
 
 
@@ -150,7 +146,7 @@ def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, to
     else:
         assignments = _automatic_assignments(image, topic, configs, topic_id)
     records = [pb.MetadataRecord(topic=pb.TopicRecord(name=topic.name, topic_id=topic_id))]
-    records += _new_partitions(topic_id, 0, assignments)
+    records += _new_partitions(image, topic_id, 0, assignments)
     resource = Resource(ResourceKind.TOPIC, topic.name)
     records += [pb.MetadataRecord(config=config_record(resource, key, value)) for key, value in values.items()]
     return TopicPlan(tuple(records), topic_id, len(assignments), len(assignments[0]))
@@ -180,14 +176,14 @@ def create_partitions(
     if assignments is None:
         replication_factor = len(topic.partitions[0].replicas)
         placed = placement.place(list(image.brokers.values()), current, added, replication_factor, topic.topic_id)
-        return tuple(_new_partitions(topic.topic_id, current, placed))
+        return tuple(_new_partitions(image, topic.topic_id, current, placed))
     if len(assignments) != added:
         raise InvalidReplicaAssignment(
             f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were specified."
         )
-    for replicas in assignments:
-        _check_assignment(image, replicas, len(topic.partitions[0].replicas))
-    return tuple(_new_partitions(topic.topic_id, current, assignments))
+    for partition, replicas in enumerate(assignments, current):
+        _check_assignment(image, partition, replicas, len(topic.partitions[0].replicas))
+    return tuple(_new_partitions(image, topic.topic_id, current, assignments))
 
 
 def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple[Records, TopicImage]:
@@ -264,22 +260,6 @@ def found_cluster(image: MetadataImage, cluster_id: str) -> Records:
     return (*named, *features.newest()) if named else ()
 
 
-def register_broker(
-    image: MetadataImage, broker_id: int, disk_identity: bytes, endpoints: Iterable[Endpoint], rack: str | None
-) -> Records:
-    """Registers a starting broker with its advertised `endpoints`. Its broker epoch rises by one each time."""
-    known = image.brokers.get(broker_id)
-    record = pb.BrokerRecord(
-        broker_id=broker_id,
-        broker_epoch=1 if known is None else known.broker_epoch + 1,
-        disk_identity=disk_identity,
-        endpoints=endpoint_records(endpoints),
-        rack=rack,
-        features=features.supported_records(),
-    )
-    return (pb.MetadataRecord(broker=record),)
-
-
 def lead_everything(image: MetadataImage, broker_id: int) -> Records:
     """Makes a starting single node the leader of every partition that it has a replica of, with the next leader epoch."""
     records = []
@@ -315,12 +295,10 @@ def _existing_topic(image: MetadataImage, name: str) -> TopicImage:
 
 def _check_collision(image: MetadataImage, name: str) -> None:
     """Refuses names that differ only in '.' and '_', which metric names do not distinguish (Kafka's reason)."""
-    if "." not in name and "_" not in name:
-        return
-    folded = name.replace(".", "_")
-    for other in image.topic_ids:
-        if len(other) == len(name) and other.replace(".", "_") == folded:
-            raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
+    folded = folded_name(name)
+    other = None if folded is None else image.folded_names.get(folded)
+    if other is not None:
+        raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
 
 
 def _manual_assignments(image: MetadataImage, topic: NewTopic) -> Sequence[Sequence[int]]:
@@ -329,15 +307,16 @@ def _manual_assignments(image: MetadataImage, topic: NewTopic) -> Sequence[Seque
     if topic.partitions != -1:
         raise InvalidRequest("A manual partition assignment was specified, but numPartitions was not set to -1.")
     first_size = len(next(iter(topic.assignments.values())))
-    for replicas in topic.assignments.values():
-        _check_assignment(image, replicas, first_size)
+    for partition, replicas in topic.assignments.items():
+        _check_assignment(image, partition, replicas, first_size)
     if sorted(topic.assignments) != list(range(len(topic.assignments))):
         raise InvalidReplicaAssignment("partitions should be a consecutive 0-based integer sequence")
     _check_size(len(topic.assignments))
+    _check_replicas(first_size)
     return [topic.assignments[index] for index in range(len(topic.assignments))]
 
 
-def _check_assignment(image: MetadataImage, replicas: Sequence[int], size: int) -> None:
+def _check_assignment(image: MetadataImage, partition: int, replicas: Sequence[int], size: int) -> None:
     if not replicas:
         raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
     for broker_id in sorted(replicas):
@@ -349,6 +328,11 @@ def _check_assignment(image: MetadataImage, replicas: Sequence[int], size: int) 
             raise InvalidReplicaAssignment(
                 f"The manual partition assignment includes the broker {broker_id} more than once."
             )
+    if not any(image.brokers[broker_id].may_lead for broker_id in replicas):
+        raise InvalidReplicaAssignment(
+            "All brokers specified in the manual partition assignment for partition "
+            f"{partition} are fenced or in controlled shutdown."
+        )
     if len(replicas) != size:
         raise InvalidReplicaAssignment(
             f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
@@ -368,7 +352,18 @@ def _automatic_assignments(
     count, factor = topic.partitions, topic.replication_factor
     count = configs.broker(image).num_partitions if count == -1 else count
     factor = configs.broker(image).default_replication_factor if factor == -1 else factor
-    return placement.place(list(image.brokers.values()), 0, count, factor, topic_id)
+    placed = placement.place(list(image.brokers.values()), 0, count, factor, topic_id)
+    _check_replicas(factor)
+    return placed
+
+
+def _check_replicas(number: int) -> None:
+    """InvalidReplicationFactor for more replicas than a partition can have."""
+    if number > 1:
+        raise InvalidReplicationFactor(
+            f"Unable to replicate the partition {number} time(s): a partition has one replica here, and its history is as "
+            "durable as the bucket; ask for a replication factor of 1."
+        )
 
 
 def _check_size(partitions: int) -> None:
@@ -376,13 +371,17 @@ def _check_size(partitions: int) -> None:
         raise PolicyViolation("Excessively large number of partitions per request.")
 
 
-def _new_partitions(topic_id: TopicId, first: int, assignments: Iterable[Sequence[int]]) -> list[pb.MetadataRecord]:
-    """Partitions from `first` on, led by their first replica. All replicas are in sync because all are empty."""
+def _new_partitions(
+    image: MetadataImage, topic_id: TopicId, first: int, assignments: Iterable[Sequence[int]]
+) -> list[pb.MetadataRecord]:
+    """Partitions from `first` on, led by their first replica that may lead. All replicas are in sync because all are empty."""
     return [
-        pb.MetadataRecord(
-            partition=partition_record(
-                topic_id, PartitionImage(index, replicas[0], 0, 0, tuple(replicas), tuple(replicas))
-            )
-        )
+        pb.MetadataRecord(partition=partition_record(topic_id, _new_partition(image, index, tuple(replicas))))
         for index, replicas in enumerate(assignments, first)
     ]
+
+
+def _new_partition(image: MetadataImage, index: int, replicas: tuple[int, ...]) -> PartitionImage:
+    brokers = [image.brokers[broker_id] for broker_id in replicas]
+    leader = next((broker.broker_id for broker in brokers if broker.may_lead), NO_LEADER)
+    return PartitionImage(index, leader, 0, 0, replicas, replicas, tuple(broker.disk_identity for broker in brokers))

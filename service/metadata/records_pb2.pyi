@@ -3,9 +3,9 @@
 isort:skip_file
 Every change of the cluster's metadata, as it stands in the metadata log and in its snapshots.
 
-A record says what became true, never how to compute it: applying one needs no clock, no randomness and no
-configuration, so that every node which applies the same records holds the same image. Field numbers are for ever;
-a record kind is never reused. A reader meets an unknown kind only after a feature level that it does not know was
+A record states a fact, never how to compute it: applying one needs no clock, no randomness and no
+configuration, so that every node which applies the same records holds the same image. Field numbers never change; a
+record kind is never reused. A reader meets an unknown kind only after a feature level that it does not know was
 raised, and stops there.
 """
 
@@ -26,7 +26,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TopicRecord(_message.Message):
-    """A topic came into being, without partitions yet: they follow in the same batch."""
+    """A topic was created. Its partitions follow in the same batch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -62,16 +62,42 @@ class PartitionRecord(_message.Message):
     PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     ISR_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
+    ADDING_FIELD_NUMBER: _builtins.int
+    REMOVING_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_LEADERS_FIELD_NUMBER: _builtins.int
+    LAST_KNOWN_LEADERS_FIELD_NUMBER: _builtins.int
+    RECOVERING_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     index: _builtins.int
     leader: _builtins.int
     """-1: none"""
     leader_epoch: _builtins.int
     partition_epoch: _builtins.int
+    recovering: _builtins.bool
+    """its leader was elected uncleanly and has not repaired the log yet"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def directories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """the directory id of each replica, in their order (KIP-858)"""
+
+    @_builtins.property
+    def adding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """replicas that a reassignment adds (KIP-455)"""
+
+    @_builtins.property
+    def removing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """and removes"""
+
+    @_builtins.property
+    def eligible_leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """not in sync, but they have every committed record (KIP-966)"""
+
+    @_builtins.property
+    def last_known_leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -82,10 +108,16 @@ class PartitionRecord(_message.Message):
         partition_epoch: _builtins.int = ...,
         replicas: _abc.Iterable[_builtins.int] | None = ...,
         isr: _abc.Iterable[_builtins.int] | None = ...,
+        directories: _abc.Iterable[_builtins.bytes] | None = ...,
+        adding: _abc.Iterable[_builtins.int] | None = ...,
+        removing: _abc.Iterable[_builtins.int] | None = ...,
+        eligible_leaders: _abc.Iterable[_builtins.int] | None = ...,
+        last_known_leaders: _abc.Iterable[_builtins.int] | None = ...,
+        recovering: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "index", b"index", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -124,13 +156,30 @@ class PartitionChangeRecord(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     ISR_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
+    ADDING_FIELD_NUMBER: _builtins.int
+    REMOVING_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_LEADERS_FIELD_NUMBER: _builtins.int
+    LAST_KNOWN_LEADERS_FIELD_NUMBER: _builtins.int
+    RECOVERING_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     index: _builtins.int
     leader: _builtins.int
+    recovering: _builtins.bool
     @_builtins.property
     def isr(self) -> Global___ReplicaList: ...
     @_builtins.property
     def replicas(self) -> Global___ReplicaList: ...
+    @_builtins.property
+    def directories(self) -> Global___DirectoryList: ...
+    @_builtins.property
+    def adding(self) -> Global___ReplicaList: ...
+    @_builtins.property
+    def removing(self) -> Global___ReplicaList: ...
+    @_builtins.property
+    def eligible_leaders(self) -> Global___ReplicaList: ...
+    @_builtins.property
+    def last_known_leaders(self) -> Global___ReplicaList: ...
     def __init__(
         self,
         *,
@@ -139,25 +188,75 @@ class PartitionChangeRecord(_message.Message):
         leader: _builtins.int | None = ...,
         isr: Global___ReplicaList | None = ...,
         replicas: Global___ReplicaList | None = ...,
+        directories: Global___DirectoryList | None = ...,
+        adding: Global___ReplicaList | None = ...,
+        removing: Global___ReplicaList | None = ...,
+        eligible_leaders: Global___ReplicaList | None = ...,
+        last_known_leaders: Global___ReplicaList | None = ...,
+        recovering: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_isr", b"_isr", "_leader", b"_leader", "_replicas", b"_replicas", "isr", b"isr", "leader", b"leader", "replicas", b"replicas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adding", b"_adding", "_directories", b"_directories", "_eligible_leaders", b"_eligible_leaders", "_isr", b"_isr", "_last_known_leaders", b"_last_known_leaders", "_leader", b"_leader", "_recovering", b"_recovering", "_removing", b"_removing", "_replicas", b"_replicas", "adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_isr", b"_isr", "_leader", b"_leader", "_replicas", b"_replicas", "index", b"index", "isr", b"isr", "leader", b"leader", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adding", b"_adding", "_directories", b"_directories", "_eligible_leaders", b"_eligible_leaders", "_isr", b"_isr", "_last_known_leaders", b"_last_known_leaders", "_leader", b"_leader", "_recovering", b"_recovering", "_removing", b"_removing", "_replicas", b"_replicas", "adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "index", b"index", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__adding: _TypeAlias = _typing.Literal["adding"]  # noqa: Y015
+    _WhichOneofArgType__adding: _TypeAlias = _typing.Literal["_adding", b"_adding"]  # noqa: Y015
+    _WhichOneofReturnType__directories: _TypeAlias = _typing.Literal["directories"]  # noqa: Y015
+    _WhichOneofArgType__directories: _TypeAlias = _typing.Literal["_directories", b"_directories"]  # noqa: Y015
+    _WhichOneofReturnType__eligible_leaders: _TypeAlias = _typing.Literal["eligible_leaders"]  # noqa: Y015
+    _WhichOneofArgType__eligible_leaders: _TypeAlias = _typing.Literal["_eligible_leaders", b"_eligible_leaders"]  # noqa: Y015
     _WhichOneofReturnType__isr: _TypeAlias = _typing.Literal["isr"]  # noqa: Y015
     _WhichOneofArgType__isr: _TypeAlias = _typing.Literal["_isr", b"_isr"]  # noqa: Y015
+    _WhichOneofReturnType__last_known_leaders: _TypeAlias = _typing.Literal["last_known_leaders"]  # noqa: Y015
+    _WhichOneofArgType__last_known_leaders: _TypeAlias = _typing.Literal["_last_known_leaders", b"_last_known_leaders"]  # noqa: Y015
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    _WhichOneofReturnType__recovering: _TypeAlias = _typing.Literal["recovering"]  # noqa: Y015
+    _WhichOneofArgType__recovering: _TypeAlias = _typing.Literal["_recovering", b"_recovering"]  # noqa: Y015
+    _WhichOneofReturnType__removing: _TypeAlias = _typing.Literal["removing"]  # noqa: Y015
+    _WhichOneofArgType__removing: _TypeAlias = _typing.Literal["_removing", b"_removing"]  # noqa: Y015
     _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
     _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adding) -> _WhichOneofReturnType__adding | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__directories) -> _WhichOneofReturnType__directories | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eligible_leaders) -> _WhichOneofReturnType__eligible_leaders | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__isr) -> _WhichOneofReturnType__isr | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_known_leaders) -> _WhichOneofReturnType__last_known_leaders | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recovering) -> _WhichOneofReturnType__recovering | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__removing) -> _WhichOneofReturnType__removing | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
 
 Global___PartitionChangeRecord: _TypeAlias = PartitionChangeRecord  # noqa: Y015
+
+@_typing.final
+class DirectoryList(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DirectoryList: _TypeAlias = DirectoryList  # noqa: Y015
 
 @_typing.final
 class TopicDeletionRecord(_message.Message):
@@ -237,7 +336,9 @@ Global___ConfigRecord: _TypeAlias = ConfigRecord  # noqa: Y015
 
 @_typing.final
 class BrokerRecord(_message.Message):
-    """A broker registered. Its epoch rises with every registration; a new disk identity is a new disk."""
+    """A broker registered. Its epoch rises with every registration; a new disk identity is a new disk. It leads nothing while it is
+    fenced.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -247,10 +348,20 @@ class BrokerRecord(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    START_ID_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
+    SHUTTING_DOWN_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     broker_epoch: _builtins.int
     disk_identity: _builtins.bytes
     rack: _builtins.str
+    start_id: _builtins.bytes
+    """16 random bytes of the process that registered"""
+    fenced: _builtins.bool
+    shutting_down: _builtins.bool
+    peer: _builtins.str
+    """HOST:PORT of its gRPC listener, for the other brokers"""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointRecord]: ...
     @_builtins.property
@@ -266,16 +377,119 @@ class BrokerRecord(_message.Message):
         endpoints: _abc.Iterable[Global___EndpointRecord] | None = ...,
         rack: _builtins.str | None = ...,
         features: _abc.Iterable[Global___SupportedFeatureRecord] | None = ...,
+        start_id: _builtins.bytes = ...,
+        fenced: _builtins.bool = ...,
+        shutting_down: _builtins.bool = ...,
+        peer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "disk_identity", b"disk_identity", "endpoints", b"endpoints", "features", b"features", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "disk_identity", b"disk_identity", "endpoints", b"endpoints", "features", b"features", "fenced", b"fenced", "peer", b"peer", "rack", b"rack", "shutting_down", b"shutting_down", "start_id", b"start_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
 
 Global___BrokerRecord: _TypeAlias = BrokerRecord  # noqa: Y015
+
+@_typing.final
+class BrokerChangeRecord(_message.Message):
+    """A registered broker's change. Absent fields stay as they are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
+    SHUTTING_DOWN_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    broker_epoch: _builtins.int
+    """of the registration that changes"""
+    fenced: _builtins.bool
+    shutting_down: _builtins.bool
+    """in a controlled way: it leads nothing new"""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        fenced: _builtins.bool | None = ...,
+        shutting_down: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fenced", b"_fenced", "_shutting_down", b"_shutting_down", "fenced", b"fenced", "shutting_down", b"shutting_down"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fenced", b"_fenced", "_shutting_down", b"_shutting_down", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "fenced", b"fenced", "shutting_down", b"shutting_down"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fenced: _TypeAlias = _typing.Literal["fenced"]  # noqa: Y015
+    _WhichOneofArgType__fenced: _TypeAlias = _typing.Literal["_fenced", b"_fenced"]  # noqa: Y015
+    _WhichOneofReturnType__shutting_down: _TypeAlias = _typing.Literal["shutting_down"]  # noqa: Y015
+    _WhichOneofArgType__shutting_down: _TypeAlias = _typing.Literal["_shutting_down", b"_shutting_down"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fenced) -> _WhichOneofReturnType__fenced | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shutting_down) -> _WhichOneofReturnType__shutting_down | None: ...
+
+Global___BrokerChangeRecord: _TypeAlias = BrokerChangeRecord  # noqa: Y015
+
+@_typing.final
+class BrokerUnregistrationRecord(_message.Message):
+    """A broker is no longer part of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    broker_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerUnregistrationRecord: _TypeAlias = BrokerUnregistrationRecord  # noqa: Y015
+
+@_typing.final
+class CommandRecord(_message.Message):
+    """A broker's command was carried out, by the records of the same batch. A repeated one is answered with `result`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ANSWERED_BELOW_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    broker_epoch: _builtins.int
+    """of the registration under which it was sent; results of earlier ones are dropped"""
+    sequence: _builtins.int
+    """rises with each command of that registration"""
+    answered_below: _builtins.int
+    """the broker has the answers of all commands below, whose results are dropped"""
+    result: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        sequence: _builtins.int = ...,
+        answered_below: _builtins.int = ...,
+        result: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_below", b"answered_below", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "result", b"result", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandRecord: _TypeAlias = CommandRecord  # noqa: Y015
 
 @_typing.final
 class SupportedFeatureRecord(_message.Message):
@@ -306,7 +520,7 @@ Global___SupportedFeatureRecord: _TypeAlias = SupportedFeatureRecord  # noqa: Y0
 
 @_typing.final
 class EndpointRecord(_message.Message):
-    """What a broker tells clients of one of its listeners."""
+    """The address of one of a broker's listeners, as clients see it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -461,7 +675,7 @@ Global___StartConfirmedRecord: _TypeAlias = StartConfirmedRecord  # noqa: Y015
 
 @_typing.final
 class DeletingTopicRecord(_message.Message):
-    """Of a snapshot only: a deleting topic as it stands, for the records that made it are gone."""
+    """In snapshots only: a topic that is being deleted. The records of its creation are gone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -489,7 +703,7 @@ Global___DeletingTopicRecord: _TypeAlias = DeletingTopicRecord  # noqa: Y015
 @_typing.final
 class TakeOverRecord(_message.Message):
     """This directory takes a cluster over from the bucket. Begun: nothing is served until it is done; `incarnation` and `start_id`
-    are what `cluster.json` showed then, so that a resumed take-over knows whether somebody came in between.
+    are what `cluster.json` showed then, so that a resumed take-over detects another start in between.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -561,7 +775,7 @@ Global___TopicFileSeen: _TypeAlias = TopicFileSeen  # noqa: Y015
 
 @_typing.final
 class GoneTopicsRecord(_message.Message):
-    """Of a snapshot only: ids of topics that were deleted to their end, oldest first, as many as are remembered."""
+    """In snapshots only: ids of topics whose deletion is complete, oldest first. The number kept is limited."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -601,6 +815,9 @@ class MetadataRecord(_message.Message):
     TAKE_OVER_FIELD_NUMBER: _builtins.int
     TOPIC_FILES_FIELD_NUMBER: _builtins.int
     GONE_TOPICS_FIELD_NUMBER: _builtins.int
+    BROKER_CHANGE_FIELD_NUMBER: _builtins.int
+    BROKER_UNREGISTRATION_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topic(self) -> Global___TopicRecord: ...
     @_builtins.property
@@ -633,6 +850,12 @@ class MetadataRecord(_message.Message):
     def topic_files(self) -> Global___TopicFilesRecord: ...
     @_builtins.property
     def gone_topics(self) -> Global___GoneTopicsRecord: ...
+    @_builtins.property
+    def broker_change(self) -> Global___BrokerChangeRecord: ...
+    @_builtins.property
+    def broker_unregistration(self) -> Global___BrokerUnregistrationRecord: ...
+    @_builtins.property
+    def command(self) -> Global___CommandRecord: ...
     def __init__(
         self,
         *,
@@ -652,12 +875,15 @@ class MetadataRecord(_message.Message):
         take_over: Global___TakeOverRecord | None = ...,
         topic_files: Global___TopicFilesRecord | None = ...,
         gone_topics: Global___GoneTopicsRecord | None = ...,
+        broker_change: Global___BrokerChangeRecord | None = ...,
+        broker_unregistration: Global___BrokerUnregistrationRecord | None = ...,
+        command: Global___CommandRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "broker_change", b"broker_change", "broker_unregistration", b"broker_unregistration", "cluster", b"cluster", "command", b"command", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over", "topic_files", "gone_topics"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over", "topic_files", "gone_topics", "broker_change", "broker_unregistration", "command"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -22,7 +22,8 @@ from google.protobuf.message import DecodeError
 
 from service.metadata import records_pb2 as pb
 from service.metadata.frames import ADVICE, Frame, decode, encode, scan
-from service.metadata.image import MetadataImage, to_records
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot import to_records
 from storage_tiers.errors import MetadataCorrupt
 from storage_tiers.files import Files, replace_file
 

@@ -1,7 +1,7 @@
 """Collects the metrics of groups, transactions and the log cleaner.
 
-A node may have a hundred thousand groups and a million committed offsets: shards give their figures in shares, each iteration
-of the event loop takes one, and how far groups are behind is computed for a bounded number of groups and of offsets.
+A node may have a hundred thousand groups and a million committed offsets. So shards give their figures in shares, one for each
+iteration of the event loop, and lag is computed for a bounded number of groups and offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from service.coordination.groups.classic_group import DEAD, GroupState
-from service.coordination.groups.shard import GroupFigures, GroupShard
+from service.coordination.groups.readers import GroupFigures
+from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.transaction_records import TransactionStatus
@@ -32,7 +33,7 @@ Figures = TypeVar("Figures")
 
 #: Committed offsets that one scrape compares with the ends of their logs.
 OFFSETS_A_SCRAPE = 20_000
-#: And per iteration of the event loop.
+#: Committed offsets compared in one iteration of the event loop.
 OFFSETS_A_TURN = 250
 #: Kafka's words for the states of a coordinator's partition.
 _STATES = {
@@ -44,7 +45,7 @@ _MANAGER = "kafka_coordinator_group_groupmetadatamanager_"
 _GROUPS = "kafka_server_group_coordinator_metrics_"
 _TRANSACTIONS = "kafka_server_transaction_coordinator_metrics_"
 _CLEANER, _CLEANERS = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
-#: States of a transactional id that it can be found in.
+#: States in which a transactional id can be found.
 _FOUND = [NAMES[each] for each in TransactionStatus if each.name not in ("DEAD", "PREPARE_EPOCH_FENCE")]
 
 
@@ -88,7 +89,7 @@ def _figures_of(
 
 
 class _Lags:
-    """How far groups are behind, of the first groups that the bounds allow."""
+    """The lag of the first groups, as many as the bounds allow."""
 
     def __init__(self, partitions: Partitions, most: int, into: Exposition) -> None:
         self._partitions, self._most, self._into = partitions, most, into

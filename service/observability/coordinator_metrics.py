@@ -1,4 +1,4 @@
-"""The metrics of groups, transactions and the log cleaner: Kafka's where they have a meaning here, and what they leave out."""
+"""The metrics of groups, transactions and the log cleaner: Kafka's if they have a meaning here, and some that Kafka lacks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COORDINATED = (
         "Records between a group's committed offsets and the ends of their logs.",
         ("group",),
     ),
-    own(_GAUGE, "group_lag_in_bucket_records", "How many of these the bucket has.", ("group",)),
+    own(_GAUGE, "group_lag_in_bucket_records", "Records of this lag that are in the bucket.", ("group",)),
     _of_coordinator("transaction", "partition-load-time-max", "The longest last load of a partition, in ms."),
     _of_coordinator("transaction", "partition-load-time-avg", "The mean of the last loads of the partitions, in ms."),
     own(_GAUGE, "transactional_ids", "Transactional ids by the state of their transaction.", ("state",)),
@@ -59,7 +59,7 @@ COORDINATED = (
     own(
         _COUNTER,
         "transactions_fenced_total",
-        "Transactions aborted because their transactional id began another producer.",
+        "Transactions aborted because another producer began under their transactional id.",
     ),
     own(
         _GAUGE,
@@ -79,15 +79,15 @@ CLEANING = (
     ),
     _of_cleaner("time-since-last-run-ms", "Milliseconds since the cleaner last looked at all logs.", "Manager"),
     _of_cleaner("uncleanable-partitions-count", "Logs whose last cleaning failed; it is tried again.", "Manager"),
-    _of_cleaner("uncleanable-bytes", "Bytes of their local segments.", "Manager"),
+    _of_cleaner("uncleanable-bytes", "Bytes of local segments of logs whose last cleaning failed.", "Manager"),
     _of_cleaner(
-        "max-compaction-delay-secs", "By how much the oldest dirty record exceeds its log's max.compaction.lag.ms."
+        "max-compaction-delay-secs", "Seconds by which the oldest dirty record exceeds its log's max.compaction.lag.ms."
     ),
-    _of_cleaner("max-clean-time-secs", "Seconds of the last pass."),
-    _of_cleaner("cleaner-recopy-percent", "Bytes that the last pass wrote, of those that it read, 0 to 100."),
+    _of_cleaner("max-clean-time-secs", "Duration of the last pass in seconds."),
+    _of_cleaner("cleaner-recopy-percent", "Share of the bytes that the last pass read and wrote again, 0 to 100."),
     _of_cleaner(
         "max-buffer-utilization-percent",
-        "How much of log.cleaner.dedupe.buffer.size the keys of the last pass took, 0 to 100.",
+        "Share of log.cleaner.dedupe.buffer.size that the keys of the last pass took, 0 to 100.",
     ),
     Metric(
         "kafka_utils_throttler_cleaner_io_total",

@@ -229,7 +229,7 @@ def _of_controller(bean: str, help_text: str) -> Metric:
 
 
 _CONTROLLER = (
-    _of_controller("ActiveControllerCount", "Always 1: a node is its own quorum of one."),
+    _of_controller("ActiveControllerCount", "1 on the broker that has the controller, 0 on the others."),
     _of_controller("ActiveBrokerCount", "Brokers that are registered and not fenced."),
     _of_controller("FencedBrokerCount", "Brokers that are registered and fenced."),
     _of_controller("GlobalTopicCount", "Topics."),
@@ -258,7 +258,7 @@ _TIER = (
     own(
         _GAUGE,
         "tier_offload_held_back_bytes",
-        "Bytes of closed segments that wait for the end of an open transaction, by its producer; absent where none does.",
+        "Bytes of closed segments that wait for the end of an open transaction, by its producer; absent if no segment waits.",
         (*_PARTITION, "producer_id"),
     ),
     own(
@@ -304,7 +304,8 @@ _TIER = (
     own(
         _GAUGE,
         "store_cluster_behind",
-        "1 while `cluster.json` in the store is missing or older than this node has written. It then writes nothing there.",
+        "1 while `cluster.json` in the store is missing or older than this node has written. The node then writes "
+        "nothing to the store.",
     ),
     own(_GAUGE, "store_reachable", "1 while the object store answers, else 0."),
     own(_GAUGE, "tier_process_running", "1 while the tier process runs; it exits after a minute without work."),
@@ -319,6 +320,13 @@ _TIER = (
 _NODE = (
     own(_GAUGE, "node_info", "Always 1; the node's identity.", ("version", "cluster_id", "node_id")),
     own(_GAUGE, "ready", "1 while /readyz answers 200."),
+    own(_GAUGE, "broker_up", "With several brokers: 1 for each that answers its supervisor.", ("broker",)),
+    own(
+        _COUNTER,
+        "broker_restarts_total",
+        "With several brokers: times that a broker's process was started again.",
+        ("broker",),
+    ),
     own(
         _GAUGE,
         "partitions_store_behind",

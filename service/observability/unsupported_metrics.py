@@ -28,7 +28,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "ReplicationBytes*",
             _TOPICS + "ReassignmentBytes*",
         ),
-        "One node, one replica, one directory: no followers, no reassignment. ReplicaManager's totals are served.",
+        "A partition has one replica, in one directory: no followers, no reassignment. ReplicaManager's totals are served.",
     ),
     (
         (
@@ -57,7 +57,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=raft-metrics",
             "kafka.server:type=registration-metrics",
         ),
-        "A quorum of one: no elections, no heartbeats, no queue between controller and broker, no lag.",
+        "A quorum of one has no elections and no lag. Brokers reach their controller over gRPC, in tidelog's own protocol.",
     ),
     (
         ("kafka.log:type=LogCleaner,name=DeadThreadCount",),
@@ -65,7 +65,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=*",),
-        "Markers are written into this node's own partitions; those that are not written yet count as prepared in "
+        "Markers go to other brokers over gRPC; those that are not written yet count as prepared in "
         "tidelog_transactional_ids. The coordinators' own beans lack times of queues, threads and batches: "
         "requests wait in no queue.",
     ),
@@ -81,7 +81,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "*ShareFetchRequestsPerSec",
             _TOPICS + "*ShareAcknowledgementRequestsPerSec",
         ),
-        "Brokers do not ask each other about transactions on a single node, and there are no share groups yet.",
+        "Brokers ask each other about transactions over gRPC, without Kafka's channels. There are no share groups yet.",
     ),
     (
         (

@@ -1,4 +1,4 @@
-"""Repairs the store without serving: what `tidelog cold repair --data-dir` does.
+"""Repairs the store without serving, for `tidelog cold repair --data-dir`.
 
 It locks and recovers the directory like a start, so no node runs on it meanwhile. With `apply` it raises the incarnation in
 `cluster.json` before it writes anything else, which fences a copy of this directory that runs elsewhere. Nothing is

@@ -5,8 +5,8 @@ examines each surviving object twice, soon after its creation and a little later
 node hold hundreds of thousands of objects within a second. It never examines the objects that exist at the start.
 
 Not promised: a bound of a full collection, which happens after at least twenty million surviving objects and examines all of
-them; nor of the others where as many objects are freed as are made, because only the difference counts. A module that does both
-thousands of times in a row collects by itself meanwhile (`service/coordination/answer_queue.py`).
+them; a bound of other collections while as many objects are freed as are made, because only the difference counts. A module
+that frees and makes thousands of objects in a row starts collections itself (`service/coordination/answer_queue.py`).
 """
 
 from __future__ import annotations

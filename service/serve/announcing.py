@@ -11,12 +11,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.configs.listeners import Listeners, text_of
+from grpc_api.contract.topics import text_of
+from service.configs.listeners import Listeners
 from service.settings.node_settings import NodeSettings
 from storage_tiers import events
 
 log = logging.getLogger("tidelog")
 
+#: Files in the data directory: the addresses of the running node, and those of a broker that a supervisor has started. Such a
+#: broker is only a part of the supervisor's node.
+ENDPOINTS, BROKER_ENDPOINTS = "endpoints.json", "broker-endpoints.json"
 #: Shown for an empty host, which means every address of this machine.
 _EVERYWHERE = "0.0.0.0"
 
@@ -46,10 +50,10 @@ class Addresses:
         """The address that a client on this machine connects to."""
         return next(iter(self.advertised.values()))
 
-    def document(self) -> bytes:
+    def document(self, cluster_id: str) -> bytes:
         """The content of `endpoints.json`."""
-        told = {"kafka": self.kafka, "advertised": self.advertised, "grpc": self.grpc, "http": self.http}
-        return json.dumps({**told, "pid": os.getpid()}, indent=1).encode()
+        addresses = {"kafka": self.kafka, "advertised": self.advertised, "grpc": self.grpc, "http": self.http}
+        return json.dumps({**addresses, "cluster_id": cluster_id, "pid": os.getpid()}, indent=1).encode()
 
     def lines(self) -> list[str]:
         """One line per Kafka listener."""
@@ -83,8 +87,9 @@ def announce(addresses: Addresses, cluster_id: str, topics: int, took_ms: int) -
 
 
 def invite(settings: NodeSettings, addresses: Addresses, cluster_id: str, trouble: str | None) -> None:
-    """Prints addresses, a problem of the store and commands to try, unless the log format is JSON."""
-    if settings.log_format != "text":
+    """Prints addresses, a problem of the store and commands to try, unless the log format is JSON, or a supervisor prints
+    them."""
+    if settings.log_format != "text" or settings.supervised is not None:
         return
     kafka, tidelog = addresses.bootstrap, _command()
     listeners = "\n          ".join(addresses.lines())

@@ -29,21 +29,24 @@ from service.observability.stats import node_stats
 from service.process.collecting import collect_a_few_at_a_time
 from service.process.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.process.memory import keep_freed_blocks
+from service.process.parent import end_with
 from service.process.scheduling import shorten_slice
-from service.serve.announcing import announce, invite
+from service.serve.announcing import BROKER_ENDPOINTS, ENDPOINTS, announce, invite
 from service.serve.http import serve_http
 from service.serve.rounds import rounds
-from service.serve.servers import start_servers, taken_sockets
+from service.serve.servers import serve_brokers, start_servers, taken_sockets
 from service.settings.derived import check
 from service.settings.node_settings import NodeSettings
 from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.process.launcher import ExecLauncher
-from storage_tiers.errors import LogError
+from storage_tiers.errors import Advice, LogError
 from storage_tiers.files import DescriptorReserve, Files, OsFiles, replace_file
 
 log = logging.getLogger("tidelog")
 
+#: The exit code of a supervised broker if a restart would fail in the same way (sysexits.h: EX_CONFIG).
+NOT_AGAIN = 78
 #: Longest time in seconds to wait for the store's answer before printing the commands to try.
 FIRST_LOOK_S = 10.0
 
@@ -52,13 +55,20 @@ def run(settings: NodeSettings) -> int:
     """Runs a node until it is stopped and returns the exit code. LogError if it cannot start."""
     import uvloop
 
-    events.set_up(settings.log_level, settings.log_format)
+    own = None
+    if settings.supervised is not None:
+        end_with(settings.supervised.pid)
+        own = {"node": settings.node_id}
+    events.set_up(settings.log_level, settings.log_format, own=own)
     shorten_slice()
     keep_freed_blocks()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings))
     except LogError as error:
+        if settings.supervised is not None:
+            events.error(log, "node.not_started", error=error)
+            return 1 if error.advice is Advice.RETRY else NOT_AGAIN
         if settings.log_format == "text":
             raise
         events.error(log, "node.not_started", error=error)
@@ -103,9 +113,11 @@ async def _serve(settings: NodeSettings) -> int:
             return _stopped(0, 0)
         stack.push_async_callback(node.close)
         servers = await stack.enter_async_context(start_servers(node, sockets))
+        await stack.enter_async_context(serve_brokers(node))
         shown.scraper = Scraper(node, servers.gateway)
         readiness.recovered = True
-        replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), addresses.document())
+        name = ENDPOINTS if settings.supervised is None else BROKER_ENDPOINTS
+        replace_file(OsFiles(), str(settings.data_dir / name), addresses.document(node.cluster_id))
         topics, took_ms = len(node.ground.metadata.image.topics), round((clock.monotonic() - began) * 1000)
         announce(addresses, node.cluster_id, topics, took_ms)
         collect_a_few_at_a_time()
@@ -133,10 +145,14 @@ async def _until_stopped(node: Node, invited: Callable[[str | None], None]) -> i
     try:
         async with supervised(rounds(node), node.ground.host.clock):
             access = asyncio.get_running_loop().create_task(node.run_store_access(), name="store access")
-            access.add_done_callback(lambda task: _ended(ending, task))
+            access.add_done_callback(lambda task: _ended(ending, task, "claiming the store"))
+            member = asyncio.get_running_loop().create_task(node.run_membership(), name="membership")
+            member.add_done_callback(lambda task: _ended(ending, task, "following the controller"))
             inviting = asyncio.get_running_loop().create_task(_invite(node, access, invited), name="invitation")
             await ending.stop.wait()
+            await node.leave()
             access.cancel()
+            member.cancel()
             inviting.cancel()
     except* LogError as failures:
         first = failures.exceptions[0]
@@ -162,14 +178,14 @@ async def _invite(node: Node, access: asyncio.Task[None], invited: Callable[[str
         invited(None if state == "ok" else state)
 
 
-def _ended(ending: Ending, task: asyncio.Task[None]) -> None:
-    """Ends the node if claiming the store failed."""
+def _ended(ending: Ending, task: asyncio.Task[None], work: str) -> None:
+    """Ends the node if that work failed."""
     failure = None if task.cancelled() else task.exception()
     if isinstance(failure, LogError):
         ending.end(failure)
     elif failure is not None:
-        events.error(log, "store.defect", defect=failure)
-        ending.end(LogError(f"claiming the store failed: {failure!r}"))
+        events.error(log, "node.defect", work=work, defect=failure)
+        ending.end(LogError(f"{work} failed: {failure!r}"))
 
 
 def _stop_on_signals(readiness: Readiness) -> asyncio.Event:

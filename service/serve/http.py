@@ -1,5 +1,5 @@
-"""The HTTP server: /healthz (the process answers), /readyz (it serves, or why not), /metrics (for Prometheus), /stats (what it
-has done, as JSON)."""
+"""The HTTP server: /healthz (the process answers), /readyz (it serves, or why not), /metrics (for Prometheus), /stats (its
+counters, as JSON)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from grpc_api.contract.topics import text_of
 from grpc_api.listening import listen
-from service.configs.listeners import text_of
 from service.lifecycle.readiness import Readiness
 from service.observability.exposition import OPEN_METRICS, TEXT, prefers_open_metrics
 from storage_tiers.errors import InvalidConfig

@@ -43,16 +43,21 @@ def rounds(node: Node) -> Sequence[Worker]:
     checkpoint_s = max(SHORTEST_CHECKPOINT_PAUSE_S, checkpoint_ms / 1000)
     sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, work.grace_ms() / 4000))
 
+    leads_uncompared = False
+
     async def look_home() -> None:
+        nonlocal leads_uncompared
         claimed = tier is not None and tier.access.writer is not None
-        if node.home.tick(claimed=claimed, recovers=node.is_recovering, settled=node.has_settled):
-            lead_uncompared(broker.partitions)
+        leads_uncompared |= node.home.tick(claimed=claimed, recovers=node.is_recovering, settled=node.has_settled)
+        if leads_uncompared:
+            leads_uncompared = not lead_uncompared(broker.partitions)
         if node.home.note_is_due:
             with contextlib.suppress(OSError):  # the next round tries again
                 await asyncio.to_thread(node.home.note)
 
     async def end_outdated() -> None:
         await coordinators.outdated_transactions.tick(coordinators.shards.transactions)
+        await coordinators.lost_markers.tick(coordinators.shards.transactions)
 
     async def look_at_disk() -> None:
         work.disk.look()
@@ -79,8 +84,7 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
     ]
     if tier is not None:
-        found += [
-            ("metadata snapshots", METADATA_TICK_S, tier.snapshots.tick),
-            ("cluster file", CLUSTER_TICK_S, tier.access.tick),
-        ]
+        found.append(("cluster file", CLUSTER_TICK_S, tier.access.tick))
+        if tier.access.writes_cluster:
+            found.append(("metadata snapshots", METADATA_TICK_S, tier.snapshots.tick))
     return [Worker(*each) for each in found]

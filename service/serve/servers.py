@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from kafka_gateway.settings import ConnectionLimits, GatewaySettings, Limits
 from kafka_gateway.telemetry import Telemetry
 from service.configs.listeners import Listeners, host_and_port, url_of
 from service.configs.types import connection_counts
+from service.metadata.controller import Controller
 from service.observability.client_telemetry import ClientTelemetryLog
 from service.serve.announcing import Addresses
-from service.settings.derived import listeners_of
+from service.settings.derived import listeners_of, share
 from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Bound sockets. `listeners` has their ports; `kafka` is by listener name. Early connections wait in the kernel."""
+    """Bound sockets. `listeners` has their ports; `kafka` is by listener name, and so is `shared`: sockets of the supervisor,
+    from which its other brokers accept, too. Early connections wait in the kernel."""
 
     listeners: Listeners
     kafka: Mapping[str, socket.socket]
+    shared: Mapping[str, socket.socket]
     grpc_host: str
     grpc: socket.socket
 
@@ -62,7 +66,8 @@ async def taken_sockets(settings: NodeSettings) -> AsyncIterator[Sockets]:
         host, port = host_and_port(settings.grpc_listener)
         machine = await asyncio.to_thread(socket.getfqdn) if listeners.needs_machine else ""
         resolved = listeners.resolved({name: each.getsockname()[1] for name, each in kafka.items()}, machine)
-        yield Sockets(resolved, kafka, host, stack.enter_context(hold_port(host, port)))
+        shared = {name: stack.enter_context(_inherited_socket(fd)) for name, fd in _inherited(settings).items()}
+        yield Sockets(resolved, kafka, shared, host, stack.enter_context(hold_port(host, port)))
 
 
 def _bound_socket(at: Endpoint) -> socket.socket:
@@ -75,6 +80,16 @@ def _bound_socket(at: Endpoint) -> socket.socket:
         ) from None
 
 
+def _inherited(settings: NodeSettings) -> Mapping[str, int]:
+    return {} if settings.supervised is None else settings.supervised.sockets
+
+
+def _inherited_socket(fd: int) -> socket.socket:
+    """The socket of an inherited descriptor. This process's own children do not inherit it."""
+    os.set_inheritable(fd, False)
+    return socket.socket(fileno=fd)
+
+
 @contextlib.asynccontextmanager
 async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
     """Serves on both while the body runs, then finishes answers in flight as far as time permits."""
@@ -83,7 +98,7 @@ async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
 
     core = node.broker.core
     async with contextlib.AsyncExitStack() as stack:
-        gateway = await serve(core, gateway_options(node), sockets.kafka)
+        gateway = await serve(core, gateway_options(node), sockets.kafka, sockets.shared.items())
         stack.push_async_callback(gateway.stop)
         node.ground.metadata.subscribe(lambda _image, _changes: gateway.limit_connections(connection_limits(node)))
         with sockets.grpc as held:
@@ -91,6 +106,24 @@ async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
             grpc = await serve_grpc(core, sockets.grpc_host, port, connections=connections)
         stack.push_async_callback(grpc.stop)
         yield Servers(gateway, grpc)
+
+
+@contextlib.asynccontextmanager
+async def serve_brokers(node: Node) -> AsyncIterator[None]:
+    """Serves brokers of other processes while the body runs, if the settings give this node's controller an address."""
+    ground = node.ground
+    listener, metadata, controller = ground.settings.controller_listener, ground.own_log, node.configs.controller
+    if listener is None or metadata is None or not isinstance(controller, Controller):
+        yield
+        return
+    from service.controller.contacts import SESSION_S, Contacts
+    from service.controller.server import ControllerService, serving
+
+    local = ground.settings.node_id
+    service = ControllerService(metadata, controller, Contacts(SESSION_S), ground.host.clock, local=local)
+    host, port = host_and_port(listener)
+    async with serving(service, host, port):
+        yield
 
 
 def gateway_options(node: Node) -> Options:
@@ -105,6 +138,7 @@ def gateway_options(node: Node) -> Options:
             fetch_session_slots=broker.max_incremental_fetch_session_cache_slots,
             described_partitions=broker.max_request_partition_size_limit,
             telemetry_max_bytes=broker.telemetry_max_bytes,
+            request_memory_bytes=_request_memory(node, broker),
         ),
         clock=host.clock,
         rng=host.rng,
@@ -118,7 +152,9 @@ def connection_limits(node: Node) -> ConnectionLimits:
     shares = _shares(node, configs)
     return ConnectionLimits(
         total=shares.connections,
-        total_by="max.connections" if shares.connections == configs.max_connections else "the limit of open files",
+        total_by="max.connections"
+        if shares.connections == _max_connections(node, configs)
+        else "the limit of open files",
         per_address=configs.max_connections_per_ip,
         overrides=connection_counts(configs.max_connections_per_ip_overrides),
         a_second=configs.max_connection_creation_rate,
@@ -128,6 +164,17 @@ def connection_limits(node: Node) -> ConnectionLimits:
 def _shares(node: Node, configs: BrokerConfigs) -> Shares:
     return node.ground.host.descriptors.shares(
         partitions=len(node.broker.partitions),
-        max_connections=configs.max_connections,
+        max_connections=_max_connections(node, configs),
         max_grpc=configs.tidelog_grpc_max_connections,
     )
+
+
+def _request_memory(node: Node, configs: BrokerConfigs) -> int:
+    """In bytes, for two of the largest requests at least."""
+    return share(
+        node.ground.settings, GatewaySettings().request_memory_bytes, least=2 * configs.socket_request_max_bytes
+    )
+
+
+def _max_connections(node: Node, configs: BrokerConfigs) -> int:
+    return share(node.ground.settings, configs.max_connections)

@@ -28,6 +28,22 @@ def check(settings: NodeSettings) -> None:
         raise InvalidConfig("--take-over builds the node from the store: give its --store")
     if settings.store != NO_STORE:
         _location(settings)
+    _check_cluster(settings)
+
+
+def _check_cluster(settings: NodeSettings) -> None:
+    """Refuses to begin or take over a cluster with a broker of another node's controller."""
+    if settings.controller is not None and settings.controller_listener is not None:
+        raise InvalidConfig("a broker has one controller: give --controller, or --controller-listener for its own")
+    if settings.controller is not None and (settings.new_cluster or settings.take_over is not None):
+        raise InvalidConfig(
+            "--new-cluster and --take-over are for the node with the controller: give them there, and only --controller here"
+        )
+
+
+def share(settings: NodeSettings, whole: int, least: int = 1) -> int:
+    """This broker's share of a bound for the whole machine, but at least `least`."""
+    return whole if settings.supervised is None else max(least, whole // settings.supervised.brokers)
 
 
 def cache_directory_of(settings: NodeSettings) -> str:

@@ -7,12 +7,13 @@ Kafka's own names to text. This is the only module of a node that reads the envi
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -30,13 +31,27 @@ _SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
 
 
+class Supervision(BaseModel):
+    """The settings that a supervisor, the process `pid`, passes to a broker that it has started. The broker is one of `brokers`
+    on this machine, which share one node's resources. It also accepts connections from `sockets`, the inherited descriptors by
+    listener."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pid: int
+    brokers: int = Field(ge=1)
+    sockets: Mapping[str, int] = Field(default_factory=dict)
+
+
 class NodeSettings(BaseModel):
     """The settings of a node; read them with `load_settings`, which raises InvalidConfig.
 
     `store` is a directory, an S3 URL, or `none`. `listeners` and the two settings after it are Kafka's configs of these names
-    (`service.configs.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. With `new_cluster` an
+    (`service.configs.listeners`). The gRPC and HTTP listeners are HOST:PORT; port 0 means a free port. `controller` is the
+    address of another node's `controller_listener`, whose cluster this node is a broker of. With `new_cluster` an
     empty directory may start a new cluster beside those in the store. `take_over` is the id of the cluster to take over; with
-    `verify` the bucket is checked first. `broker` holds Kafka's broker configs, by name."""
+    `verify` the bucket is checked first. More than one of `brokers` are started by a supervisor, which passes `supervised` to
+    them; `auto` is one for every core. `broker` holds Kafka's broker configs, by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,9 +65,13 @@ class NodeSettings(BaseModel):
     grpc_listener: str = "127.0.0.1:9093"
     http_listener: str = "127.0.0.1:9094"
     node_id: int = Field(default=1, ge=0)
+    controller: str | None = None
+    controller_listener: str | None = None
     new_cluster: bool = False
     take_over: str | None = None
     verify: bool = False
+    brokers: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    supervised: Supervision | None = None
     log_level: str = "INFO"
     log_format: Form = "text"
     broker: Mapping[str, str] = Field(default_factory=dict)
@@ -63,11 +82,17 @@ class NodeSettings(BaseModel):
         """Joins a TOML list with commas, as Kafka writes lists."""
         return _text(value) if isinstance(value, list) else value
 
-    @field_validator("grpc_listener", "http_listener")
+    @field_validator("grpc_listener", "http_listener", "controller", "controller_listener")
     @classmethod
-    def _host_and_port(cls, value: str) -> str:
-        host_and_port(value)
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is not None:
+            host_and_port(value)
         return value
+
+    @field_validator("supervised", mode="before")
+    @classmethod
+    def _supervised(cls, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
 
     @field_validator("log_level")
     @classmethod
@@ -109,6 +134,11 @@ def load_settings(
         first = error.errors()[0]
         key = str(first["loc"][0])
         raise InvalidConfig(f"{sources.get(key, 'settings')}: {key}: {first['msg']}") from None
+
+
+def environment_of_children() -> dict[str, str]:
+    """This process's environment without the variables that are settings: its children get theirs as options."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX) or name in OTHERS}
 
 
 def _underscored(key: str, value: Any) -> str:

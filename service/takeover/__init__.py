@@ -1,1 +1,1 @@
-"""A node built from the bucket alone: its disk is lost, its cluster is not. May ask the tier process and write metadata."""
+"""Builds a node from the bucket alone, after its disk was lost. May query the tier process and write metadata."""

@@ -8,8 +8,8 @@ that it names; manifests are authoritative for offsets and epochs. Where they di
 the snapshot knows that the file's topic is being deleted.
 
 Invariants: epochs begin EPOCH_GAP above every one that an object shows, producer ids PRODUCER_ID_GAP above: more were issued
-than any object shows. A topic id is live or deleting, never both. The deletion of an id is completed only if something says
-that it was deleted. An id that left objects without such a statement is `unexplained`, and its deletion must be proved.
+than any object shows. A topic id is live or deleting, never both. The deletion of an id is completed only if a record shows
+that it was deleted. An id that left objects without such a record is `unexplained`, and its deletion must be proved.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, PartitionImage, config_record, endpoint_records, partition_record
+from service.metadata.image import MetadataImage
+from service.metadata.parts import PartitionImage
 from service.metadata.planner import PRODUCER_ID_GAP
+from service.metadata.snapshot import config_record, endpoint_records, partition_record
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.types import TopicId
@@ -107,7 +109,7 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
 
 
 def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId) -> bool:
-    """Whether a fact that is never undone says so: a deletion that has begun or ended, or a newer id of the name."""
+    """Whether an irreversible fact shows it: a deletion that has begun or ended, or a newer id of the name."""
     if topic_id in snapshot.deleting or topic_id in snapshot.gone:
         return True
     state = topic.state

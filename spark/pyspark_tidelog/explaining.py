@@ -21,7 +21,7 @@ def explain(df: DataFrame, mode: str | None = None) -> None:
     if getattr(df, "_jdf", None) is None:
         raise TypeError(
             "Spark Connect shows no plan to its clients: the planning process's log has these lines, and "
-            "pyspark_tidelog.describe(...) says what a read would read now"
+            "pyspark_tidelog.describe(...) shows the plan of a new read"
         )
     df.explain(mode=mode)
     print("== tidelog ==", *planned(df), sep="\n")
@@ -31,7 +31,7 @@ def planned(df: DataFrame) -> list[str]:
     """The lines, in the plan's order."""
     physical = df._jdf.queryExecution().executedPlan()
     lines = [line for scan in _scans(physical) for line in _lines(scan)]
-    return list(dict.fromkeys(lines)) or ["nothing is read of it"]
+    return list(dict.fromkeys(lines)) or ["no topic is read"]
 
 
 def _scans(plan: Any) -> Iterator[Any]:

@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 #: Special offsets in JSON, as in Spark's Kafka source.
@@ -23,7 +22,6 @@ LATEST = -1
 
 DEFAULT_MAX_BYTES = 64 << 20
 _SIZE = re.compile(r"(\d+)\s*(?:([kmg])b?)?", re.IGNORECASE)
-_BEGINNING = datetime.fromtimestamp(0, UTC)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 KNOWN = (
@@ -122,7 +120,7 @@ _OF_KAFKA_SOURCE = {
     "subscribe": "name the topics with topics",
     "subscribepattern": "name each topic with topics, commas between them",
     "assign": "name the topics with topics, and filter by the column partition",
-    "kafka.bootstrap.servers": "no broker is asked; say where the records are stored with store",
+    "kafka.bootstrap.servers": "no broker is needed; name the store of the records with store",
 }
 
 
@@ -167,19 +165,21 @@ def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bou
     if offsets is None or offsets.lower() == natural:
         return Bound()
     if offsets.lower() == senseless:
-        raise OptionError(f"{by_offset} is {senseless!r}: a read of what is there would always be empty")
+        raise OptionError(f"{by_offset} is {senseless!r}: such a read would always be empty")
     return Bound(offsets=_offsets(by_offset, offsets, topics, LATEST if which == "starting" else EARLIEST))
 
 
 def _milliseconds(name: str, text: str) -> int:
     if re.fullmatch(r"-?\d{1,18}", text) is not None:
         return int(text)
+    # Not at the top: without a time, the options need the standard library only.
+    from storage_tiers.times import first_ms, parse_time
+
     try:
-        # The first whole millisecond at or after the moment. TypeError: it has no zone.
-        return -((_BEGINNING - datetime.fromisoformat(text)) // timedelta(milliseconds=1))
-    except (TypeError, ValueError):
+        return first_ms(parse_time(text))
+    except ValueError:
         raise OptionError(
-            f"{name} is {text!r}, neither milliseconds since 1970 nor a time with its zone, as 2024-01-31T12:00:00Z"
+            f"{name} is {text!r}, neither milliseconds since 1970 nor a time as 2024-01-31T12:00:00Z"
         ) from None
 
 
@@ -205,7 +205,7 @@ def _by_topic(name: str, text: str, topics: tuple[str, ...], words: str, form: s
     except ValueError as error:
         raise OptionError(f"{name} is neither {words} nor JSON as in {form}: {error}") from None
     if not isinstance(document, dict) or not all(isinstance(per_topic, dict) for per_topic in document.values()):
-        raise OptionError(f"{name} has another form than {form}")
+        raise OptionError(f"{name} does not have the form {form}")
     if set(document) != set(topics):
         named = ", ".join(sorted(document)) or "no topic"
         raise OptionError(f"{name} must name exactly the topics that are read ({', '.join(topics)}), not {named}")

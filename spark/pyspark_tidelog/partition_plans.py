@@ -90,7 +90,7 @@ def _check_one_partition(options: ReadOptions, topics: Sequence[Topic]) -> None:
     if isinstance(options.snapshot, int) and count != 1:
         raise OptionError(
             f"snapshotCommit {options.snapshot} means one partition's manifest, but {count} partitions are read: give each "
-            'its commit, {"topic": {"0": 12, "1": 9}}; pyspark_tidelog.describe tells those of now'
+            'its commit, {"topic": {"0": 12, "1": 9}}; pyspark_tidelog.describe lists the current ones'
         )
 
 

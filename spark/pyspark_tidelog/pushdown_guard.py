@@ -35,5 +35,5 @@ def check_pushdown(plan_id: str, pruned_by: str) -> None:
         if os.readlink(note) != query:
             raise OptionError(
                 f"this plan was pruned by {pruned_by} for another query, and Spark 4.2 hands it to every query of one "
-                "load(): with pushdown, load() anew for each query, or leave pushdown out"
+                "load(): with pushdown, call load() again for each query, or leave pushdown out"
             ) from None

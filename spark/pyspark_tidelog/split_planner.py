@@ -39,7 +39,7 @@ def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time:
         if offset > manifest.end:
             raise OptionError(
                 f"{name} names offset {offset} of {manifest.ids}, which ends at {manifest.end} in the bucket; wait until it is "
-                "offloaded (`tidelog topic seal` hastens it)"
+                "offloaded (`tidelog topic seal` speeds this up)"
             )
     if start > end and _named(manifest, starting) is not None and _named(manifest, ending) is not None:
         raise OptionError(

@@ -2,12 +2,12 @@
 
 A cleaned batch keeps its base and last offset, producer, epoch, sequence and leader epoch, so that idempotence and recovery see
 no difference; a batch that keeps all its records keeps its bytes. A batch that holds a tombstone, or a marker of a transaction
-without data, gets a delete horizon (KIP-534) at its first cleaning below `CleaningRules.clean_below`. It is removed at the
-first cleaning after that horizon.
+without data, gets a delete horizon (KIP-534) at its first cleaning below `CleaningRules.clean_below`. The tombstone or marker
+is removed at the first cleaning after that horizon.
 
-Invariants: offsets, keys, values, headers and timestamps of the records that are kept do not change. Below `clean_below` every
-older record was cleaned against the tombstones and markers in both tiers; above it they are kept and get no horizon. Otherwise
-an older value would come back, or a reader would read it last and never meet its tombstone.
+Invariants: offsets, keys, values, headers and timestamps of the records that are kept do not change. Below `clean_below` both
+tiers were cleaned of the records that tombstones and markers supersede; above it tombstones and markers are kept and get no
+horizon. Otherwise an older value would come back, or a reader would read it last and never see its tombstone.
 Source: `Cleaner.cleanInto`, `MemoryRecords.filterTo` of Kafka 4.2. Pure.
 """
 
@@ -138,7 +138,8 @@ def _kind(batch: memoryview, header: BatchHeader) -> ControlKind | None:
 
 
 def _is_due(header: BatchHeader, rules: CleaningRules) -> bool:
-    """Whether its tombstones and markers may be removed: its delete horizon, which is its base timestamp then, has passed."""
+    """Whether its tombstones and markers may be removed: its delete horizon, which its base timestamp field holds, has
+    passed."""
     return header.delete_horizon and header.base_timestamp <= rules.now_ms and _is_clean(header, rules)
 
 

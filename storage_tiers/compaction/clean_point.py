@@ -1,13 +1,13 @@
-"""How far a log was cleaned, in a file beside its segments, and whether that still holds.
+"""Records how far a log was cleaned, in a file beside its segments, and decides whether that record still holds.
 
-Records below the clean point are not read for keys again. A wrong one would let a tombstone go while an older value of its key
-stays, so the point names the segments that it was found with, and the leader epoch of the last clean record: it holds for these
-alone. A log that was truncated, taken from the bucket or put back from an older copy has others, or records of another epoch
-in segments of the same sizes, and is cleaned from its start again.
+Records below the clean point are not read for keys again. A wrong clean point would let a tombstone go while an older value
+of its key stays. So the point names the log's segments and the leader epoch of the last clean record, and is valid only for
+these. A log that was truncated, taken from the bucket or put back from an older copy has other segments, or records of
+another epoch in segments of the same sizes, and is cleaned from its start again.
 
 The bucket's part has a point of its own, which names a commit of the manifest instead: later commits add segments above it,
-remove the oldest, or replace some by their compacted form; none makes records below it dirty. A repair, which
-may bring others back, begins another line of commits.
+remove the oldest, or replace some by their compacted form; none makes records below it dirty. A repair may bring other
+records back, but it begins another line of commits.
 
 Not promised: a clean point after a damaged or lost file. Kafka keeps its own for all partitions in `cleaner-offset-checkpoint`,
 which has no such check.
@@ -110,8 +110,8 @@ def write_bucket_clean_point(files: Files, directory: str, point: BucketCleanPoi
 
 
 def begin_bucket_clean_point(files: Files, directory: str) -> None:
-    """Leaves a point at which nothing is clean, unless there is a file: it says that records may be missing on purpose, and so
-    must be there before the first of them is removed. OSError if the disk refuses."""
+    """Writes a point that declares nothing clean, unless the file exists. The file shows that records may be missing on
+    purpose, so it must exist before the first record is removed. OSError if the disk refuses."""
     if not os.path.exists(os.path.join(directory, BUCKET_FILE_NAME)):
         write_bucket_clean_point(files, directory, BucketCleanPoint(0, "", 0, ""))
 

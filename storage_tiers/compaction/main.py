@@ -47,7 +47,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Throttle:
-    """Waits so that no more than `bytes_per_second` are spent on average since it was created. 0 and less is no bound."""
+    """Waits so that no more than `bytes_per_second` are spent on average since it was created. 0 or less: unlimited."""
 
     def __init__(self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]) -> None:
         self._rate = bytes_per_second

@@ -1,4 +1,4 @@
-# C types of offset_map.py, but for its small functions, which say theirs themselves.
+# C types of offset_map.py. Its small functions declare their own.
 cimport cython
 
 cdef int _SOUND, _BAD_LENGTH, _BAD_TIMESTAMP_DELTA, _BAD_OFFSET_DELTA, _BAD_KEY, _BAD_VALUE, _TOO_FEW_BYTES

@@ -1,4 +1,5 @@
-"""The cleaner's kernel: the newest offset of each key of a log's dirty part, and which records of a batch stay by it.
+"""The cleaner's kernel: maps each key of a log's dirty part to its newest offset, and selects the records of a batch that
+stay.
 
 A slot holds a key's 128-bit hash and its offset in 24 bytes, as Kafka's SkimpyOffsetMap, whatever the keys' length. The hash is
 SipHash-2-4 with a secret key: with Kafka's MD5 a producer that can make two keys collide makes one delete the other's records.
@@ -22,7 +23,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 
 from storage_tiers.errors import CorruptRecord
 
-# The walker's codes; a name in the .pxd is invisible to importers.
+# The walker's codes, repeated because importers cannot see a name that a .pxd declares.
 _SOUND = 0
 _BAD_LENGTH = 1
 _BAD_TIMESTAMP_DELTA = 2
@@ -70,7 +71,7 @@ class CleanedBatches(NamedTuple):
 
 
 class OffsetMap:
-    """Maps keys to offsets. `count` of at most `limit` keys are in it, in `slots` slots."""
+    """Maps keys to offsets. It holds `count` keys, at most `limit`, in a table of `slots` slots."""
 
     def __init__(self, table: cython.ulonglong[::1], load_factor: float, key: bytes) -> None:
         """`table` are zeroed 64-bit words, three a slot; at most the share `load_factor` of the slots is used. `key` are 16
@@ -97,7 +98,8 @@ class OffsetMap:
 
     def add_batches(self, data, batches, first, start):  # type: ignore[no-untyped-def]
         """As `add`, for whole batches of `data` from index `first` of `batches`, which are (position, size, base offset …).
-        Returns the index of the first one that is not plain, or that has no room: `add` is for it. CorruptRecord as `add`."""
+        Returns the index of the first batch that is not plain or has no room, which is left to `add`. CorruptRecord as
+        `add`."""
         raw: cython.p_const_uchar = _pointer(data)
         index: cython.Py_ssize_t = first
         end: cython.Py_ssize_t = len(batches)
@@ -159,8 +161,9 @@ class OffsetMap:
 
     def clean_batches(self, data, batches, first, end, latest, lasts):  # type: ignore[no-untyped-def]
         """As `clean`, for whole batches of `data`, as `CleanedBatches`: those at index `first` to before `end` of `batches`,
-        which are (position, size, base offset, next offset …). Stops at the first one that is not plain, keeps a tombstone, or
-        keeps nothing though its last offset is in `lasts`: `clean` is for it. CorruptRecord if the framing is broken."""
+        which are (position, size, base offset, next offset …). Stops at the first one that is not plain, keeps a tombstone,
+        or keeps nothing though its last offset is in `lasts`: that batch is left to `clean`. CorruptRecord if the framing is
+        broken."""
         raw: cython.p_const_uchar = _pointer(data)
         view = memoryview(data)
         index: cython.Py_ssize_t = first

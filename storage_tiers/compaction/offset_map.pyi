@@ -1,4 +1,4 @@
-"""Types of the cleaner's kernel as Python sees it; its source speaks C's."""
+"""Python types of the cleaner's kernel, whose source has C types."""
 
 from collections.abc import Set
 from typing import NamedTuple

@@ -1,9 +1,9 @@
 """Protocol between a broker and its cleaner process: one JSON object per line.
 
 The broker sends a request. The cleaner replies with the offset that it reached, then with each group of rewritten segments, and
-waits for the broker to continue after each. The broker continues it before it swaps the files, so the next group, and no
-further one, is written meanwhile. The cleaner requests segments of the bucket one by one, since only the broker has them
-fetched. It ends with its counts, or with an error.
+waits for the broker to continue after each. The broker replies before it swaps the files, so that the cleaner writes the next
+group meanwhile, but no further one. The cleaner requests segments of the bucket one by one, because only the broker can have
+them fetched. It ends with its counts, or with an error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class KeepAlive(NamedTuple):
     """Sent every BEAT_S: the cleaner works, and waits for no reply."""
 
 
-#: Seconds between two answers of a cleaner at most, while the disk answers.
+#: The most seconds between two answers of a cleaner, as long as the disk responds.
 BEAT_S = 5.0
 
 CleanerAnswer = KeysRead | SegmentNeeded | KeepAlive | RewrittenSegment | Cleaned | LogError
@@ -67,7 +67,7 @@ _ERRORS: dict[str, type[LogError]] = {"corrupt": CorruptRecord, "storage": Stora
 
 
 def encode_request(request: CleaningRequest) -> bytes:
-    """Lets other threads run between any ROWS_A_CALL rows, of which a request may have a hundred thousand."""
+    """Lets other threads run after every ROWS_A_CALL rows: a request may have a hundred thousand."""
     cleaning = request.cleaning
     fields: dict[str, Any] = {
         "directory": cleaning.directory,
@@ -96,7 +96,7 @@ def encode_request(request: CleaningRequest) -> bytes:
     return _line(fields).removesuffix(b"}\n") + lists + b"}\n"
 
 
-#: Rows that are encoded in one call, which keeps the interpreter to itself: half a millisecond.
+#: Rows that are encoded in one call, which holds the interpreter's lock for half a millisecond.
 ROWS_A_CALL = 500
 
 

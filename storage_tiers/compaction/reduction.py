@@ -1,4 +1,4 @@
-"""Compares two versions of one batch, of which compaction may have taken records.
+"""Compares two versions of one batch, from which compaction may have removed records.
 
 The local log and the bucket are cleaned apart from each other, so an offset may have all its records in one of them and fewer
 in the other; neither is damaged. Pure.
@@ -10,17 +10,19 @@ from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.records.decoder import Record, decode_batch, decode_control
 
 
-def is_reduction(reduced: bytes, full: bytes) -> bool:
-    """Whether `reduced` is `full`, or what a cleaning may leave of it: the same batch with none or some of its records.
+def are_of_one_batch(one: bytes, other: bytes) -> bool:
+    """Whether both can come from the same batch, in which a cleaning leaves all, some or none of the records. Each may lack
+    records of the other: one cleaning may have removed an expired tombstone, the other an older record of another key.
     CorruptRecord if one of them is damaged."""
-    if reduced == full:
+    if one == other:
         return True
-    ours, theirs = read_header(reduced), read_header(full)
-    if _identity(ours) != _identity(theirs) or ours.count > theirs.count:
+    ours, theirs = read_header(one), read_header(other)
+    if _identity(ours) != _identity(theirs):
         return False
     if ours.control:
-        return ours.count <= 0 or decode_control(reduced) == decode_control(full)
-    return set(_records(reduced)) <= set(_records(full))
+        return min(ours.count, theirs.count) <= 0 or decode_control(one) == decode_control(other)
+    known = {record.offset: record for record in _records(one)}
+    return all(known.get(record.offset, record) == record for record in _records(other))
 
 
 def _identity(header: BatchHeader) -> tuple[object, ...]:

@@ -148,8 +148,8 @@ class Rewriter:
         )
 
     def rewrite(self, rules: CleaningRules) -> Iterator[RewrittenSegment | None]:
-        """Writes the groups, oldest first, one for each item that is requested; None for a segment of which every batch is
-        kept as it is. StorageError if the disk refuses, CorruptRecord for damage; both remove the group's files."""
+        """Writes the groups, oldest first, one at each step of the iterator; None for a segment of which every batch is kept
+        as it is. StorageError if the disk refuses, CorruptRecord for damage; both remove the group's files."""
         seen = CleanedTransactions(self._cleaning.aborted)
         rest = deque(segment for segment in self._cleaning.segments if segment.base <= rules.latest)
         while rest:

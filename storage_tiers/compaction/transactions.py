@@ -1,8 +1,7 @@
-"""Decides the transactional batches and markers that a cleaning may remove: the state of one pass over a log, from its oldest
-batch on.
+"""Decides which transactional batches and markers a cleaning may remove, in one pass over a log from its oldest batch on.
 
 Data of an aborted transaction is removed at once. A marker may be removed once no batch of its transaction is left; until
-then the abort markers' entries make the transaction index of the rewritten segment.
+then the entries of abort markers form the transaction index of the rewritten segment.
 
 Invariants: batches and markers are shown in offset order; an aborted transaction is known before its first batch is shown;
 records from its last offset on are never taken for its own, whether its marker is shown or not.
@@ -24,9 +23,10 @@ _first_offset = attrgetter("first_offset")
 
 
 def aborted_of(segments: Iterable[tuple[int, Iterable[AbortedTransaction]]]) -> list[AbortedTransaction]:
-    """The aborted transactions that segments of the bucket name: of each segment its end offset and its list, the oldest first.
-    One whose marker's own segment does not name it ends with the last that does: its marker lies beyond all of them, or went
-    with its records, or was lost with a disk. From there on its producer's records are of other transactions."""
+    """The aborted transactions that segments of the bucket name: each item is a segment's end offset and its list, the oldest
+    first. A transaction whose marker is in none of these segments ends with the last segment that names it: the marker lies
+    beyond them, was removed with the records, or was lost with a disk. Later records of its producer belong to other
+    transactions."""
     found: dict[tuple[int, int], AbortedTransaction] = {}
     for end, aborted in segments:
         for each in aborted:

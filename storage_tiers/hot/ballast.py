@@ -52,7 +52,7 @@ class Ballast:
             os.close(fd)
 
     def release(self) -> bool:
-        """Truncates it; whether that freed any space."""
+        """Truncates it. True if that freed space."""
         self.is_released = True
         self.on_release()
         try:

@@ -62,8 +62,7 @@ class BatchWrite:
 
     def stop(self) -> None:
         """Cancels the write and truncates the file to its old end. Waits for a writing thread, at most PIECE_BYTES long.
-        OSError
-        if truncating fails; the write is stopped nevertheless."""
+        OSError if the file cannot be truncated; the write is stopped nevertheless."""
         self._stopped = True
         try:
             self._turn.pop()

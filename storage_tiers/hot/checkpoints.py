@@ -32,7 +32,8 @@ def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
-    """The checkpoint at `path`; empty if it is missing. StorageError if it is damaged, which replacing it never causes."""
+    """The checkpoint at `path`; empty if it is missing. StorageError if it is damaged; an interrupted `write_offsets` never
+    damages it."""
     try:
         with open(path, "rb") as file:
             content = file.read()

@@ -136,6 +136,15 @@ class DataDirectory:
         """Renames a directory of an unknown topic id to `-stray` and returns its new path. StorageError if that fails."""
         return rename_for_removal(self._files, self._rng, directory.path, directory.partition, layout.STRAY_SUFFIX)
 
+    def set_aside(self) -> dict[tuple[TopicId, int], str]:
+        """The paths of the `-stray` directories whose topic id is known, by topic id and partition."""
+        found = {}
+        for name in sorted(os.listdir(self.path)):
+            number, path = layout.stray_number(name), os.path.join(self.path, name)
+            if number is not None and (topic_id := _known_topic_id(path)) is not None:
+                found[topic_id, number] = path
+        return found
+
     def mark_deleted(self, directory: PartitionDirectory) -> str:
         """Renames the directory of a deleted topic for `remove_deleted` and returns its new path. StorageError if that
         fails."""

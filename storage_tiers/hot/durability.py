@@ -4,7 +4,8 @@ Invariants: everything below `recovery_point` survives a power loss; `pending` l
 indexes exist only in memory; after a failed fsync nothing is flushed until the log is reopened, because a second fsync that
 succeeds proves nothing. `flush` defines the steps of a flush and their order.
 
-Not promised: that a flush which cannot write its indexes is void. The log is durable then; a later flush writes the indexes.
+Not promised: indexes on disk after each flush. A flush that cannot write them still makes the log durable; a later one writes
+them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Durability:
         return self._flushing is not None
 
     def is_current(self, targets: FlushTargets) -> bool:
-        """Whether this flush is still the current one; anything that voids it clears that."""
+        """Whether this flush is still the current one. False once a change of the log has voided it."""
         return targets is self._flushing
 
     def gather(self, *, closing: bool) -> FlushTargets:

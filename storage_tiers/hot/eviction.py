@@ -2,7 +2,7 @@
 
 Order, each step before the next, and all of them before the next segment is evicted: `sync` in any thread; `finish` on the
 event loop; `free` in any thread. A power loss must not restore an older segment without its successor, because the hole between
-them would go unnoticed. Without its log, the next start removes a segment's other files.
+them would go unnoticed. The next start removes the other files of a segment whose log is gone.
 
 Not promised: a retry of a failed step. The segment is gone; the next start removes what remains of it.
 """

@@ -1,6 +1,6 @@
 """Makes a partition's log durable off the event loop: the loop gathers what to sync, any thread may sync it.
 
-One flush covers every append before it was gathered; appends continue meanwhile. Order, each step before the next:
+One flush covers every append made before it was gathered; appends continue meanwhile. Order, each step before the next:
 
 1. the bytes of the logs;
 2. time and transaction indexes of closed segments, producer snapshots and the epoch history, each under a temporary

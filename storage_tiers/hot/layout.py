@@ -2,8 +2,8 @@
 
 `<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory to be removed has a
 suffix (`-delete`, `-stray`), a file `.deleted`; a `.tmp` file is one whose rename a crash prevented; the files of a rewritten
-segment end in `.cleaned` until they replace others. The next start removes all of these but `-stray`, which an operator may
-want to inspect, and the `.cleaned` files that a `.swap` names: that swap was prepared and is completed.
+segment end in `.cleaned` until they replace others. The next start removes all of these except `-stray`, which an operator
+may want to inspect, and the `.cleaned` files that a `.swap` names: that swap was prepared and is completed.
 """
 
 from __future__ import annotations
@@ -64,6 +64,12 @@ def parse_partition(name: str) -> TopicPartition | None:
 def is_deleted(name: str) -> bool:
     """Whether a partition directory was renamed for deletion."""
     return name.endswith(DELETE_SUFFIX) and _REMOVAL_NAME.fullmatch(name) is not None
+
+
+def stray_number(name: str) -> int | None:
+    """The partition's number, if its directory was set aside. Its topic's name may be truncated."""
+    match = _REMOVAL_NAME.fullmatch(name)
+    return int(match[2]) if match is not None and name.endswith(STRAY_SUFFIX) else None
 
 
 def removal_name(partition: TopicPartition, token: bytes, suffix: str) -> str:

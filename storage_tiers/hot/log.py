@@ -4,8 +4,9 @@ Invariants: an offset is assigned once; batches are in offset order and never ch
 durable; readers hold counted descriptors, so their bytes survive an eviction or truncation. The newest segment takes
 appends; all others are closed.
 
-A log consists of `Segments`, the `LogEnd`, an `Appender`, a `LogReader` and `Durability`, each with its own state and
-invariant. This module holds the operations that change several of them: opening, closing, truncating, starting over, evicting.
+A log consists of `Segments`, the `LogEnd`, an `Appender`, a `LogReader`, `Durability` and `Swapping`, each with its own state
+and invariant. This module holds the operations that change several of them: opening, closing, truncating, starting over and
+evicting.
 
 Everything but `FlushTargets.sync` runs on the event loop. Not promised: durability of an append before a flush that started
 after it; persistence of the log start, which the data directory's checkpoint provides.
@@ -19,6 +20,7 @@ import os
 from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.files import stage_file
 from storage_tiers.hot import layout, leader_epochs, recovery, sync_failure
+from storage_tiers.hot.append_counts import AppendCounts
 from storage_tiers.hot.appending import Appender
 from storage_tiers.hot.data_dir import establish_partition, remove_tree, rename_for_removal
 from storage_tiers.hot.durability import Durability
@@ -33,20 +35,19 @@ from storage_tiers.hot.recovery import RecoveredLog
 from storage_tiers.hot.segment import SegmentInfo
 from storage_tiers.hot.segments import Segments, SegmentTotals
 from storage_tiers.hot.settings import LogSettings
-from storage_tiers.hot.swap import RewrittenSegment, SegmentSwap
+from storage_tiers.hot.swapping import Swapping
 from storage_tiers.types import EpochEntry, TimestampOffset
 
 
 class HotLog:
-    """Create it with `HotLog.open`. `appender` appends, `reader` reads, `end` holds epochs and producer state.
-    `log_start_offset` hides the records below it and may be above or below the first segment's base; `raise_log_start` moves
-    it. `cuts` describes, one sentence each, what recovery removed."""
+    """Create it with `HotLog.open`. `appender` appends, `reader` reads, `end` holds epochs and producer state,
+    `swapping` swaps segments for rewritten ones. `log_start_offset` hides the records below it and may be above or below the
+    first segment's base; `raise_log_start` moves it. `cuts` describes, one sentence each, what recovery removed."""
 
     __slots__ = (
         "_clock",
+        "_counts",
         "_durability",
-        "_opened_bytes",
-        "_opened_end",
         "_rng",
         "_segments",
         "appender",
@@ -58,7 +59,7 @@ class HotLog:
         "partition",
         "reader",
         "settings",
-        "swap",
+        "swapping",
         "topic_id",
     )
 
@@ -85,9 +86,8 @@ class HotLog:
         )
         self.appender = Appender(segments, end, self._durability, ground, settings)
         self.reader = LogReader(ground.partition, segments, end, found.snapshots, ground.clock)
-        self._opened_end = self._opened_bytes = 0
-        #: The swap of segments in progress.
-        self.swap: SegmentSwap | None = None
+        self._counts = AppendCounts(segments, end)
+        self.swapping = Swapping(segments, self._durability, self._counts, ground)
 
     # --- opening and closing ------------------------------------------------------------------------------------------
     @classmethod
@@ -96,8 +96,8 @@ class HotLog:
     ) -> HotLog:
         """Opens the log, durably creating it if there is none; recovers it unless the last stop was `clean`.
 
-        A `log_start_offset` that cannot be is taken for unknown, and 0 (`recovery.possible_log_start`). StorageError if a disk
-        operation fails, InconsistentTopicId if the directory belongs to another topic."""
+        An impossible `log_start_offset` counts as unknown and becomes 0 (`recovery.possible_log_start`). StorageError if a
+        disk operation fails, InconsistentTopicId if the directory belongs to another topic."""
         files, directory = ground.files, ground.directory
         try:
             establish_partition(files, directory, ground.partition, ground.topic_id, log_start_offset)
@@ -125,7 +125,7 @@ class HotLog:
         if not found.segments or self.end.offset < log_start_offset:
             # Records below log start must stay hidden, and no offset below it may be assigned again.
             self.truncate_fully_and_start_at(log_start_offset, epochs=self.end.epochs.entries())
-        self._set_append_counts(0, 0)
+        self._counts.set(0, 0)
         return self
 
     def close(self, *, clean: bool) -> None:
@@ -140,11 +140,11 @@ class HotLog:
                 if self._durability.pending:
                     raise StorageError(f"{self.partition}: the indexes could not be written; the next start recovers")
         finally:
-            with contextlib.suppress(StorageError):  # recovery cuts it off
+            with contextlib.suppress(StorageError):  # recovery truncates it
                 self.appender.stop_write()
             self._settle_flush()
             with contextlib.suppress(StorageError):  # the next start completes it
-                self._end_swap()
+                self.swapping.end()
             self._segments.release_files()
             self.appender.reset_writable()
 
@@ -185,23 +185,18 @@ class HotLog:
 
     @property
     def appended_records(self) -> int:
-        """Offsets appended since this log was opened, including records that are gone again."""
-        return self.end.offset - self._opened_end
+        """Offsets appended since this log was opened, including records that have been removed since."""
+        return self._counts.records
 
     @property
     def appended_bytes(self) -> int:
-        """Bytes appended since this log was opened, derived from sizes so that an append counts nothing."""
-        return self.size_bytes + self._segments.evicted_bytes - self._opened_bytes
+        """Bytes appended since this log was opened, including records that have been removed since."""
+        return self._counts.size
 
     @property
     def evicted_bytes(self) -> int:
         """Bytes of the segments that `evict_oldest` removed since this log was opened."""
         return self._segments.evicted_bytes
-
-    def _set_append_counts(self, records: int, size: int) -> None:
-        """Sets the current values of `appended_records` and `appended_bytes`."""
-        self._opened_end = self.end.offset - records
-        self._opened_bytes = self.size_bytes + self._segments.evicted_bytes - size
 
     @property
     def segment_count(self) -> int:
@@ -218,6 +213,16 @@ class HotLog:
     def oldest_segment(self) -> SegmentInfo:
         """The first of `segments`."""
         return self._segments.oldest_info()
+
+    def durable_segments(self) -> list[SegmentInfo]:
+        """The closed segments whose files are complete on disk, oldest first, without a hole. StorageError if one cannot be
+        read."""
+        found: list[SegmentInfo] = []
+        for segment in self._segments.all[:-1]:
+            if segment in self._durability.pending or segment.end > self._durability.recovery_point:
+                break
+            found.append(segment.info(active=False))
+        return found
 
     def raise_log_start(self, offset: int) -> None:
         """Hides the records below `offset`; no effect unless it is above log start. OffsetOutOfRange beyond the log end."""
@@ -309,8 +314,8 @@ class HotLog:
     # --- truncating and evicting --------------------------------------------------------------------------------------
     def truncate_to(self, offset: int) -> None:
         """Removes the batches that end above `offset`, and an epoch at the end without records. Offsets may be assigned again
-        only under a higher epoch or a leader's: recovery uses the epoch to tell old bytes from new ones if power fails before
-        the next flush."""
+        only under a higher epoch, or by the leader that this log copies: if power fails before the next flush, recovery tells
+        old bytes from new ones by the epoch."""
         segments, end = self._segments, self.end
         if offset >= end.offset:
             # As in Kafka: an epoch that this node began and wrote nothing in would contradict the next leader's.
@@ -326,8 +331,8 @@ class HotLog:
             return
         self.appender.stop_write()
         self._settle_flush()
-        self._end_swap()
-        appended = self.appended_records, self.appended_bytes
+        self.swapping.end()
+        appended = self._counts.current
         index = segments.index_of(offset)
         newest = segments.all[index]
         try:
@@ -350,7 +355,7 @@ class HotLog:
         end.offset = newest.end
         end.epochs.truncate_from_end(newest.end)
         end.producers = self.reader.producers_at(newest.end)
-        self._set_append_counts(*appended)
+        self._counts.set(*appended)
 
     def _state_below(self, offset: int) -> bytes:
         return (
@@ -376,8 +381,8 @@ class HotLog:
         with contextlib.suppress(StorageError):  # the file is removed anyway
             self.appender.stop_write()
         self._settle_flush()
-        self._end_swap()
-        appended = (self.appended_records, self.appended_bytes) if self._segments.all else (0, 0)
+        self.swapping.end()
+        appended = self._counts.current
         try:
             self._discard()
             for path, content in (
@@ -391,14 +396,14 @@ class HotLog:
             segment.create()
         except OSError as error:
             self._reset_to_empty()
-            self._set_append_counts(*appended)
+            self._counts.set(*appended)
             raise StorageError(
                 f"{self.partition}: cannot start over ({error}); free space, or repair or replace the disk"
             ) from error
         self._segments.begin_with(segment)
         self.end.set(offset, LeaderEpochs(epochs), restored)
         self._durability.begun_anew(offset, tuple(epochs))
-        self._set_append_counts(*appended)
+        self._counts.set(*appended)
         self.log_start_offset = max(self.log_start_offset, offset if log_start_offset is None else log_start_offset)
 
     def _discard(self) -> None:
@@ -433,7 +438,7 @@ class HotLog:
         steps of the returned eviction before the next call. StorageError if a disk operation fails."""
         segments = self._segments
         oldest = segments.all[0]
-        if len(segments.all) == 1 or oldest.end > offset or self.is_swapping:
+        if len(segments.all) == 1 or oldest.end > offset or self.swapping.is_under_way:
             return None
         if oldest in self._durability.pending:
             self.flush()
@@ -445,56 +450,3 @@ class HotLog:
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot evict ({error}); repair or replace the disk") from error
         return Eviction(self.files, oldest, doomed, self._durability.snapshots)
-
-    # --- swapping -----------------------------------------------------------------------------------------------------
-    def durable_segments(self) -> list[SegmentInfo]:
-        """The closed segments whose files are complete on disk, oldest first, without a hole. StorageError if one cannot be
-        read."""
-        found: list[SegmentInfo] = []
-        for segment in self._segments.all[:-1]:
-            if segment in self._durability.pending or segment.end > self._durability.recovery_point:
-                break
-            found.append(segment.info(active=False))
-        return found
-
-    @property
-    def is_swapping(self) -> bool:
-        """Whether a swap of segments has begun and not ended."""
-        return self.swap is not None and not self.swap.is_ended
-
-    def begin_swap(self, new: RewrittenSegment) -> SegmentSwap | None:
-        """The swap of closed segments for a rewritten one, whose files lie beside them; None if the log has changed since
-        they were read. Its steps: `prepare` in any thread, `finish_swap`, `commit` in any thread."""
-        old = self._segments.exactly(new.replaces, new.end)
-        if self.is_swapping or not old or any(segment in self._durability.pending for segment in old):
-            return None
-        self.swap = SegmentSwap(self.files, self.directory, new)
-        return self.swap
-
-    def finish_swap(self, swap: SegmentSwap, new: RewrittenSegment) -> bool:
-        """Swaps the segments; False if the log was changed otherwise since `begin_swap`. StorageError if the disk refuses:
-        close the log then."""
-        old = self._segments.exactly(new.replaces, new.end)
-        appended = self.appended_records, self.appended_bytes
-        try:
-            if swap is not self.swap or not old or not swap.rename():
-                return False
-        except OSError as error:
-            raise StorageError(
-                f"{self.partition}: cannot swap segments ({error}); repair or replace the disk, then restart the node"
-            ) from error
-        segment = self._segments.make(new.base)
-        segment.take_over(old[0], size=new.size, end=new.end, newest=new.newest, has_transactions=new.has_transactions)
-        self._segments.swap(old, segment)
-        self._durability.snapshots.forget(swap.bases[1:])
-        self._set_append_counts(*appended)
-        return True
-
-    def _end_swap(self) -> None:
-        if self.swap is not None:
-            try:
-                self.swap.end()
-            except OSError as error:
-                raise StorageError(
-                    f"{self.partition}: cannot end a swap of segments ({error}); repair or replace the disk"
-                ) from error

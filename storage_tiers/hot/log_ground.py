@@ -1,4 +1,4 @@
-"""The common foundation of one log's parts: where it is, whose it is, and what it is read and written with."""
+"""The values that all parts of one log share: its partition, its directory, and its means to read and write."""
 
 from __future__ import annotations
 

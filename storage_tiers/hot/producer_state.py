@@ -10,8 +10,12 @@ high watermark.
 remembered. Beyond that, the producer that wrote longest ago and has no open transaction is forgotten. The choice depends only
 on the order of the batches, so replaying the log yields the same state.
 
-Three differences from Kafka: producers expire by when they last wrote, not by their records' timestamps (otherwise importing
-old records would disable deduplication); loading drops none for age; their number is bounded.
+A transaction under an older epoch than its producer's has lost its marker, because a coordinator ends a transaction in every
+partition before the next epoch begins. Nothing of the later epoch joins it, and no marker of a later transaction decides it:
+Kafka's broker lets both happen, and so commits aborted records, or aborts committed ones.
+
+Four differences from Kafka: the one above; producers expire by when they last wrote, not by their records' timestamps
+(otherwise importing old records would disable deduplication); loading drops none for age; their number is bounded.
 """
 
 from __future__ import annotations
@@ -25,12 +29,13 @@ from storage_tiers.errors import (
     CorruptRecord,
     InvalidProducerEpoch,
     InvalidTransactionState,
+    NotEnoughReplicas,
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
 from storage_tiers.records.batch import BatchHeader
 from storage_tiers.records.checksum import crc32c
-from storage_tiers.types import NO_TIMESTAMP
+from storage_tiers.types import FENCING_EPOCH, NO_TIMESTAMP
 
 #: Batches remembered per producer: the largest `max.in.flight.requests.per.connection` with idempotence.
 REMEMBERED_BATCHES = 5
@@ -134,8 +139,8 @@ class ProducerStateManager:
     def check(self, header: BatchHeader, *, now_ms: int) -> Duplicate | None:
         """Checks a client's batch that has a producer id and a sequence; a repeated one is returned as a Duplicate.
 
-        OutOfOrderSequence, InvalidProducerEpoch or InvalidTransactionState if it must not be appended. Batches from a
-        coordinator or a leader are not checked.
+        OutOfOrderSequence, InvalidProducerEpoch or InvalidTransactionState if it must not be appended, NotEnoughReplicas as
+        `check_decided`. Batches from a coordinator or a leader are not checked.
         """
         entry = self.producers.get(header.producer_id)
         if entry is None:
@@ -152,6 +157,7 @@ class ProducerStateManager:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return Duplicate(batch.last_offset - batch.offset_delta, batch.last_offset, batch.timestamp)
         self._check_epoch(header.producer_id, header.producer_epoch, entry)
+        self.check_decided(header.producer_id, header.producer_epoch)
         _check_sequence(header, entry)
         if entry.transaction_start >= 0 and not header.transactional:
             raise InvalidTransactionState(
@@ -164,7 +170,8 @@ class ProducerStateManager:
     ) -> None:
         """Checks a coordinator's marker. InvalidProducerEpoch, or TransactionCoordinatorFenced for a zombie coordinator.
 
-        From transaction version 2 (KIP-890) the marker's epoch must be above the producer's, or repeat an ended one.
+        From transaction version 2 (KIP-890) the marker's epoch must be above the producer's, or repeat an ended one. It is
+        one above its transaction's epoch, or FENCING_EPOCH: a marker of any other epoch belongs to a later transaction.
         """
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -172,6 +179,12 @@ class ProducerStateManager:
         repeated = producer_epoch == entry.epoch and entry.transaction_start < 0
         if transaction_version >= 2 and producer_epoch == entry.epoch and not repeated:
             raise InvalidProducerEpoch(f"producer {producer_id}: a marker of epoch {producer_epoch} came too late")
+        is_later = entry.transaction_start >= 0 and entry.epoch + 1 < producer_epoch < FENCING_EPOCH
+        if transaction_version >= 2 and is_later:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id}: a marker of epoch {producer_epoch} is of a later transaction than the open one of "
+                f"epoch {entry.epoch} at offset {entry.transaction_start}, whose marker is lost"
+            )
         self._check_epoch(producer_id, producer_epoch, entry)
         if coordinator_epoch < entry.coordinator_epoch:
             raise TransactionCoordinatorFenced(
@@ -184,6 +197,17 @@ class ProducerStateManager:
         entry = self.producers.get(producer_id)
         if entry is not None:
             self._check_epoch(producer_id, epoch, entry)
+
+    def check_decided(self, producer_id: int, epoch: int, *, below: int = 1 << 63) -> None:
+        """NotEnoughReplicas, which every producer retries, if a transaction under an older epoch is open that began below
+        this offset. Its marker is lost, or still on its way if the coordinator has not been asked for the later transaction.
+        Nothing may join the open transaction until it is decided."""
+        entry = self.producers.get(producer_id)
+        if entry is not None and 0 <= entry.transaction_start < below and entry.epoch < epoch:
+            raise NotEnoughReplicas(
+                f"producer {producer_id}: its transaction of epoch {entry.epoch} at offset {entry.transaction_start} has lost "
+                f"its marker, and must be decided before epoch {epoch} begins here; retry"
+            )
 
     @staticmethod
     def _check_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> None:

@@ -1,7 +1,7 @@
 """Reads a hot log: batches by offset, records by time, aborted transactions, producers, epochs, and byte ranges to offload.
 
-Invariant: an answer holds a counted descriptor, so its bytes survive an eviction or truncation. Reading changes nothing but
-which closed segments keep their descriptors and which producer snapshots are on disk.
+Invariant: an answer holds a counted descriptor, so its bytes survive an eviction or truncation. Reading changes only which
+closed segments keep their descriptors and which producer snapshots are on disk.
 
 Not promised: hiding records above the high watermark; the caller passes the offset it may read up to.
 """
@@ -24,7 +24,7 @@ from storage_tiers.hot.snapshots import Snapshots
 from storage_tiers.records.batch import HEADER_BYTES, read_header
 from storage_tiers.types import AbortedTransaction, FileSlice, TimestampOffset, TopicPartition
 
-#: Segments that one answer has bytes of, and so files that it holds open.
+#: The most segments in one answer, and so the most files that it holds open.
 MOST_SEGMENTS = 8
 
 
@@ -62,14 +62,14 @@ class LogReader:
         over_gaps: bool = True,
         aborted: list[AbortedTransaction] | None = None,
     ) -> list[FileSlice]:
-        """Bytes from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`; a slice of each
-        segment, of which there may be MOST_SEGMENTS.
+        """Bytes from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`; one slice for each
+        of at most MOST_SEGMENTS segments.
 
-        At most `max_bytes`, so the last batch may be partial, but never the first: with `min_one` it may exceed the limit,
-        without it the answer is then empty. Empty at the log end. The caller releases the slices' files. OffsetOutOfRange
-        outside [local start, log end]. A closed segment that ends before `offset` is a gap left by compaction, or damage: the
-        next segment is read, or without `over_gaps` StorageError is raised. Adds to `aborted` the transactions that overlap the
-        answer, for readers of committed records.
+        The answer has at most `max_bytes`, so its last batch may be partial. The first batch is never partial: if it exceeds
+        the limit it is sent whole with `min_one`, and else the answer is empty. The answer is also empty at the log end. The
+        caller releases the slices' files. OffsetOutOfRange outside [local start, log end]. A closed segment that ends before
+        `offset` is a gap left by compaction, or damage: the next segment is read, or without `over_gaps` StorageError is
+        raised. Adds to `aborted` the transactions that overlap the answer, for readers of committed records.
         """
         segments = self._segments.all
         if not segments[0].base <= offset <= self._end.offset:
@@ -86,8 +86,8 @@ class LogReader:
         if piece is None or piece.length == 0:
             return []
         found, room, last = [piece], max_bytes - piece.length, at
-        # Consumers take an answer without a record for one that their limit cut short, so an emptied segment does not stand
-        # alone in it.
+        # Consumers mistake an answer without records for one that their limit cut short, so no answer consists of emptied
+        # segments alone.
         while last + 1 < len(segments) and len(found) < MOST_SEGMENTS:
             segment = segments[last]
             if found[-1].position + found[-1].length < segment.size:
@@ -155,11 +155,11 @@ class LogReader:
 
     def aborted_reader(self, start: int, end: int) -> Callable[[], list[AbortedTransaction]]:
         """`aborted_transactions` of the segments as they are now, to be called in any thread. A segment that is gone by then
-        counts as one without."""
+        adds none."""
         return partial(_aborted, tuple(self._segments.since(start)), start, end)
 
     def offload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> OffloadSource | None:
-        """The whole batches of one segment from the batch that holds `start` on that end at or before `end_limit`.
+        """The whole batches of one segment, from the one that holds `start`, that end at or before `end_limit`.
 
         Only closed segments, unless `include_active`. None if there are no such batches.
         """

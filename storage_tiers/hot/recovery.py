@@ -1,8 +1,8 @@
 """Loads a partition's segments, epochs and producers from disk, after a clean stop or a crash.
 
-After a clean stop everything is trusted but the newest segment's end, which is searched from its last index entry. After a
-crash a prefix of the segments is trusted: those below the recovery point whose `.index` exists (that name appears only once the
-whole segment is durable). The rest is read with CRCs and truncated at the first batch
+After a clean stop everything is trusted except the newest segment's end, which is searched from its last index entry. After a
+crash a prefix of the segments is trusted: those below the recovery point whose `.index` exists (that name appears only once
+the whole segment is durable). The rest is read with CRCs and truncated at the first batch
 
 - that is invalid (length, magic, CRC), or
 - whose base offset is below the expected one (a gap inside a segment is legal: compaction leaves them), or
@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from storage_tiers import events
-from storage_tiers.errors import StorageError
+from storage_tiers.errors import CorruptRecord, StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot import layout
 from storage_tiers.hot.epoch_scan import read_epochs
@@ -40,7 +40,7 @@ from storage_tiers.hot.settings import LogSettings
 from storage_tiers.hot.snapshots import Snapshots
 from storage_tiers.hot.swap import complete_swaps
 from storage_tiers.records import batch_walk
-from storage_tiers.types import NO_EPOCH, AbortedTransaction, EpochEntry
+from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, AbortedTransaction, EpochEntry
 
 log = logging.getLogger(__name__)
 
@@ -79,14 +79,14 @@ def load(
 
 
 def possible_log_start(found: RecoveredLog, log_start: int, recovery_point: int, *, clean: bool) -> int:
-    """The log start, or 0 if it cannot be: a clean stop leaves no log start above the end that it has flushed, so the
+    """The log start, or 0 if it is impossible: a clean stop leaves no log start above the end that it has flushed, so the
     checkpoint was damaged or edited. After a crash, records above the end may have been deleted and lost."""
     end = found.segments[-1].end if found.segments else log_start
     if log_start <= end:
         return log_start
     if clean and log_start > recovery_point:
         return 0
-    what = f"the log ends at {end}, below its log start {log_start}: what is left of it is deleted, and it begins there"
+    what = f"the log ends at {end}, below its log start {log_start}: the rest of it is deleted, and it begins at its log start"
     events.error(log, "recovery.cut", what=what, offset=end, was_flushed=end < recovery_point)
     return log_start
 
@@ -118,6 +118,8 @@ def _load(
         _read_epochs(segments if clean else segments[:trusted], loaded.epochs)
     if not clean or not _load_clean(loaded, now_ms):
         _Recovery(files, loaded, trusted, recovery_point, now_ms).run()
+    if segments:
+        _date_newest(segments[-1], directory)
     for segment in segments:
         segment.release_file()
     return loaded
@@ -154,6 +156,21 @@ def _list(files: Files, directory: str, interval: int, now_ms: int) -> tuple[lis
             segments[-1].end = base
         segments.append(segment)
     return segments, [base for base, suffixes in numbered.items() if layout.SNAPSHOT in suffixes]
+
+
+def _date_newest(newest: Segment, directory: str) -> None:
+    """Dates the newest segment's first append by its first record, instead of its last one: a node that crashes often would
+    never offload it. A client's timestamp counts only if it lies between the beginning of the segment, when its snapshot was
+    written, and the file's last change."""
+    first, began_ms = NO_TIMESTAMP, 0
+    with contextlib.suppress(OSError, CorruptRecord):  # the next append reports it
+        first = newest.first_batch_timestamp()
+    if first < 0:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        snapshot = os.path.join(directory, layout.file_name(newest.base, layout.SNAPSHOT))
+        began_ms = os.stat(snapshot).st_mtime_ns // 1_000_000
+    newest.first_append_ms = min(newest.first_append_ms, max(first, began_ms))
 
 
 def _trusted(segments: list[Segment], recovery_point: int) -> int:

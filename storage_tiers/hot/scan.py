@@ -30,8 +30,8 @@ _producer_id = struct.Struct(">q").unpack_from
 
 
 class Chunk(NamedTuple):
-    """Whole batches read at byte `position` of the file. `stop` differs from WHOLE only in a last chunk where the walk found
-    something else than a batch, at `position`."""
+    """Whole batches read at byte `position` of the file. `stop` differs from WHOLE only in a last chunk, where the walk found
+    something other than a batch at `position`."""
 
     position: int
     data: Buffer

@@ -58,8 +58,8 @@ class BatchSpan(NamedTuple):
 class SegmentInfo:
     """A planner's view of a segment: offsets [base, end), sizes in bytes, times in ms.
 
-    `first_append_ms` is the steady time of the first append (after a restart: the file's last change or the start, whichever is
-    earlier), -1 for an empty segment.
+    `first_append_ms` is the steady time of the first append, -1 for an empty segment. After a restart it is that of the file's
+    last change or of the start, whichever is earlier, and for the newest segment its first record's, if that is earlier still.
     """
 
     base: int

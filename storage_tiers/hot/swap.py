@@ -9,8 +9,8 @@ The new files lie synced beside the old ones, under names that end in `.cleaned`
 
 A start completes a prepared swap (`complete_swaps`); its steps can be repeated. A swap file that is left behind would remove
 segments that began later at the same offsets. Its removal is therefore durable before anything in them counts as flushed,
-because a flush needs a sync of the same directory. A swap file beside which no log has the new one's size belongs to other
-segments, as in a directory that was copied in the middle of a swap: it alone is removed.
+because a flush needs a sync of the same directory. If no log beside a swap file has the size of the new one, the file belongs
+to other segments, as in a directory that was copied in the middle of a swap. Then only the swap file is removed.
 
 Not promised: which side survives when step 1 fails. The caller calls `end`: it restores the old segments before step 2, and
 keeps the new one after it.

@@ -5,7 +5,7 @@ segments that lie below `bound` = min(high watermark, last stable offset) and ar
 due once the dirty share of these bytes exceeds `min.cleanable.dirty.ratio`, or once a dirty record is older than
 `max.compaction.lag.ms`. Segments are cleaned whole.
 
-Not promised: that a cleaning reaches `end`. A map of keys that is full ends it before.
+Not promised: that a cleaning reaches `end`. A full map of keys ends it earlier.
 Source: `LogCleanerManager` and `LogToClean` of Kafka 4.2.
 """
 
@@ -63,7 +63,7 @@ def plan_cleaning(
     first_timestamp: Callable[[View], int],
 ) -> CleaningPlan | None:
     """None if nothing is dirty. `segments` are the log's durable ones from the oldest on; `cleaned_to` is where the last
-    cleaning ended, 0 if that is not known. `first_timestamp` (ms) is asked for one segment at most."""
+    cleaning ended, 0 if that is not known. `first_timestamp` (ms) is called for at most one segment."""
     end, clean_bytes, dirty_bytes = 0, 0, 0
     oldest_dirty: View | None = None
     for segment in segments:

@@ -17,7 +17,7 @@ UNLIMITED = -1
 
 
 class Reason(Enum):
-    """The limit that a segment exceeds, in words of logs."""
+    """The limit that a segment exceeds, as the log names it."""
 
     BELOW_LOG_START = "below log start"
     AGE = "older than local.retention.ms"

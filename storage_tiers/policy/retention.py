@@ -62,7 +62,8 @@ def goes(age_ms: int, size: int, excess: int, limits: RetentionLimits) -> bool:
 
 
 def plan_pages(pages: Sequence[PageRef], load_page: LoadPage, found: Expired, moment: Moment) -> Expired:
-    """Continues a plan over live pages, in order. Loads only the page where expiry stops; of one of level 1, also one below."""
+    """Continues a plan over live pages, in order. Loads only the page where expiry stops, and if that is of level 1 also one
+    page below it."""
     for ref in pages:
         if found.stopped:
             break

@@ -1,4 +1,5 @@
-"""The record batch v2 as bytes: positions of its fields, a header view, validation of a produced batch, few in-place writes.
+"""The record batch v2 as bytes: positions of its fields, a header view, validation of a produced batch, a few in-place
+writes.
 
 Invariants: a batch has `size` bytes, 61 of them header; its CRC-32C covers [21, size), so assigning base offset and leader
 epoch does not change it. Nothing here decodes a record, and `validate` does not modify the batch.
@@ -286,7 +287,7 @@ def _check_producer(header: BatchHeader) -> None:
 def _inflate(batch: Buffer, header: BatchHeader, max_decompressed: int | None) -> memoryview:
     try:
         payload = records_payload(batch, header, max_decompressed)
-    except CorruptRecord as error:  # the CRC matches, so the client built it so: a retry would not help
+    except CorruptRecord as error:  # the CRC matches, so the client built it this way: a retry would not help
         raise InvalidRecord(str(error)) from None
     if header.attributes & CODEC_MASK == Codec.LZ4 and not batch[HEADER_BYTES + _LZ4_FLAGS] & _LZ4_INDEPENDENT:
         raise InvalidRecord("LZ4 frames must have independent blocks: Java's clients read no others")

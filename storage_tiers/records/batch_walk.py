@@ -4,7 +4,7 @@ log.
 Cython in pure-Python mode, with the walker's rules: every index is compared with the end of the buffer before it is read, no
 arithmetic can leave 64 bits, and callers pass buffers of bytes (format `B`) that do not change during a call.
 
-Not promised: a check of the records in a batch, or of its CRC (but for `recover_scan`).
+Not promised: a check of the records in a batch, or, except in `recover_scan`, of its CRC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 
 from storage_tiers.records.checksum import crc32c
 
-# The codes below for C code; a declared name is invisible to importers.
+# C code's copies of the codes below: importers cannot see a declared name.
 _WHOLE = cython.declare(cython.int, 0)
 _PARTIAL = cython.declare(cython.int, 1)
 _BAD_SIZE = cython.declare(cython.int, 2)
@@ -79,7 +79,7 @@ def _pointer(buffer: cython.const[cython.uchar][::1]) -> cython.p_const_uchar:
 @cython.nogil
 @cython.exceptval(check=False)
 def _batch_stop(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-    """WHOLE if [at, end) begins with a plausible batch header, else the reason against."""
+    """WHOLE if [at, end) begins with a plausible batch header, else why not."""
     if end - at < _HEADER:
         return _PARTIAL
     if _int32(raw, at + 8) < _HEADER - _OVERHEAD:

@@ -61,7 +61,8 @@ def inflation_bound(batch_size: int) -> int:
 
 
 def compress(codec: Codec, payload: Buffer, *, level: int | None = None) -> bytes:
-    """`payload` under `codec`; `level` as in `compression.gzip.level` and its siblings, the codec's default if None."""
+    """`payload` compressed with `codec`. `level` as in `compression.gzip.level` and its siblings; None means the codec's
+    default."""
     if codec is Codec.NONE:
         return bytes(payload)
     if codec is Codec.GZIP:

@@ -1,4 +1,4 @@
-# C types of column_walk.py, but for its small functions, which say theirs themselves.
+# C types of column_walk.py. Its small functions declare their own.
 cimport cython
 from storage_tiers.records.column_buffers cimport BytesColumn, Columns
 

@@ -26,7 +26,7 @@ from storage_tiers.records.checksum import crc32c
 if TYPE_CHECKING:
     from storage_tiers.records.column_buffers import BytesColumn, Columns
 
-# The codes below for C code, the first of them the walker's; a name in the .pxd is invisible to importers.
+# C code's copies of the codes below (the first ones are the walker's): importers cannot see a name that the .pxd declares.
 _SOUND = 0
 _BAD_LENGTH = 1
 _BAD_TIMESTAMP_DELTA = 2

@@ -136,7 +136,7 @@ def whole_header(batch: Buffer, *, verify: bool = True) -> BatchHeader:
 
 def _check_offsets(header: BatchHeader) -> None:
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= _INT64_MAX:
-        raise CorruptRecord(f"a batch from offset {header.base_offset} to {header.last_offset} cannot be")
+        raise CorruptRecord(f"a batch from offset {header.base_offset} to {header.last_offset} is impossible")
 
 
 def _records(batch: Buffer, header: BatchHeader, max_bytes: int | None) -> Iterator[Record]:

@@ -40,7 +40,7 @@ def exceptval(*, check: bool) -> Callable[[Function], Function]:
 
 
 class _NoGil:
-    """Decorator and block at once, as in Cython."""
+    """A decorator and a context manager, as in Cython."""
 
     def __call__(self, function: Function) -> Function:
         return function

@@ -62,7 +62,7 @@ def recompress(batch: Buffer, header: BatchHeader, wanted: Target) -> bytearray 
         return None
     try:
         payload = records_payload(batch, header)
-    except CorruptRecord as error:  # the CRC matches, so the client built it so: a retry would not help
+    except CorruptRecord as error:  # the CRC matches, so the client built it this way: a retry would not help
         raise InvalidRecord(str(error)) from None
     packed = compress(wanted.codec, payload, level=wanted.level)
     stored = bytearray(memoryview(batch)[: layout.HEADER_BYTES])

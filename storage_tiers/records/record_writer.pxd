@@ -18,7 +18,7 @@ cdef class RecordWriter:
 
 cpdef bytes encode_plain_batch(object records, long long timestamp, long long attributes, long long producer_id, long long producer_epoch)
 cdef tuple _as_tuple(object record)
-cdef long long _plain_body(bytes key, bytes value, long long place) except -1
+cdef long long _plain_body(bytes key, bytes value, long long offset_delta) except -1
 cdef void _put_integer(unsigned char* data, Py_ssize_t at, long long number, int size) noexcept nogil
 cdef int _varint_size(long long number) noexcept nogil
 cdef unsigned long long _zigzag(long long number) noexcept nogil

@@ -99,25 +99,25 @@ def encode_plain_batch(
     producer_id: cython.longlong,
     producer_epoch: cython.longlong,
 ) -> bytes:
-    """An uncompressed batch of keys and values (at least one) at base offset 0, all of one time, without headers and without a
-    sequence: what a coordinator writes."""
+    """An uncompressed batch of keys and values (at least one) at base offset 0, all with one timestamp, without headers and
+    without a sequence. Coordinators write such batches."""
     count: cython.Py_ssize_t = len(records)
     size: cython.Py_ssize_t = _HEADER
-    place: cython.Py_ssize_t
-    for place in range(count):
-        key, value = _as_tuple(records[place])
-        body: cython.longlong = _plain_body(key, value, place)
+    offset_delta: cython.Py_ssize_t
+    for offset_delta in range(count):
+        key, value = _as_tuple(records[offset_delta])
+        body: cython.longlong = _plain_body(key, value, offset_delta)
         size += _varint_size(body) + body
     out = bytearray(size)
     data: cython.p_uchar = (
         cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)) if cython.compiled else memoryview(out)
     )
     at: cython.Py_ssize_t = _HEADER
-    for place in range(count):
-        key, value = _as_tuple(records[place])
-        at = _put_varint(data, at, _plain_body(key, value, place))
+    for offset_delta in range(count):
+        key, value = _as_tuple(records[offset_delta])
+        at = _put_varint(data, at, _plain_body(key, value, offset_delta))
         data[at] = data[at + 1] = 0
-        at = _put_varint(data, at + 2, place)
+        at = _put_varint(data, at + 2, offset_delta)
         at = _put_field(data, at, key, len(key))
         at = _put_field(data, at, value, -1 if value is None else len(value))
         data[at] = 0
@@ -139,25 +139,25 @@ def encode_plain_batch(
 
 
 def _as_tuple(record: Any) -> tuple[Any, ...]:
-    """The same, perhaps a NamedTuple, by a type that C takes apart without a call for each field."""
+    """The record, which may be a NamedTuple, typed as a tuple: C then reads its fields without a call for each."""
     if not isinstance(record, tuple):
         raise TypeError(f"a record is a tuple, not {type(record).__name__}")
     return cython.cast(tuple, record) if cython.compiled else record
 
 
-def _plain_body(key: bytes, value: bytes | None, place: cython.longlong) -> cython.longlong:
+def _plain_body(key: bytes, value: bytes | None, offset_delta: cython.longlong) -> cython.longlong:
     key_length: cython.longlong = len(key)
     value_length: cython.longlong = -1 if value is None else len(value)
     # Three bytes: attributes, the timestamp's delta, and the number of headers.
-    fixed: cython.longlong = 3 + _varint_size(place) + _varint_size(key_length) + _varint_size(value_length)
+    fixed: cython.longlong = 3 + _varint_size(offset_delta) + _varint_size(key_length) + _varint_size(value_length)
     return fixed + key_length + max(value_length, 0)
 
 
 def _put_integer(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong, size: cython.int) -> None:
     """Big-endian, two's complement."""
-    place: cython.int
-    for place in range(size):
-        data[at + place] = number >> 8 * (size - 1 - place) & 0xFF
+    nth: cython.int
+    for nth in range(size):
+        data[at + nth] = number >> 8 * (size - 1 - nth) & 0xFF
 
 
 def _varint_size(number: cython.longlong) -> cython.int:

@@ -6,7 +6,7 @@ compare the two. It checks framing only and trusts no input: every index is comp
 read, and no arithmetic can leave 64 bits. Callers pass buffers of bytes (format `B`) that do not change during a call, because
 the loops release the GIL.
 
-Not promised: text in UTF-8, sensible timestamps, CRCs (but for `plain_batch`), decompression.
+Not promised: text in UTF-8, sensible timestamps, CRCs (except in `plain_batch`), decompression.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.records.checksum import crc32c
 
-# The codes below for C code; a declared name is invisible to importers.
+# C code's copies of the codes below: importers cannot see a declared name.
 _SOUND = cython.declare(cython.int, 0)
 _BAD_LENGTH = cython.declare(cython.int, 1)
 _BAD_TIMESTAMP_DELTA = cython.declare(cython.int, 2)
@@ -337,8 +337,8 @@ def plain_batch(
     highest timestamp. None for every other batch, which `batch.validate` then examines.
 
     `whole` and `batch` are the same bytes, once to slice and once to index. They must be exactly one uncompressed batch of
-    format 2 outside of a transaction, whose max timestamp equals its records', with no timestamp before 1970 or beyond the two
-    bounds around `now_ms`. These three arguments are not negative.
+    format 2 outside of a transaction, whose max timestamp equals its records', with no timestamp before 1970 or beyond the
+    two bounds around `now_ms`. `now_ms` and the bounds must not be negative.
     """
     raw: cython.p_const_uchar = _pointer(batch)
     total: cython.Py_ssize_t = len(batch)

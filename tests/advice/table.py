@@ -16,7 +16,9 @@ from tests.advice.rows import BROKER, FAULTS, GATEWAY, REQUESTS, SDK, SERVICERS,
 from tests.advice.table_coordination import COORDINATION_ROWS
 from tests.advice.table_keeping import DIRECTORY_ROWS, STORE_ROWS
 from tests.advice.table_programs import (
+    CLUSTER_ROWS,
     GROUP_COMMAND_ROWS,
+    KAFKA_OPTION_ROWS,
     PERF_COMMAND_ROWS,
     REQUEST_ROWS,
     SPARK_ROWS,
@@ -29,7 +31,9 @@ ROWS = (
     *DIRECTORY_ROWS,
     *STORE_ROWS,
     *REQUEST_ROWS,
+    *CLUSTER_ROWS,
     *GROUP_COMMAND_ROWS,
+    *KAFKA_OPTION_ROWS,
     *TRANSACTION_ROWS,
     *PERF_COMMAND_ROWS,
     *WORD_ROWS,

@@ -221,7 +221,7 @@ STORE_ROWS = (
         REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
     ),
     row(
-        "is deleted in the bucket, which is final for a partition|is deleted; delete the topic and create it anew",
+        "is deleted in the bucket, which is final for a partition|is deleted; delete the topic and create it again",
         REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
         REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
     ),
@@ -241,7 +241,19 @@ STORE_ROWS = (
         REPAIR + "an_object_that_a_pin_keeps_is_put_back",
         "tests/service/cli/test_cold_repair.py::test_objects_that_a_sound_manifest_names_are_missed",
     ),
-    row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_without_a_loss_nothing_is_accepted"),
+    row(
+        "which of its transactions were aborted: put the .idx back",
+        COLD + "test_lost_sidecar.py::test_an_index_whose_aborted_transactions_nothing_shows_is_put_back",
+    ),
+    row(
+        "put it back, or remove the pin",
+        COLD + "test_lost_pinned_sidecar.py::test_no_other_index_is_written_in_place_of_a_pinned_one",
+    ),
+    row(
+        "name another directory in TMPDIR and restart; no manifest was changed",
+        COLD + "test_lost_sidecar.py::test_a_full_disk_of_temporary_files_is_named",
+    ),
+    row("Run this without --accept-loss", COLD + "test_accepted_loss.py::test_without_a_loss_nothing_is_accepted"),
     row(
         "losses are accepted topic by topic: name the topic|write PARTITION:START-END",
         "tests/service/cli/test_cold_repair.py::test_lost_segments_are_accepted_by_name",

@@ -41,13 +41,13 @@ REQUEST_ROWS = (
         GATEWAY + "handlers/test_metadata.py::test_topics_by_id",
     ),
     row(
-        "the only one of its cluster; stop it instead",
+        "is a running broker of this cluster; stop it instead",
         GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_be_unregistered",
         "tests/service/serve/test_stopping.py::test_a_stopping_node_is_unready_while_it_finishes_answers",
     ),
     row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
     row(
-        "read it by Kafka's protocol, or read on behind it",
+        "read it by Kafka's protocol, or continue after it",
         SERVICERS + "test_bounds.py::test_a_batch_that_no_message_holds_is_an_error_in_its_place",
     ),
     row(
@@ -95,7 +95,7 @@ REQUEST_ROWS = (
         SPARK + "test_bucket.py::test_several_clusters_are_listed",
         LIBRARIES + "among_several_clusters_the_named_one_is_read",
     ),
-    row("start there, or seal first", LIBRARIES + "records_outside_the_bucket_are_sealed_first"),
+    row("start within them, or seal the topic first", LIBRARIES + "records_outside_the_bucket_are_sealed_first"),
     row("the producer is closed; make another", LIBRARIES + "the_arguments_that_the_sdk_advises_are_accepted"),
     row(
         "choose that, or idempotent=False|say which, as tzinfo",
@@ -142,9 +142,12 @@ WORD_ROWS = (
 )
 
 SPARK_ROWS = (
-    row("with pushdown, load\\(\\) anew for each query", SPARK + "test_spark.py::test_a_pruned_plan_is_for_one_query"),
     row(
-        "^(name (the topics|each topic) with topics|no broker is asked; say)",
+        "with pushdown, call load\\(\\) again for each query",
+        SPARK + "test_spark.py::test_a_pruned_plan_is_for_one_query",
+    ),
+    row(
+        "^(name (the topics|each topic) with topics|no broker is needed; name)",
         SPARK + "test_options.py::test_unknown_options_are_named_with_the_known_ones",
         SPARK + "test_options.py::test_all_options_under_any_case",
     ),
@@ -186,6 +189,88 @@ SPARK_ROWS = (
 _GROUP = "tests/service/cli/client/test_group.py::test_"
 _CONSUME_GROUP = "tests/service/cli/client/test_consume_group.py::test_"
 
+_KAFKAS_OPTION = "tests/service/cli/test_main.py::test_an_option_of_kafkas_tools_is_answered_with_the_words_for_it"
+_WITH_A_NODE = "tests/service/cli/client/test_with_a_node.py::test_"
+
+_METADATA = "tests/service/metadata/"
+_CLUSTER_STORE = "tests/service/serve/test_cluster_store.py::test_"
+_PLAN = "tests/service/supervisor/test_plan.py::test_"
+_BROKERS = "tests/service/controller/test_brokers.py::test_"
+
+CLUSTER_ROWS = (
+    row(
+        "ask for a replication factor of 1",
+        _METADATA + "test_planner.py::test_a_partition_has_one_replica_whatever_is_asked_for_or_configured",
+    ),
+    row(
+        "stop it, or choose another node.id",
+        _METADATA
+        + "test_registrations.py::test_the_same_disk_registers_at_once_and_another_one_only_for_a_dead_broker",
+    ),
+    row(
+        "send one of `commands.proto`|upgrade the controller before its brokers",
+        _METADATA + "test_command_codec.py::test_other_bytes_are_refused",
+        _METADATA + "test_command_codec.py::test_commands_and_results_survive_their_bytes",
+    ),
+    row(
+        "give --controller, or --controller-listener for its own|give them there, and only --controller here",
+        "tests/service/settings/test_derived.py::test_a_broker_has_one_controller_which_begins_its_cluster",
+    ),
+    row(
+        "repair them through that node",
+        _CLUSTER_STORE + "files_of_the_cluster_are_repaired_through_the_controllers_node",
+    ),
+    row(
+        "give the controller's --store here, too",
+        _CLUSTER_STORE + "a_broker_without_the_store_of_its_cluster_is_refused",
+    ),
+    row("retry to see it", _BROKERS + "a_broker_that_learns_of_its_change_late_says_so"),
+    row("a heartbeat stream belongs to one registration", _BROKERS + "a_heartbeat_stream_is_of_one_registration"),
+    row(
+        "give the broker the address of its own controller",
+        _BROKERS + "a_broker_finds_its_own_controller_after_another_ones_refusal",
+    ),
+    row(
+        "or choose other ports: every broker has its own ports",
+        _PLAN + "a_port_of_a_brokers_own_that_is_taken_is_named",
+    ),
+    row("choose lower ports, or start fewer --brokers", _PLAN + "a_port_beyond_the_last_is_refused"),
+    row(
+        "leaves it out; start with --brokers|start with the --node-id that the first broker had",
+        _PLAN + "fewer_brokers_than_hold_partitions_are_refused",
+        "tests/service/serve/test_brokers_of_one_command.py::test_a_stop_ends_all_and_a_start_finds_all",
+    ),
+    row("for brokers; stop the process using it, or choose another address", _BROKERS + "a_taken_address_is_named"),
+    row(
+        "is not registered with this controller; start it again",
+        _METADATA + "test_registrations.py::test_another_registration_is_refused",
+    ),
+)
+KAFKA_OPTION_ROWS = (
+    row("^write --to ", _KAFKAS_OPTION, _GROUP + "every_position_is_one_to_continue_from"),
+    row(
+        "^write --from beginning|^choose what is printed with",
+        _KAFKAS_OPTION,
+        _WITH_A_NODE + "consume_begins_at_the_given_position",
+        _WITH_A_NODE + "json_shows_everything_of_a_record",
+    ),
+    row("^write --config NAME=VALUE$", _WITH_A_NODE + "alter_sets_and_deletes_configs_and_adds_partitions"),
+    row(
+        "^write the name after the command, without an option|^leave it out: (members|offsets|the state)",
+        _KAFKAS_OPTION,
+        _GROUP + "members_are_shown_and_keep_their_offsets",
+    ),
+    row(
+        "^leave it out: nothing is changed without --execute",
+        _KAFKAS_OPTION,
+        _GROUP + "without_execute_nothing_is_changed",
+    ),
+    row(
+        "^leave it out: nothing is changed without --apply",
+        _KAFKAS_OPTION,
+        "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
+    ),
+)
 GROUP_COMMAND_ROWS = (
     row("name one of --to, --shift-by", _GROUP + "every_position_is_one_to_continue_from"),
     row(
@@ -257,5 +342,5 @@ _PERF = "tests/service/cli/client/test_perf.py::test_"
 PERF_COMMAND_ROWS = (
     row("give this run an id of its own with --transactional-id", _PERF + "a_transactional_id_in_use_is_named"),
     row("transactions need all; leave it out", _PERF + "wrong_words_are_refused"),
-    row("give --timeout more, or --records less", _PERF + "too_few_records_are_a_failure_with_figures"),
+    row("raise --timeout, or lower --records", _PERF + "too_few_records_are_a_failure_with_figures"),
 )

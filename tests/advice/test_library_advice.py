@@ -16,8 +16,9 @@ import pytest
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.cold import ColdBucket
 from grpc_api.sdk.values import Acks, ProducerOptions, start_ms
-from service.metadata import image as metadata_image
+from service.metadata import delta
 from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage
 from service.offline.restore import restore
 from service.settings.node_settings import NodeSettings
 from storage_tiers.clock import SystemClock
@@ -110,11 +111,11 @@ async def test_a_node_that_cannot_apply_its_metadata_is_started_again(
 def test_a_record_of_a_newer_version_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is refused whole. (Here the newer version is this one, made to know the record's kind.)"""
     record = pb.MetadataRecord()
-    image = metadata_image.MetadataImage(cluster_id="c")
+    image = MetadataImage(cluster_id="c")
     with pytest.raises(MetadataCorrupt, match="start the version that wrote it, or newer"):
         image.apply_batch([record])
-    assert image == metadata_image.MetadataImage(cluster_id="c")
-    monkeypatch.setattr(metadata_image._Delta, "apply", lambda *_: None)
+    assert image == MetadataImage(cluster_id="c")
+    monkeypatch.setattr(delta.Delta, "apply", lambda *_: None)
     assert image.apply_batch([record]).cluster_id == "c"
 
 
@@ -240,7 +241,7 @@ async def test_records_outside_the_bucket_are_sealed_first(tmp_path: Path) -> No
             await node.node.append("t", b"%d" % number)
         cluster = node.node.node.cluster_id
         bucket = ColdBucket(memory.blocking(), cluster)
-        with pytest.raises(OffsetOutOfRange, match="start there, or seal first"):
+        with pytest.raises(OffsetOutOfRange, match="start within them, or seal the topic first"):
             next(bucket.read("t", start={0: 15}))
         assert [message.offset for message in bucket.read("t", start={0: 9})] == [9]
         await client.seal("t")

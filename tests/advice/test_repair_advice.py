@@ -75,18 +75,18 @@ async def test_the_chosen_one_of_two_histories_is_restored(world: World, tmp_pat
     await other.tier.load()
     await other.extend()
     said = await refused(world.tier, "If this node's history is the one to keep")
-    assert f"put the version of {IDS.manifest_key} back that was there before that commit" in said
+    assert f"put back the version of {IDS.manifest_key} from before that commit" in said
     restore(world, older)
     report, manifest = await world.tier.repair(NOTHING_HELD, apply=True)
     assert manifest is not None and not report.refused
     await shows(world, world.tier, before)
 
 
-@pytest.mark.parametrize("what", ["page", "segment", "sidecar"])
+@pytest.mark.parametrize("what", ["page", "segment"])
 async def test_objects_of_old_segments_that_are_missing_are_put_back(world: World, what: str) -> None:
     saved = await world.extend(80)
     before = stored_live(world.store.blocking(), saved)
-    key = {"page": saved.live_pages[0].key, "segment": before[0].key, "sidecar": before[0].sidecar_key}[what]
+    key = {"page": saved.live_pages[0].key, "segment": before[0].key}[what]
     kept = world.store.blocking().get(key).data
     restore(world, world.manifests[0])
     world.store.blocking().delete([key])
@@ -108,7 +108,7 @@ async def test_an_object_that_a_pin_keeps_is_put_back(world: World) -> None:
     restore(world, None)
     world.store.blocking().delete([key])
     report, manifest = await world.tier.repair(HELD, apply=True)
-    assert manifest is None and "the pin audit keeps what it holds; put the object back" in report.refused
+    assert manifest is None and "the pin audit keeps the segment; put the object back" in report.refused
     world.store.blocking().put(key, kept)
     _, repaired = await world.tier.repair(HELD, apply=True)
     assert repaired is not None and [pin.name for pin in repaired.pins] == ["audit"]
@@ -128,8 +128,8 @@ async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: P
         key, end = led(node).ids.manifest_key, led(node).log.hot.end_offset
         await deleted_in_the_bucket(node)
         said = await node.core.cold.repair(T0, apply=True)
-        assert f"put the version of {key} back that was there before" in said.refused
-        assert f"put the version of {key} before the deletion back" in str(
+        assert f"put back the version of {key} from before the deletion" in said.refused
+        assert f"put back the version of {key} from before the deletion" in str(
             node.node.work.tiering.lineage.reason(led(node))
         )
         await put_back(node, key, versions[-1])
@@ -145,7 +145,7 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
         await deleted_in_the_bucket(node)
         assert "else delete the topic" in str(node.node.work.tiering.lineage.reason(led(node)))
         said = await node.core.cold.repair(T0, apply=True)
-        assert "else delete the topic and create it anew" in said.refused
+        assert "else delete the topic and create it again" in said.refused
         await node.core.topics.delete(["t"])
         await node.create("t")
         await leads(node, "t")

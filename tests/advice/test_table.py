@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from grpc_api.contract import coordinator_errors
 from storage_tiers import errors
 from storage_tiers.errors import Advice
 from tests.advice.messages import ROOT, Message, advice, gives_advice
@@ -52,7 +53,7 @@ def test_errors_that_advise_a_retry_are_retriable() -> None:
     for message in advice():
         if not re.search(RETRIED.pattern, message.text) or message.call in RETRIED_BY_CLIENTS | OTHERS:
             continue
-        kind = getattr(errors, message.call, None)
+        kind = getattr(errors, message.call, None) or getattr(coordinator_errors, message.call, None)
         if kind is None or kind.advice not in (Advice.RETRY, Advice.REDIRECT):
             wrong.append((message.path, message.line, message.call))
     assert wrong == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import background, beside, burner, fleet, load
-from benchmarks.brokers import stored_bytes
+from benchmarks.brokers import proportional_megabytes, stored_bytes
 from benchmarks.burner import Burn, Used
 from benchmarks.processor import processor_seconds
 from tests.support.node import Node
@@ -33,6 +33,9 @@ class Counted:
 
     def resident_megabytes(self, *, children: bool = True) -> float | None:
         return None
+
+    def proportional_megabytes(self) -> float | None:
+        return proportional_megabytes(self._node.pid)
 
     def processor_seconds(self) -> float | None:
         return processor_seconds(self._node.pid)
@@ -77,9 +80,12 @@ def test_every_row_of_the_fleet_and_of_background_load_gives_figures(
             *beside.sustained(broker, "x", ""),
             *beside.tailing(broker, "x", ""),
         ]
+        used = broker.proportional_megabytes()
         left = [path.name for path in node.data_dir.iterdir() if path.name.startswith("fleet-")]
     assert [name for name in left if not name.endswith("-delete")] == []
-    assert len({name for name, _, _ in rows}) == len(rows) == 3 * len(fleet.FLEETS) + 6 + 6
+    assert len({name for name, _, _ in rows}) == len(rows) == 4 * len(fleet.FLEETS) + 6 + 6
+    assert used is not None
+    assert 20 < used < 1000, "MB of a node and its tier process"
     assert all(value is not None and value >= 0 for _, _, value in rows)
     assert all(value for _, unit, value in rows if unit in ("MB/s", "ms"))
 

@@ -1,6 +1,6 @@
 """What the admin clients of kafka-python, aiokafka and kafkajs ask: each call once, with a fact of each answer.
 
-librdkafka's is asked in `test_groups.py` and `test_librdkafka_configs.py`; Java's by Kafka's own tools (`tools.py`).
+`test_every_admin_call.py` has those of librdkafka and Java, and checks that none is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.clients.members import until
 from tests.support.clients import create, produce
 from tests.support.node import Node
 from tests.support.talker import Talker
@@ -67,6 +68,7 @@ def test_kafka_python_manages_topics(python: Any, topic: str) -> None:
     python.reset_configs([ConfigResource(ConfigResourceType.TOPIC, made, {"retention.ms": None})])
     assert "5000000" not in str(python.describe_configs(asked))
     assert python.delete_records({TopicPartition(topic, 0): 1})
+    python.wait_for_topics([made])
     python.delete_topics([made])
     assert made not in python.list_topics()
 
@@ -95,6 +97,23 @@ def test_kafka_python_manages_groups(python: Any, topic: str) -> None:
     assert topic not in str(python.list_groups())
 
 
+def test_kafka_python_removes_a_static_member(node: Node, python: Any, topic: str) -> None:
+    """Which leaves only its session's timeout after it has closed."""
+    from kafka.admin import MemberToRemove
+
+    how = {"bootstrap.servers": node.kafka, "group.id": f"{topic}-static", "group.instance.id": "stays"}
+    with closing(Consumer(how)) as member:
+        member.subscribe([topic])
+        until(lambda: member.poll(0.1), lambda: len(member.assignment()) == 2)
+
+    def instances() -> str:
+        return str(python.describe_groups([f"{topic}-static"]))
+
+    assert "stays" in instances()
+    python.remove_group_members(f"{topic}-static", [MemberToRemove(group_instance_id="stays")])
+    assert "stays" not in instances()
+
+
 def test_kafka_python_looks_at_transactions(node: Node, python: Any, topic: str) -> None:
     from kafka import TopicPartition
 
@@ -106,9 +125,26 @@ def test_kafka_python_looks_at_transactions(node: Node, python: Any, topic: str)
     producer.commit_transaction(60)
 
 
+def test_kafka_python_aborts_a_transaction_in_its_partition(node: Node, python: Any, topic: str) -> None:
+    from kafka import TopicPartition
+    from kafka.admin import AbortTransactionSpec
+
+    producer, first = transact(node, topic), TopicPartition(topic, 0)
+
+    def opened() -> list[Any]:
+        (found,) = python.describe_producers([first]).values()
+        return [each for each in found.active_producers if each.current_transaction_start_offset >= 0]
+
+    (writer,) = opened()
+    python.abort_transaction(AbortTransactionSpec(first, writer.producer_id, writer.producer_epoch))
+    assert opened() == []
+    producer.abort_transaction(60)
+
+
 def test_kafka_python_looks_at_the_cluster(node: Node, python: Any, topic: str) -> None:
     from kafka import TopicPartition
     from kafka.admin import OffsetSpec
+    from kafka.errors import NoError
 
     port = node.kafka.rpartition(":")[2]
     assert port in str(python.describe_cluster())
@@ -117,9 +153,26 @@ def test_kafka_python_looks_at_the_cluster(node: Node, python: Any, topic: str) 
     assert python.describe_metadata_quorum()
     assert str(python.list_partition_offsets({TopicPartition(topic, 0): OffsetSpec.LATEST}))
     python.elect_leaders(0, {topic: [0]})
-    python.list_config_resources()
+    assert topic in str(python.list_config_resources())
+    first = TopicPartition(topic, 0)
+    assert python.alter_partition_reassignments({first: [1]}) == {first: None}
     assert topic not in str(python.list_partition_reassignments())
-    assert python.get_broker_version_data(1) is not None
+    (moved,) = python.alter_replica_log_dirs({(topic, 0, 1): str(node.data_dir)}).values()
+    assert moved is NoError
+    assert python.api_versions() and python.get_broker_version_data(1) is not None
+
+
+def test_kafka_python_changes_feature_levels(python: Any) -> None:
+    from kafka.admin import UpdateFeatureType
+    from kafka.errors import InvalidUpdateVersionError
+
+    def level() -> object:
+        return python.describe_features()["transaction.version"]["finalized"]
+
+    python.update_features({"transaction.version": (UpdateFeatureType.SAFE_DOWNGRADE, 1)}, validate_only=True)
+    assert level() == (2, 2)
+    with pytest.raises(InvalidUpdateVersionError):
+        python.update_features({"transaction.version": 3}, validate_only=True)
 
 
 # --- aiokafka ---------------------------------------------------------------------------------------------------------
@@ -134,7 +187,8 @@ async def aio(node: Node) -> AsyncIterator[Any]:
 
 
 async def test_aiokafka_manages_topics_and_groups(node: Node, aio: Any, topic: str) -> None:
-    from aiokafka.admin import NewPartitions, NewTopic
+    from aiokafka import TopicPartition
+    from aiokafka.admin import NewPartitions, NewTopic, RecordsToDelete
     from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
     made = f"{topic}-made"
@@ -145,6 +199,7 @@ async def test_aiokafka_manages_topics_and_groups(node: Node, aio: Any, topic: s
     assert len(described["partitions"]) == 2
     await aio.alter_configs([ConfigResource(ConfigResourceType.TOPIC, made, {"retention.ms": "5000000"})])
     assert "5000000" in str(await aio.describe_configs([ConfigResource(ConfigResourceType.TOPIC, made)]))
+    assert await aio.delete_records({TopicPartition(topic, 0): RecordsToDelete(1)}) is not None
     await aio.delete_topics([made])
     assert made not in await aio.list_topics()
     assert node.kafka.rpartition(":")[2] in str(await aio.describe_cluster())
@@ -158,8 +213,9 @@ async def test_aiokafka_manages_topics_and_groups(node: Node, aio: Any, topic: s
 # --- kafkajs ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def js(node: Node, javascript: Talker) -> Callable[..., Any]:
-    return lambda method, *asked: javascript.ask(
-        command="admin", bootstrap=node.kafka, method=method, arguments=list(asked)
+    """`after` is a call, with its arguments, that the same client makes before."""
+    return lambda method, *asked, after=(): javascript.ask(
+        command="admin", bootstrap=node.kafka, method=method, arguments=list(asked), after=list(after)
     )
 
 
@@ -181,6 +237,10 @@ def test_kafkajs_manages_topics(js: Callable[..., Any], topic: str) -> None:
     js("deleteTopics", {"topics": [made]})
     assert made not in js("listTopics")
     assert [each["low"] for each in js("fetchTopicOffsets", topic)] == ["0", "0"]
+    # It deletes records of topics only whose metadata it has.
+    records = {"topic": topic, "partitions": [{"partition": 0, "offset": "1"}]}
+    js("deleteTopicRecords", records, after=("fetchTopicOffsets", topic))
+    assert {each["partition"]: each["low"] for each in js("fetchTopicOffsets", topic)} == {0: "1", 1: "0"}
     assert len(js("fetchTopicOffsetsByTimestamp", topic, 1)) == 2
     assert len(js("describeCluster")["brokers"]) == 1
 
@@ -195,5 +255,7 @@ def test_kafkajs_manages_groups(js: Callable[..., Any], topic: str) -> None:
     assert offsets() == ["-1", "7"]
     js("setOffsets", {"groupId": topic, "topic": topic, "partitions": [{"partition": 0, "offset": "3"}]})
     assert offsets() == ["3", "7"]
+    js("resetOffsets", {"groupId": topic, "topic": topic, "earliest": True})
+    assert offsets() == ["-2", "-2"]  # it commits its own word for the earliest offset
     js("deleteGroups", [topic])
     assert topic not in [each["groupId"] for each in js("listGroups")["groups"]]

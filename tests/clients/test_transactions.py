@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from grpc_api.contract.coordinator_errors import ProducerFenced
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.cold import ColdBucket
 from grpc_api.sdk.values import ReaderOptions
-from storage_tiers.errors import ProducerFenced
 from tests.clients.test_groups import consumer, read, until
 from tests.support.clients import create
 from tests.support.node import Node

@@ -11,6 +11,7 @@ import pytest
 from grpc_api.remote import RemoteCore
 from grpc_api.servicers.server import serve_grpc
 from storage_tiers.clock import SystemClock, SystemRng
+from tests.conformance.cluster import three_brokers
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.service.broker.support import Driven, Running, running
 
@@ -43,8 +44,12 @@ async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield started
 
 
-@pytest.fixture(params=["in one process", "over a channel", "in memory"])
+@pytest.fixture(params=["in one process", "over a channel", "over three brokers", "in memory"])
 async def any_core(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driven]:
+    if request.param == "over three brokers":
+        async with three_brokers(tmp_path, AT_ONCE) as routed:
+            yield routed
+        return
     if request.param != "in memory":
         async with serving(request.param, tmp_path) as started:
             yield started

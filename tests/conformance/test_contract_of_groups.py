@@ -1,4 +1,5 @@
-"""The contract's `Groups`, for the broker's core, for the same core over a gRPC channel, and for the core in memory."""
+"""The contract's `Groups`, for the broker's core, for the same core over a gRPC channel, for three brokers, and for the
+core in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +9,20 @@ from collections.abc import Sequence
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    FencedInstanceId,
+    GroupIdNotFound,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnstableOffsetCommit,
+)
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
@@ -31,23 +46,7 @@ from grpc_api.contract.groups import (
     TxnOffsetCommit,
 )
 from grpc_api.contract.transactions import AddOffsets, EndTransaction, InitProducer, ProducerTransaction
-from storage_tiers.errors import (
-    FencedInstanceId,
-    GroupIdNotFound,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    InvalidGroupId,
-    InvalidSessionTimeout,
-    LogError,
-    MemberIdRequired,
-    NonEmptyGroup,
-    OffsetMetadataTooLarge,
-    RebalanceInProgress,
-    UnknownMemberId,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-    UnstableOffsetCommit,
-)
+from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
 from tests.service.broker.support import Driven, Running, once_loaded
 
@@ -113,8 +112,9 @@ async def until_kept(groups: Groups, expected: dict[str, list[int]]) -> None:
 
 
 # --- members ----------------------------------------------------------------------------------------------------------
-async def test_a_member_joins_with_the_id_that_it_is_given(groups: Groups) -> None:
-    assert await groups.coordinator("g", CALLER) == 1
+async def test_a_member_joins_with_the_id_that_it_is_given(core: Driven, groups: Groups) -> None:
+    brokers = {each.node_id for each in core.core.topics.cluster().brokers}
+    assert await groups.coordinator("g", CALLER) in brokers
     first = await groups.join(joining()._replace(needs_member_id=True), CALLER)
     assert isinstance(first.error, MemberIdRequired)
     assert (first.member_id.startswith("app-"), first.generation, first.protocol) == (True, -1, None)

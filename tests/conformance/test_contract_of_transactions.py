@@ -1,4 +1,5 @@
-"""The contract's `Transactions`, for the broker's core, for the same core over a gRPC channel, and for the core in memory."""
+"""The contract's `Transactions`, for the broker's core, for the same core over a gRPC channel, for three brokers, and
+for the core in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +8,16 @@ import asyncio
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorLoading,
+    InvalidProducerIdMapping,
+    InvalidRegularExpression,
+    InvalidTransactionTimeout,
+    OperationNotAttempted,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+)
 from grpc_api.contract.log import Append, Isolation, OffsetQuery, OffsetSpec
 from grpc_api.contract.ready import settled
 from grpc_api.contract.transactions import (
@@ -24,18 +35,10 @@ from grpc_api.contract.transactions import (
     Transactions,
 )
 from storage_tiers.errors import (
-    CoordinatorLoading,
     InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidRegularExpression,
     InvalidTransactionState,
-    InvalidTransactionTimeout,
     LogError,
-    OperationNotAttempted,
-    ProducerFenced,
     TopicUnauthorized,
-    TransactionAbortable,
-    TransactionalIdNotFound,
     UnknownTopicOrPartition,
 )
 from storage_tiers.types import TimestampOffset, TopicPartition
@@ -84,8 +87,9 @@ async def reaches(transactions: Transactions, state: str, name: str = "x") -> No
 
 
 # --- producers --------------------------------------------------------------------------------------------------------
-async def test_a_producer_that_begins_fences_the_one_before(transactions: Transactions) -> None:
-    assert await once_loaded(lambda: transactions.coordinator("x", CALLER)) == 1
+async def test_a_producer_that_begins_fences_the_one_before(core: Driven, transactions: Transactions) -> None:
+    brokers = {each.node_id for each in core.core.topics.cluster().brokers}
+    assert await once_loaded(lambda: transactions.coordinator("x", CALLER)) in brokers
     first = await begun(transactions)
     assert first.id >= 0 and first.epoch == 0
     second = await begun(transactions)

@@ -136,7 +136,7 @@ _OURS = "a config that only tidelog has"
 _ELR = "Kafka 4.2 sets this default for eligible leader replicas (KIP-966), which one replica does not need"
 _CUT = "a batch with a wrong length was damaged in transit: CORRUPT_MESSAGE makes the producer resend it"
 _LIMIT = "a negative limit counts as 0, which returns at least one batch; Kafka fails unexpectedly"
-_ENCODER = "the compression library is another: bytes differ, records do not"
+_ENCODER = "tidelog uses another compression library: bytes differ, records do not"
 _ISOLATION = "an isolation level that does not exist is INVALID_REQUEST for the whole answer; Kafka fails unexpectedly"
 _COLLIDE = "names that collide as metrics are refused within one request, too"
 _MANY = "one request creates at most 10,000 partitions, in every API; Kafka bounds only CreateTopics"
@@ -152,8 +152,8 @@ _ONE_REPLICA = (
     "that it has too few brokers for"
 )
 _ADMIN_CLIENT = (
-    "no client appends to internal topics; Kafka lets each do it that takes the client id `__admin_client`, and what is "
-    "appended makes the partition's coordinator load it again"
+    "no client appends to internal topics; Kafka takes records from every client with the client id `__admin_client`, and "
+    "they make the partition's coordinator load it again"
 )
 _MARKERS = "a request waits for the markers of the transaction before it; Kafka's clients have to retry"
 _LATE = "a late producer is fenced at once; Kafka aborts the transaction of the newer one first"
@@ -354,7 +354,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "coordinators.error_message",
         "",
         "<text>",
-        "errors have a text, also that of a share group's key, which Kafka refuses without one",
+        "every error has a text, also the one for a share group's key, which Kafka refuses without a text",
         "api-versions-damaged-bytes-for-coordinators: *",
     ),
     OnPurpose(

@@ -7,14 +7,19 @@ offsets to go on from, in transactions. It runs until it is killed.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.faults.clients import QUICK_RETRIES
+from tests.support import kafka_jars, node_packages
+
+HERE = Path(__file__).parent
 
 GROUP = TRANSACTIONAL_ID = "copier"
 AT_A_TIME = 25
@@ -139,7 +144,27 @@ async def _aiokafka(bootstrap: str, source: str, target: str, rng: random.Random
                 consumer.seek(place, records[0].offset)
 
 
-CLIENTS = {each.__name__: each for each in (librdkafka, kafka_python, aiokafka)}
+def java(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
+    """An error ends it."""
+    words = ["java", "-Xmx128m", *kafka_jars.QUICK_START, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+    _become(
+        [*words, "-cp", kafka_jars.class_path(), str(HERE / "java" / "Copier.java")], bootstrap, source, target, rng
+    )
+
+
+def kafkajs(bootstrap: str, source: str, target: str, rng: random.Random) -> None:
+    """An error ends it. A member of kafkajs does not send its generation with a transaction's offsets."""
+    os.environ["NODE_PATH"] = str(node_packages.node_path())
+    _become(["node", str(HERE / "javascript" / "copier.js")], bootstrap, source, target, rng)
+
+
+def _become(command: list[str], bootstrap: str, source: str, target: str, rng: random.Random) -> None:
+    """The other program has this process from here on, so that a death of one is that of the other."""
+    numbers = (rng.getrandbits(30), GROUP, AT_A_TIME, round(1000 * A_PAUSE_S), ABORTED)
+    os.execvp(command[0], [*command, bootstrap, source, target, *map(str, numbers)])
+
+
+CLIENTS = {each.__name__: each for each in (librdkafka, kafka_python, aiokafka, java, kafkajs)}
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def aborted(root: Path) -> RecordingFiles:
     files.note(promised(log))
 
     def given_up(log: HotLog, new: RewrittenSegment) -> bool:
-        swap = log.begin_swap(new)
+        swap = log.swapping.begin(new)
         assert swap is not None
         swap.prepare()
         swap.end()

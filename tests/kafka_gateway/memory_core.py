@@ -64,7 +64,7 @@ from storage_tiers.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from storage_tiers.types import FileSlice, OffsetRange, SharedFile, TimestampOffset, TopicId, TopicPartition
+from storage_tiers.types import FileSlice, SharedFile, TimestampOffset, TopicId, TopicPartition
 from tests.kafka_gateway.memory_features import MemoryFeatures
 from tests.kafka_gateway.memory_groups import MemoryTopics, memory_groups
 from tests.kafka_gateway.memory_node import MemoryNode
@@ -191,9 +191,7 @@ class MemoryCore:
     async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
         raise InvalidRequest("nothing is tiered here")
 
-    async def repair(
-        self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
-    ) -> ColdRepair:
+    async def repair(self, partition: TopicPartition, *, apply: bool, accept_loss: object = ()) -> ColdRepair:
         raise InvalidRequest("nothing is tiered here")
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
@@ -364,6 +362,9 @@ class MemoryCore:
         rows = [PartitionDescription(p.partition, 1, EPOCH, (1,), (1,)) for p in self.partitions if p.topic == name]
         return TopicDescription(name, self.ids[name], rows)
 
+    def leader(self, partition: TopicPartition) -> tuple[int, int]:
+        return (1, EPOCH) if partition in self.partitions else (-1, -1)
+
     async def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> Sequence[CreatedTopic | LogError]:
@@ -425,14 +426,16 @@ class MemoryCore:
     async def create_partitions(
         self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
     ) -> None:
-        if topic not in self.ids:
-            raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+        self.partition(TopicPartition(topic, 0))
         have = sum(1 for p in self.partitions if p.topic == topic)
         if count <= have:
             raise InvalidPartitions(f"{topic} has {have} partitions already")
         if not validate_only:
             self._add_partitions(topic, have, count)
             self._changed()
+
+    async def elect_unclean(self, partition: TopicPartition) -> None:
+        self.partition(partition)
 
     # --- configs ------------------------------------------------------------------------------------------------------
     def _entries(self, overrides: object) -> list[ConfigEntry]:

@@ -28,11 +28,12 @@ class MemoryMarkers:
 
     async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]:
         self.asked.append(markers)
-        return [
-            (each, UnknownTopicOrPartition(f"{each} does not exist"))
-            for each in markers.partitions
-            if not self._topics.has(*each)
-        ]
+        refused: list[tuple[TopicPartition, LogError]] = []
+        for each in markers.partitions:
+            if not self._topics.has(*each):
+                refused.append((each, UnknownTopicOrPartition(f"{each} does not exist")))
+            await asyncio.sleep(0)
+        return refused
 
 
 def _decided(host: ShardHost[TransactionShard]) -> None:

@@ -15,7 +15,8 @@ from kafka_gateway.message_handler import Call
 from kafka_gateway.options import Options
 from kafka_gateway.ready_sockets import MEMBERS_SHARE, MEMBERS_SHARE_BESIDE_OTHERS, ReadySockets
 from kafka_gateway.server import GatewayServer
-from storage_tiers.turns import AT_WORK, SLICE_S, TurnScheduler
+from kafka_gateway.session import GatewaySession
+from storage_tiers.turns import AT_WORK, BEGIN_A_TURN, SLICE_S, TurnScheduler
 from tests.kafka_gateway.handler_client import HandlerClient, joined
 from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.server_support import PARTITION, PATIENCE_S, connected, metadata, produce, serving, until
@@ -49,6 +50,30 @@ async def test_clients_that_pipeline_share_a_slice_between_others(
     assert max(in_turns) <= 4
 
 
+async def test_a_connection_that_the_loop_watches_takes_its_part_of_a_slice_and_the_time_counts_as_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the few has a turn of its own: of a slice each, all together would hold the loop for eight."""
+    readings = itertools.count()
+    for module in ("server", "dispatcher"):  # each look at the clock takes a sixteenth of a slice
+        monkeypatch.setattr(f"kafka_gateway.{module}.SECONDS", lambda: next(readings) * SLICE_S / 16)
+    turn, in_turns, busy_s = GatewayServer._turn_of, list[int](), list[float]()
+
+    def counted(server: GatewayServer, session: GatewaySession) -> None:
+        requests, before_s = server.counters.requests, server.counters.busy_s
+        turn(server, session)
+        in_turns.append(server.counters.requests - requests)
+        busy_s.append(server.counters.busy_s - before_s)
+
+    monkeypatch.setattr(GatewayServer, "_turn_of", counted)
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        client.send(*(produce(correlation) for correlation in range(40)))
+        assert [await client.correlation() for _ in range(40)] == list(range(40))
+    assert sum(in_turns) > 0
+    assert max(in_turns) <= 3
+    assert all(each > 0 for each in busy_s)
+
+
 async def test_a_short_request_whose_task_starts_late_does_not_wait_for_long_ones(tmp_path: Path) -> None:
     now = 0.0
     scheduler = TurnScheduler(lambda: now)
@@ -64,6 +89,42 @@ async def test_a_short_request_whose_task_starts_late_does_not_wait_for_long_one
             looks_up.send(None)
         (topic,) = response("list_offsets", 7, joined(ended.value.value)[4:]).topics
         assert [int(row.error_code) for row in topic.partitions] == [0]
+
+
+async def test_the_first_slices_of_a_turn_share_a_slice() -> None:
+    """Whatever the clock says, each turn begins one: all do in the end, in order."""
+    for step_s, most in ((SLICE_S / 4, 5), (SLICE_S, 1), (10 * SLICE_S, 1)):
+        ticks, began, turns = itertools.count(), list[int](), list[int]()
+        scheduler = TurnScheduler(lambda ticks=ticks, step_s=step_s: next(ticks) * step_s / 2)  # type: ignore[misc]
+
+        async def request(number: int, scheduler: TurnScheduler = scheduler, began: list[int] = began) -> None:
+            await scheduler.turn().begin()
+            began.append(number)
+
+        tasks = [asyncio.create_task(request(number)) for number in range(100)]
+        while not all(task.done() for task in tasks):
+            before = len(began)
+            await asyncio.sleep(0)
+            turns.append(len(began) - before)
+        assert began == sorted(began) and len(began) == 100
+        assert max(turns) <= 2 * most  # the observer's turn spans two of the scheduler's
+
+
+async def test_a_cancelled_request_delays_no_other() -> None:
+    scheduler = TurnScheduler(lambda: 0.0 if not began else 1.0)
+    began: list[int] = []
+
+    async def request(number: int) -> None:
+        await scheduler.turn().begin()
+        began.append(number)
+
+    tasks = [asyncio.create_task(request(number)) for number in range(3 * BEGIN_A_TURN)]
+    await asyncio.sleep(0)
+    for task in tasks[: 2 * BEGIN_A_TURN]:
+        task.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*tasks[2 * BEGIN_A_TURN :])
+    assert began[-BEGIN_A_TURN:] == list(range(2 * BEGIN_A_TURN, 3 * BEGIN_A_TURN))
 
 
 async def test_a_turn_handles_only_as_many_sockets_as_its_time_allows(

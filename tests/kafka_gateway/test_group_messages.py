@@ -21,6 +21,12 @@ from hypothesis import strategies as st
 
 import kafka_gateway.group_messages
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    IllegalGeneration,
+    NotCoordinator,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+)
 from grpc_api.contract.groups import (
     Heartbeat,
     HeartbeatAnswer,
@@ -49,14 +55,7 @@ from kafka_gateway.message_handler import MessageHandler
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply
 from kafka_gateway.small_requests import NativeCodec, SmallRequests
-from storage_tiers.errors import (
-    IllegalGeneration,
-    LogError,
-    NotCoordinator,
-    OffsetMetadataTooLarge,
-    RebalanceInProgress,
-    UnknownTopicOrPartition,
-)
+from storage_tiers.errors import LogError, UnknownTopicOrPartition
 from storage_tiers.turns import TurnScheduler
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.kafka_gateway.test_hot_parse import ANSWERS, PLAIN

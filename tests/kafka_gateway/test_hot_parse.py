@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 import kafka_gateway.hot_parse
 import kafka_gateway.produce_answer
 from grpc_api.contract.log import Append, Appended, FetchPartition
-from kafka_gateway.handlers.produce import encode_with
+from kafka_gateway.handlers.produce import encoding
 from storage_tiers.errors import InvalidRecord, UnknownTopicId, UnsupportedCompression
+from storage_tiers.steps import run_steps
 from storage_tiers.types import TopicId, TopicPartition
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 
@@ -387,7 +388,7 @@ def test_the_fast_answer_is_the_general_one_and_kio_reads_it(module: Any, versio
     request = parse_produce(module, request_frame("produce", version, topic_data=topics), version)
     results = [Appended(2**40 + place, 3, -1 if place else 1_700_000_000_123, 2**33) for place in range(131)]
     framed = ANSWERS[module].produce_answer(request, results, version, 2**31 - 1, False)
-    assert framed == encode_with(request, results, version, 2**31 - 1, {})
+    assert framed == run_steps(encoding(request, results, version, 2**31 - 1, {}))
     assert int.from_bytes(framed[:4], "big") == len(framed) - 4
     read = response("produce", version, framed[4:])
     rows = [row for topic in read.responses for row in topic.partition_responses]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from grpc_api.contract.caller import Caller
 from grpc_api.contract.groups import LeaveGroup, Left
 from grpc_api.contract.request_parts import parts_of
 from kafka_gateway.errors import ErrorCode
+from storage_tiers.turns import SLICE_S, TurnScheduler
 from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.server_support import connected
 from tests.kafka_gateway.test_waiting_groups import hurried, joined_alone, with_groups
@@ -89,10 +91,71 @@ LONG: dict[str, tuple[str, int, dict[str, Any]]] = {
             ]
         },
     ),
+    "transactions to verify": (
+        "add_partitions_to_txn",
+        5,
+        {
+            "transactions": [
+                {
+                    **_TRANSACTION,
+                    "transactional_id": f"x{each}",
+                    "verify_only": True,
+                    "topics": [{"name": "unknown", "partitions": [0]}],
+                }
+                for each in _NUMBERS
+            ]
+        },
+    ),
+    "offsets of unknown topics in a transaction": (
+        "txn_offset_commit",
+        3,
+        {
+            **_GROUP,
+            **_TRANSACTION,
+            "transactional_id": "x",
+            "generation_id": -1,
+            "topics": [
+                {
+                    "name": f"unknown-{each}",
+                    "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}],
+                }
+                for each in _NUMBERS
+            ],
+        },
+    ),
+    "partitions to mark": (
+        "write_txn_markers",
+        1,
+        {
+            "markers": [
+                {
+                    **_TRANSACTION,
+                    "transaction_result": False,
+                    "coordinator_epoch": 0,
+                    "topics": [{"name": "topic", "partition_indexes": list(_NUMBERS)}],
+                }
+            ]
+        },
+    ),
     "members that leave": (
         "leave_group",
         5,
         {**_GROUP, "members": [{"member_id": f"m{each}", "group_instance_id": None} for each in _NUMBERS]},
+    ),
+}
+
+#: As LONG, with answers that have no rows.
+REFUSED: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "states of groups to list": ("list_groups", 5, {"states_filter": [f"Unknown-{each}" for each in _NUMBERS]}),
+    "types of groups to list": ("list_groups", 5, {"types_filter": [f"Unknown-{each}" for each in _NUMBERS]}),
+    "protocols of a member": (
+        "join_group",
+        5,
+        {
+            **_GROUP,
+            "protocol_type": "consumer",
+            "protocols": [{"name": f"p{each}", "metadata": b""} for each in _NUMBERS],
+        },
     ),
 }
 
@@ -126,9 +189,9 @@ def counted() -> Iterator[CallsATurn]:
         calls.is_on = False
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", LONG | REFUSED)
 async def test_rows_of_a_long_request_share_no_turn_of_the_loop(name: str, tmp_path: Path) -> None:
-    schema, version, fields = LONG[name]
+    schema, version, fields = LONG.get(name) or REFUSED[name]
     request = request_frame(schema, version, **fields)
     async with with_groups(tmp_path, hurried()) as (core, server), connected(server) as client:
         core.groups._scheduler = core.transactions._scheduler = hurried()
@@ -137,8 +200,23 @@ async def test_rows_of_a_long_request_share_no_turn_of_the_loop(name: str, tmp_p
             client.send(request)
             body = await client.receive()
         assert body is not None
-        assert rows_of(response(schema, version, body)) == ROWS
+        assert rows_of(response(schema, version, body)) == (ROWS if name in LONG else 0)
         assert calls.most < CALLS
+
+
+@pytest.mark.parametrize("name", ["transactions to verify", "offsets of unknown topics in a transaction"])
+async def test_an_answer_that_is_there_at_once_does_not_renew_the_slice(name: str, tmp_path: Path) -> None:
+    """Thousands of rows that the coordinator refuses would be one step. Each look at the clock takes a fortieth of a slice."""
+    schema, version, fields = LONG[name]
+    request, ticks = request_frame(schema, version, **fields), itertools.count()
+    scheduler = TurnScheduler(lambda: next(ticks) * SLICE_S / 40)
+    async with with_groups(tmp_path, scheduler) as (_, server), connected(server) as client:
+        await joined_alone(server, "g")
+        with counted() as calls:
+            client.send(request)
+            assert await client.receive() is not None
+        # Reading takes sixteen rows between two looks: a whole slice of it is the longest turn.
+        assert calls.most < 6 * CALLS
 
 
 async def test_members_that_leave_in_one_request_leave_in_one_decision(

@@ -200,7 +200,7 @@ async def test_a_produce_that_waits_for_its_answer_keeps_no_bytes(
 ) -> None:
     core = MemoryCore(str(tmp_path))
     await core.create([NewTopic("wide", partitions=partitions)])
-    handler = ProduceHandler(core, TurnScheduler())
+    handler = ProduceHandler(core, Options())
     parser = handler._parser = Remembering(handler._parser)
     committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if waits_for == "the core":

@@ -99,7 +99,7 @@ async def test_answers_are_the_same_in_slices_and_at_once(core: MemoryCore, vers
             await core.create([NewTopic(name, partitions=3)])
         core.partitions[TopicPartition("b", 0)].committed = refused = asyncio.get_running_loop().create_future()
         refused.set_exception(NotEnoughReplicas("two of three"))
-        handler = ProduceHandler(core, scheduler)
+        handler = ProduceHandler(core, Options(scheduler=scheduler))
         handler._parser.at_once = at_once
         frame = frame_of(core, version, MIXED, acks=acks, timeout=milliseconds(5_000))
         sizes = [each.size for each in core.partitions.values()]
@@ -128,7 +128,7 @@ async def test_a_produce_of_unknown_topics_rests_while_it_is_read_appended_and_a
 
     monkeypatch.setattr(MemoryCore, "append", watched)
     frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(rows)], acks=1)
-    answer = response("produce", 9, (await answer_of(ProduceHandler(core, scheduler), frame, 9))[4:])
+    answer = response("produce", 9, (await answer_of(ProduceHandler(core, Options(scheduler=scheduler)), frame, 9))[4:])
     assert [topic.name for topic in answer.responses] == [f"unknown-{n}" for n in range(rows)]
     assert rests_at[0] >= 2 * rows // STEP - 1, "while topics and partitions are read"
     assert all(later > before for before, later in itertools.pairwise(rests_at)), "between two slices"
@@ -153,7 +153,7 @@ class Kept(HotParser):
 
 @pytest.mark.parametrize("acks", [0, 1, 7])
 async def test_objects_of_many_rows_are_freed_before_the_answer_is_sent(core: MemoryCore, acks: int) -> None:
-    handler = ProduceHandler(core, TurnScheduler())
+    handler = ProduceHandler(core, Options())
     parser = handler._parser = Kept(handler._parser)
     frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(AT_ONCE + 1)], acks=acks)
     assert await answer_of(handler, frame, 9)
@@ -217,7 +217,7 @@ async def test_waiting_for_many_commits_ends_with_the_time_that_the_request_give
     frame = await wide(core, "wide", acks=-1, timeout=milliseconds(50))
     for partition in core.partitions.values():
         partition.committed = never
-    (topic,) = response("produce", 9, (await answer_of(ProduceHandler(core, TurnScheduler()), frame, 9))[4:]).responses
+    (topic,) = response("produce", 9, (await answer_of(ProduceHandler(core, Options()), frame, 9))[4:]).responses
     assert {int(row.error_code) for row in topic.partition_responses} == {7}
     assert len(given) > AT_ONCE // SLICE_ROWS
     assert max(given[1:]) <= 1
@@ -240,7 +240,7 @@ async def test_requests_that_wait_keep_no_other_from_its_turn(
         return never if waits_for == "the core" else results
 
     monkeypatch.setattr(MemoryCore, "append", held_back)
-    handler = ProduceHandler(core, Resting())
+    handler = ProduceHandler(core, Options(scheduler=Resting()))
     stuck, other = await wide(core, "waits", acks=-1, timeout=milliseconds(3_600_000)), await wide(core, "t", acks=1)
     for partition, state in core.partitions.items():
         if partition.topic == "waits":
@@ -271,7 +271,7 @@ async def test_a_produce_of_large_batches_is_appended_a_few_of_them_at_a_time(
     batches = [larger, third, third, half, larger, *[third] * (LARGE_BYTES // len(third))]
     await core.create([NewTopic("t", partitions=len(batches))])
     frame = frame_of(core, 9, [("t", list(enumerate(batches)))], acks=1)
-    answer = response("produce", 9, (await answer_of(ProduceHandler(core, TurnScheduler()), frame, 9))[4:])
+    answer = response("produce", 9, (await answer_of(ProduceHandler(core, Options()), frame, 9))[4:])
     assert {int(row.error_code) for row in answer.responses[0].partition_responses} == {0}
     assert [size for some in slices for size in some] == [len(batch) for batch in batches]
     assert all(len(some) == 1 or sum(some) <= SLICE_BYTES for some in slices)
@@ -282,7 +282,7 @@ async def test_a_produce_of_large_batches_is_appended_a_few_of_them_at_a_time(
 async def test_a_request_that_waits_for_commits_keeps_none_of_its_bytes(
     core: MemoryCore, never: asyncio.Future[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler = ProduceHandler(core, TurnScheduler())
+    handler = ProduceHandler(core, Options())
     parser = handler._parser = Kept(handler._parser)
     frame = await wide(core, "waits", acks=-1, timeout=milliseconds(3_600_000))
     for partition in core.partitions.values():

@@ -26,6 +26,7 @@ HEALTHY, SICK = 'job="tidelog",instance="healthy"', 'job="tidelog",instance="sic
 LIVES = {
     "TidelogDown": ("up{}", "1x40", "0x40"),
     "TidelogNotReady": ("tidelog_ready{}", "1x40", "0x40"),
+    "TidelogBrokerDown": ("tidelog_broker_up{}", "1x40", "0x40"),
     "TidelogStoreUnreachable": ("tidelog_store_reachable{}", "1x40", "0x40"),
     "TidelogStoreWentBackwards": ("tidelog_store_cluster_behind{}", "0x40", "1x40"),
     "TidelogPartitionsBehind": ("tidelog_partitions_store_behind{}", "0x40", "1x40"),

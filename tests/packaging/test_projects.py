@@ -14,6 +14,7 @@ import pytest
 
 import tidelog
 import tidelog.errors
+from grpc_api.contract import coordinator_errors
 from grpc_api.proto.generate import sources
 from scripts.lowest_versions import bound, lower_bounds, requirements
 from scripts.packages import VERSIONS
@@ -50,6 +51,16 @@ def test_both_say_the_same_of_licence_and_python() -> None:
     for folder in (ROOT, SERVER):
         named = {each.rpartition(" ")[2] for each in project(folder)["classifiers"] if "Python ::" in each}
         assert named == set(VERSIONS)
+
+
+def test_both_link_to_files_of_the_repository() -> None:
+    urls = project(ROOT)["urls"]
+    assert project(SERVER)["urls"] == urls
+    assert set(urls) == {"Homepage", "Repository", "Documentation", "Issues", "Changelog"}
+    repository = urls["Repository"]
+    assert {urls[name] for name in ("Homepage", "Issues")} == {repository, f"{repository}/issues"}
+    for name in ("Documentation", "Changelog"):
+        assert (ROOT / urls[name].removeprefix(repository).rpartition("/main/")[2]).exists()
 
 
 @pytest.mark.parametrize("requirement", list(requirements()))
@@ -96,7 +107,9 @@ def test_every_name_that_programs_import_is_there() -> None:
 
 def test_programs_import_every_error_from_one_module() -> None:
     theirs = {
-        name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.LogError)
+        name
+        for name, value in {**vars(errors), **vars(coordinator_errors)}.items()
+        if isinstance(value, type) and issubclass(value, errors.LogError)
     }
     assert theirs | {"Advice", "RecordFault"} == set(tidelog.errors.__all__)
     assert tidelog.errors.LogError is tidelog.LogError

@@ -25,7 +25,9 @@ from tests.support.node import ROOT
 
 pytestmark = pytest.mark.packages
 
-VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION: str = PROJECT["version"]
+URLS: dict[str, str] = PROJECT["urls"]
 #: By distribution: folders of the source tree, and where its wheel has them.
 PLACES = {
     "tidelog": {"tidelog": "tidelog", "storage_tiers": "storage_tiers", "grpc_api": "grpc_api"}
@@ -73,7 +75,7 @@ class TestContents:
     def test_an_old_c_library_is_enough(self, wheel: Path) -> None:
         assert "manylinux_2_17" in wheel.name or "manylinux_2_28" in wheel.name
 
-    def test_the_metadata_say_licence_and_python(self, wheel: Path) -> None:
+    def test_the_metadata_say_licence_python_and_links(self, wheel: Path) -> None:
         (place,) = (each for each in names(wheel) if each.endswith(".dist-info/METADATA"))
         with zipfile.ZipFile(wheel) as archive:
             metadata = archive.read(place).decode()
@@ -82,6 +84,8 @@ class TestContents:
         assert "\nLicense-Expression: Apache-2.0\n" in metadata
         assert "\nRequires-Python: >=3.11\n" in metadata
         assert f"\nVersion: {VERSION}\n" in metadata
+        for link, address in URLS.items():
+            assert f"\nProject-URL: {link}, {address}\n" in metadata
         if wheel.name.startswith("tidelog_server"):
             assert f"\nRequires-Dist: tidelog=={VERSION}\n" in metadata
 

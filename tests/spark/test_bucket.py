@@ -61,14 +61,14 @@ def test_several_clusters_are_listed(memory_bucket: Bucket) -> None:
     other.create_cluster()
     memory_bucket.store.put("somebody else's/object", b"")
     assert [plan.end for plan in plans(memory_bucket)] == [5]  # from the only cluster that has the topic
-    assert "none of which with 'a', 'nothing'" in refusal(memory_bucket, "a,nothing")
+    assert "none of which have 'a', 'nothing'" in refusal(memory_bucket, "a,nothing")
     other.publish("a", 1, state=State.DELETED)
     assert [plan.end for plan in plans(memory_bucket)] == [5]
     other.publish("b", 1)
-    assert "none of which with 'a', 'b'" in refusal(memory_bucket, "a,b")
+    assert "none of which have 'a', 'b'" in refusal(memory_bucket, "a,b")
     memory_bucket.publish("b", 1)
     message = refusal(memory_bucket, "b")
-    assert "2 of which with 'b'" in message
+    assert "2 of which have 'b'" in message
     assert f"the clusters {OTHER}, {CLUSTER}" in message
     assert "clusterId" in message
     assert [plan.end for plan in plans(memory_bucket, clusterId=CLUSTER)] == [5]

@@ -274,7 +274,7 @@ def test_explain_shows_what_is_read_and_as_of_when(
     assert capsys.readouterr().out.endswith(f"== tidelog ==\n{first}\n{second}\n")
     assert sorted(tuple(row) for row in asked.collect()) == [(0, 80), (1, 30)]
     explain(load(spark, store, "empty"))
-    assert capsys.readouterr().out.endswith("== tidelog ==\nnothing is read of it\n")
+    assert capsys.readouterr().out.endswith("== tidelog ==\nno topic is read\n")
     with pytest.raises(TypeError, match="Spark Connect shows no plan to its clients"):
         explain(object())  # type: ignore[arg-type]
 

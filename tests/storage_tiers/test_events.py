@@ -129,3 +129,14 @@ def test_a_trouble_is_logged_when_it_begins_changes_and_ends() -> None:
     assert [troubles.begins(of, StorageError("")) for of in "abca"] == [True, True, True, True], (
         "the oldest was forgotten"
     )
+
+
+@pytest.mark.parametrize("form", events.FORMS)
+def test_a_processs_own_fields_are_in_every_event(form: str) -> None:
+    stream = io.StringIO()
+    events.set_up(logging.INFO, form, stream, own={"node": 7})
+    events.info(log, "some.thing", bytes=1)
+    logging.getLogger("a.library").warning("text")
+    for line in stream.getvalue().splitlines():
+        assert json.loads(line)["node"] == 7 if form == "json" else line.endswith(" node=7")
+    assert len(stream.getvalue().splitlines()) == 2

@@ -10,7 +10,6 @@ from pathlib import Path
 VERSION = "4.2.1"
 ARTIFACTS = ("kafka-clients", "kafka-tools", "kafka_2.13")
 #: Spark's connector for Kafka, and those of its dependencies that PySpark does not have.
-SPARK_VERSION = importlib.metadata.version("pyspark")
 CONNECTOR = (
     "spark-sql-kafka-0-10_2.13",
     "spark-token-provider-kafka-0-10_2.13",
@@ -32,7 +31,7 @@ _DEPENDENCY = (
 _TESTS_DEPENDENCY = _DEPENDENCY.replace("</dependency>", "<classifier>test</classifier></dependency>")
 _CONNECTOR = (
     f"<dependency><groupId>org.apache.spark</groupId><artifactId>{CONNECTOR[0]}</artifactId>"
-    f"<version>{SPARK_VERSION}</version></dependency>"
+    "<version>{}</version></dependency>"
 )
 _LOGGER = "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>"
 
@@ -87,13 +86,14 @@ def streams() -> str:
 
 def spark_connector() -> list[Path]:
     """The jars of Spark's own source and sink for Kafka, beside those that PySpark has."""
-    folder = ROOT / f"spark-{SPARK_VERSION}"
+    version = importlib.metadata.version("pyspark")  # here, not above: `make lowest` has no PySpark
+    folder = ROOT / f"spark-{version}"
     class_path()
     with open(ROOT / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             folder.mkdir(exist_ok=True)
-            (folder / "pom.xml").write_text(_POM.format(_CONNECTOR))
+            (folder / "pom.xml").write_text(_POM.format(_CONNECTOR.format(version)))
             command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
             command += [f"-DoutputDirectory={folder}", f"-DincludeArtifactIds={','.join(CONNECTOR)}"]
             subprocess.run(command, check=True, timeout=FETCH_SECONDS)

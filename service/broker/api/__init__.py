@@ -1,1 +1,1 @@
-"""The contract's implementations: they answer a node's callers. The mechanisms lie in the rooms below."""
+"""The contract's implementations: they answer a node's callers. The sibling packages hold the mechanisms."""

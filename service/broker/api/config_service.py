@@ -1,5 +1,5 @@
-"""The contract's `Configs`: described from the metadata image, changed through the controller. Log levels are not stored:
-they change in the process itself."""
+"""The contract's `Configs`: it describes configs from the metadata image and changes them through the controller. Log levels
+are not stored: they change in the process itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from service.configs.broker_keys import BROKER_KEYS
 from service.configs.describing import ConfigDescriptions
 from service.configs.loggers import Loggers
 from service.metadata.commands import AlterConfigs
-from service.metadata.controller import Controller
-from service.metadata.log import MetadataLog
+from service.metadata.controller import Commands
+from service.metadata.following import Metadata
 from storage_tiers import events
 from storage_tiers.errors import LogError
 
@@ -21,14 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class ConfigService:
-    """The contract's `Configs`: those of topics and brokers by the metadata log, of loggers and client metrics by this node."""
+    """The contract's `Configs`. The metadata log keeps configs of topics and brokers; this node keeps those of loggers and
+    client metrics."""
 
     def __init__(
-        self, metadata: MetadataLog, controller: Controller, descriptions: ConfigDescriptions, *, node_id: int
+        self, metadata: Metadata, controller: Commands, descriptions: ConfigDescriptions, *, node_id: int
     ) -> None:
         self._metadata = metadata
         self._controller = controller
         self._descriptions = descriptions
+        self._node_id = node_id
         self._loggers = Loggers(node_id)
 
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
@@ -50,7 +52,8 @@ class ConfigService:
             self._loggers.alter(resource.name, alterations, validate_only=validate_only)
             return
         try:
-            await self._controller.execute(AlterConfigs(resource, tuple(alterations), replace, validate_only))
+            command = AlterConfigs(resource, tuple(alterations), self._node_id, replace, validate_only)
+            await self._controller.execute(command)
         except LogError as error:
             events.provoked(
                 log, "config.refused", by="alter", resource=resource.kind.name, name=resource.name, error=error

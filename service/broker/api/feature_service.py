@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from grpc_api.contract.features import Feature, FeatureUpdate
 from service.metadata import features
 from service.metadata.commands import UpdateFeatures
-from service.metadata.controller import Controller
-from service.metadata.log import MetadataLog
+from service.metadata.controller import Commands
+from service.metadata.following import Metadata
 from storage_tiers import events
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class FeatureService:
     """The contract's `Features`: levels are set in the metadata log."""
 
-    def __init__(self, metadata: MetadataLog, controller: Controller) -> None:
+    def __init__(self, metadata: Metadata, controller: Commands) -> None:
         self._metadata = metadata
         self._controller = controller
 

@@ -1,7 +1,7 @@
 """The contract's `Groups`: sends each request to the shard that keeps its group, if this broker coordinates it.
 
 Topics are resolved here, before a shard sees them: partitions that the cluster does not have are refused, ids become names.
-Invariant: no request waits in a task of its own; an answer is the shard's future, or one that is made from it when it ends.
+Invariant: no request waits in a task of its own; an answer is the shard's future, or one that completes with it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import CoordinatorLoading, InvalidGroupId, NotCoordinator
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribedGroup,
@@ -41,19 +42,11 @@ from grpc_api.contract.groups import (
     TxnOffsetCommit,
 )
 from grpc_api.contract.transactions import ProducerIdAndEpoch
-from service.broker.coordinators.listing import listed
+from service.broker.coordinators.listing import listed, lower_case
 from service.broker.coordinators.ports import CoordinatorTopic, KnownTopics
 from service.coordination.groups.shard import GroupEvent, GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from storage_tiers.errors import (
-    CoordinatorLoading,
-    InvalidGroupId,
-    LogError,
-    NotCoordinator,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-    as_value,
-)
+from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition, as_value
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
 
@@ -100,7 +93,7 @@ class GroupService:
     def heartbeat(self, request: Heartbeat, caller: Caller) -> asyncio.Future[HeartbeatAnswer]:
         answer: asyncio.Future[HeartbeatAnswer] = self._ask(request, caller)
         if answer.done() and isinstance(answer.exception(), CoordinatorLoading):
-            # As in Kafka: sessions begin when the shard is loaded, so nothing is lost by a member that waits with its group.
+            # As in Kafka: sessions begin when the shard is loaded, so a member that waits with its group loses nothing.
             return _known(HeartbeatAnswer(None))
         return answer
 
@@ -115,7 +108,7 @@ class GroupService:
 
     async def commit_offsets_in_transaction(self, request: TxnOffsetCommit, caller: Caller) -> OffsetsCommitted:
         known, refusals = self._resolved(request.topics)
-        if known and request.group:  # else refused below, without a transaction that nothing would be committed in
+        if known and request.group:  # else they are all refused below, and an empty transaction must not begin
             try:
                 await self._transactional.enter(self._host(request.group).partition, request)
             except LogError as error:
@@ -155,9 +148,10 @@ class GroupService:
     async def _fetch(
         self, topics: Sequence[TopicPartitionIndexes] | None, steps: Generator[None, None, OffsetsFetched]
     ) -> OffsetsFetched:
-        """Goes on with an answer of many partitions, in slices of the event loop."""
+        """Continues an answer of many partitions in slices of the event loop."""
         turn = self._scheduler.turn()
         try:
+            await turn.begin()
             return self._with_ids(topics, await turn.through(steps))
         finally:
             turn.leave()
@@ -187,8 +181,12 @@ class GroupService:
 
     # --- administration -----------------------------------------------------------------------------------------------
     async def list_groups(self, request: ListGroups, caller: Caller) -> GroupsListed:
-        found = await listed(self._runtime, lambda shard: shard.list(request), self._scheduler.turn())
-        return GroupsListed(*found)
+        turn = self._scheduler.turn()
+        try:
+            wanted = ListGroups(await lower_case(request.states, turn), await lower_case(request.types, turn))
+            return GroupsListed(*await listed(self._runtime, lambda shard: shard.list(wanted), turn))
+        finally:
+            turn.leave()
 
     def describe_group(self, request: DescribeGroup, caller: Caller) -> asyncio.Future[DescribedGroup]:
         return self._look(request.group, lambda shard: shard.describe(request))
@@ -272,7 +270,7 @@ class GroupService:
 
 
 def _is_unknown(asked: TopicPartitionIndexes) -> bool:
-    """Whether no topic has the id asked for. The empty name without an id is a name like others, which nothing is under."""
+    """Whether no topic has the id asked for. Without an id, the empty name is an ordinary name that no topic has."""
     return asked.topic_id is not None and not asked.topic
 
 
@@ -337,7 +335,7 @@ def _then(
     finish: Callable[[Answer], Found],
     refused: Callable[[LogError], Found] | None = None,
 ) -> asyncio.Future[Found]:
-    """A future with what `finish` makes of the answer, and `refused` of its error; without that, with the error itself.
+    """A future of `finish(answer)`, or of `refused(error)` if the answer fails. Without `refused` it fails with that error.
     Cancelling it cancels the answer."""
     following: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
 

@@ -26,7 +26,7 @@ from service.broker.fetching.many_partitions import MANY, ManyFetch
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
-from service.metadata.log import MetadataLog
+from service.metadata.following import Metadata
 from storage_tiers.errors import (
     InvalidTopic,
     LogError,
@@ -47,7 +47,7 @@ class LogService:
     def __init__(
         self,
         partitions: Partitions,
-        metadata: MetadataLog,
+        metadata: Metadata,
         *,
         producer_ids: ProducerIds,
         tiering: Tiering,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from grpc_api.contract.node import ActiveProducer, LogDirectory, LogReplica, QuorumDescription
 from grpc_api.contract.topics import ResourceKind
 from service.broker.partition.partitions import Partitions
-from service.metadata.log import MetadataLog
+from service.metadata.following import Metadata
 from storage_tiers.clock import Clock
 from storage_tiers.errors import StorageError
 from storage_tiers.types import TopicPartition
@@ -18,7 +18,7 @@ class NodeService:
     """`data_path` is the data directory."""
 
     def __init__(
-        self, partitions: Partitions, metadata: MetadataLog, *, node_id: int, data_path: str, clock: Clock
+        self, partitions: Partitions, metadata: Metadata, *, node_id: int, data_path: str, clock: Clock
     ) -> None:
         self._partitions = partitions
         self._metadata = metadata

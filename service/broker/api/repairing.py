@@ -1,8 +1,8 @@
 """Repairs manifests after a store went backwards and shows less than this node has seen (`storage_tiers…manifest.repair`).
 
 This node's evidence is its last saved manifest and the log on its disk. The manifest that a repair commits is saved and current
-before any other request for the partition. After a crash in between, the store has a manifest of another line; a second repair
-accepts it if none of its objects is missing.
+before any other request for the partition. After a crash between commit and save, the store's manifest does not
+continue the saved one. A second repair accepts the store's manifest if none of its objects is missing.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """This node's evidence. A log with a hole, or with other records than the manifest seen, proves nothing. Commits are known
-    to have existed if a manifest was saved here, even a damaged one, or if the log begins after the partition's start."""
+    """This node's evidence. A log proves nothing if it has a hole or differs from the manifest seen. Commits must have existed
+    if a manifest was saved here, even a damaged one, or if the log begins after the partition's start."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)
     tier = partition.log.tier

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import overload
 
@@ -21,28 +21,36 @@ from service.broker.partition.partitions import Partitions
 from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver
 from service.metadata import planner
-from service.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
-from service.metadata.controller import Controller
-from service.metadata.image import Changes, MetadataImage, TopicImage
+from service.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic, ElectUnclean
+from service.metadata.controller import Commands
+from service.metadata.following import Metadata
+from service.metadata.image import MetadataImage
 from service.metadata.internal_topics import INTERNAL_TOPICS
-from service.metadata.log import MetadataLog
+from service.metadata.parts import NO_LEADER, BrokerImage, Changes, PartitionImage, TopicImage
 from storage_tiers import events
 from storage_tiers.clock import Rng
-from storage_tiers.errors import LogError, StorageError, UnknownTopicId, UnknownTopicOrPartition, as_value
+from storage_tiers.errors import (
+    LeaderNotAvailable,
+    LogError,
+    StorageError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    as_value,
+)
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
 
 class TopicService:
-    """A change is answered when it is durable and `assignment` has settled. New partitions then accept records, or
+    """A change is answered once it is durable and `assignment` has settled. New partitions then accept records, or
     `partitions` holds their error. Every answer is a value or the LogError of its topic: InvalidTopic, TopicExists,
     UnknownTopicOrPartition, UnknownTopicId, InvalidConfig, PolicyViolation, or StorageError if the disk refuses."""
 
     def __init__(
         self,
-        metadata: MetadataLog,
-        controller: Controller,
+        metadata: Metadata,
+        controller: Commands,
         configs: Resolver,
         descriptions: ConfigDescriptions,
         rng: Rng,
@@ -71,20 +79,21 @@ class TopicService:
 
     def cluster(self) -> ClusterDescription:
         image = self._metadata.image
-        brokers = [BrokerDescription(b.broker_id, b.endpoints, b.rack) for b in image.brokers.values()]
-        return ClusterDescription(image.cluster_id, min(image.brokers, default=-1), brokers)
+        live = [broker for broker in image.brokers.values() if not broker.fenced]
+        brokers = [BrokerDescription(each.broker_id, each.endpoints, each.rack, each.peer) for each in live]
+        return ClusterDescription(image.cluster_id, min((each.broker_id for each in live), default=-1), brokers)
 
     def describe(
         self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()
     ) -> Sequence[TopicDescription | LogError]:
         image = self._metadata.image
         if names is None and not topic_ids:
-            return _Descriptions(tuple(image.topics.values()))
+            return _Descriptions(tuple(image.topics.values()), image.brokers)
         answers: list[TopicDescription | LogError] = []
         for name in names or ():
             topic = image.topic(name)
             if topic is not None:
-                answers.append(_description(topic))
+                answers.append(_description(topic, image.brokers))
                 continue
             try:
                 planner.check_topic_name(name)
@@ -96,8 +105,12 @@ class TopicService:
             if topic is None:
                 answers.append(UnknownTopicId(f"this cluster has no topic with the id {topic_id}"))
             else:
-                answers.append(_description(topic))
+                answers.append(_description(topic, image.brokers))
         return answers
+
+    def leader(self, partition: TopicPartition) -> tuple[int, int]:
+        placed = self._metadata.image.partition(*partition)
+        return (NO_LEADER, -1) if placed is None else (placed.leader, placed.leader_epoch)
 
     async def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -172,12 +185,21 @@ class TopicService:
         if not validate_only:
             events.info(log, "topic.partitions_added", topic=topic, partitions=count)
 
+    async def elect_unclean(self, partition: TopicPartition) -> None:
+        known = self.leader(partition)
+        await self._controller.execute(ElectUnclean(*partition))
+        await self._assignment.settled()
+        leader, epoch = self.leader(partition)
+        if (leader, epoch) != known:
+            events.warning(log, "partition.elected_uncleanly", partition=partition, leader=leader, epoch=epoch)
+
 
 class _Descriptions(Sequence[TopicDescription | LogError]):
     """Descriptions that are built on access, because building thousands at once would block the loop."""
 
-    def __init__(self, topics: tuple[TopicImage, ...]) -> None:
+    def __init__(self, topics: tuple[TopicImage, ...], brokers: Mapping[int, BrokerImage]) -> None:
         self._topics = topics
+        self._brokers = brokers
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -188,13 +210,29 @@ class _Descriptions(Sequence[TopicDescription | LogError]):
     def __getitem__(self, index: slice) -> _Descriptions: ...
     def __getitem__(self, index: int | slice) -> TopicDescription | _Descriptions:
         if isinstance(index, slice):
-            return _Descriptions(self._topics[index])
-        return _description(self._topics[index])
+            return _Descriptions(self._topics[index], self._brokers)
+        return _description(self._topics[index], self._brokers)
 
     def __iter__(self) -> Iterator[TopicDescription | LogError]:
-        return map(_description, self._topics)
+        return (_description(topic, self._brokers) for topic in self._topics)
 
 
-def _description(topic: TopicImage) -> TopicDescription:
-    partitions = [PartitionDescription(p.index, p.leader, p.leader_epoch, p.replicas, p.isr) for p in topic.partitions]
+def _description(topic: TopicImage, brokers: Mapping[int, BrokerImage]) -> TopicDescription:
+    fenced = {broker_id for broker_id, broker in brokers.items() if broker.fenced}
+    partitions = [
+        PartitionDescription(
+            placed.index,
+            placed.leader,
+            placed.leader_epoch,
+            placed.replicas,
+            placed.isr,
+            tuple(each for each in placed.replicas if each in fenced) if fenced else (),
+            _without_leader(topic.name, placed) if placed.leader == NO_LEADER else None,
+        )
+        for placed in topic.partitions
+    ]
     return TopicDescription(topic.name, topic.topic_id, partitions, topic.name in INTERNAL_TOPICS)
+
+
+def _without_leader(topic: str, placed: PartitionImage) -> LeaderNotAvailable:
+    return LeaderNotAvailable(f"{topic}-{placed.index} waits for one of its brokers {list(placed.replicas)}; retry")

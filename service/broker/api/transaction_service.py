@@ -1,7 +1,7 @@
 """The contract's `Transactions`: sends each request to the shard of its transactional id, if this broker coordinates it.
 
-Partitions are looked up here, before a shard sees them, and producer ids are reserved here: a shard neither knows the cluster
-nor waits. `transaction_markers.py` writes the markers of decided transactions.
+Partitions are looked up here, before a shard sees them, and producer ids are reserved here: a shard does not know
+the cluster and never waits. `transaction_markers.py` writes the markers of decided transactions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable, NotCoordinator, OperationNotAttempted
 from grpc_api.contract.transactions import (
     EPOCH_PER_TRANSACTION,
     AddOffsets,
@@ -32,14 +33,7 @@ from service.coordination.transactions.shard import TransactionShard
 from service.coordination.transactions.transaction import LAST_EPOCH, TransactionEvent
 from service.metadata.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS
 from storage_tiers.clock import Clock
-from storage_tiers.errors import (
-    CoordinatorNotAvailable,
-    LogError,
-    NotCoordinator,
-    OperationNotAttempted,
-    TopicUnauthorized,
-    UnknownTopicOrPartition,
-)
+from storage_tiers.errors import LogError, TopicUnauthorized, UnknownTopicOrPartition, as_value
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 
@@ -88,8 +82,8 @@ class TransactionService:
         return answer
 
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
-        """Clients name no internal topics; brokers, which speak EPOCH_PER_TRANSACTION or only verify, add those that offsets
-        are committed to."""
+        """Clients may not name internal topics. Brokers add the internal topics that offsets are committed to; they use
+        EPOCH_PER_TRANSACTION or only verify."""
         checks = self._refused(request)
         try:
             next(checks)
@@ -100,9 +94,10 @@ class TransactionService:
     async def _add_many(
         self, request: AddPartitions, checks: Generator[None, None, PartitionsAdded | None], caller: Caller
     ) -> PartitionsAdded:
-        """Goes on with many partitions, which are checked in slices of the event loop."""
+        """Continues a request of many partitions, which are checked in slices of the event loop."""
         turn = self._scheduler.turn()
         try:
+            await turn.begin()
             refused = await turn.through(checks)
         finally:
             turn.leave()
@@ -118,7 +113,7 @@ class TransactionService:
         for number, each in enumerate(request.partitions, 1):
             if is_client and each.topic in INTERNAL_TOPICS:
                 refusals[each] = TopicUnauthorized(
-                    f"{each.topic} is an internal topic, which takes no client's records"
+                    f"{each.topic} is an internal topic and takes no records from clients"
                 )
             elif not self._topics.has(*each):
                 refusals[each] = UnknownTopicOrPartition(f"{each} does not exist")
@@ -136,7 +131,7 @@ class TransactionService:
     async def add_offsets(self, request: AddOffsets, caller: Caller) -> PartitionsAdded:
         partition = self._offsets_topic.partition_of(request.group)
         if partition is None:
-            await self._offsets_topic.coordinator(request.group)  # raises, and has the topic made
+            await self._offsets_topic.coordinator(request.group)  # raises, and starts the topic's creation
             raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS} is being created; retry")
         event = AddPartitions(
             request.transactional_id,
@@ -153,7 +148,7 @@ class TransactionService:
         return self._ask(request, caller)
 
     async def _end_with_new_id(self, request: EndTransaction, caller: Caller) -> TransactionEnded:
-        """The producer's id has no epoch left: the next transaction begins under another."""
+        """The producer's id has no epoch left: the next transaction begins under another id."""
         asked = request._replace(spare_producer_id=await self._next_id())
         answer: TransactionEnded = await self._ask(asked, caller)
         return answer
@@ -165,9 +160,11 @@ class TransactionService:
 
     # --- administration -----------------------------------------------------------------------------------------------
     async def list(self, request: ListTransactions, caller: Caller) -> TransactionsListed:
-        now_ms = self._clock.steady_ms()
-        found = await listed(self._runtime, lambda shard: shard.list(request, now_ms), self._scheduler.turn())
-        return TransactionsListed(*found)
+        now_ms, turn = self._clock.steady_ms(), self._scheduler.turn()
+        try:
+            return TransactionsListed(*await listed(self._runtime, lambda shard: shard.list(request, now_ms), turn))
+        finally:
+            turn.leave()
 
     def describe(self, transactional_id: str, caller: Caller) -> asyncio.Future[DescribedTransaction]:
         try:
@@ -201,5 +198,5 @@ def _answered(answer: Any) -> asyncio.Future[Any]:
 
 def _failed(error: LogError) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    future.set_exception(error)
+    future.set_exception(as_value(error))
     return future

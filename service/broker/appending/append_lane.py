@@ -6,8 +6,8 @@ are verified together.
 Invariants: the batches of one producer are appended to a partition in the order of their arrival, and none while an earlier one
 is here; batches of other producers, markers and coordinators pass. Waiting batches hold copies of their bytes (large ones the
 sender's) within VERIFYING_BYTES for the whole node; beyond it producers get a retriable error. How long a batch waits is
-bounded by the coordinator, which answers within seconds or refuses. When the node stops leading the partition, all that wait
-end at once with the partition's error; a batch that was handed on gets its own answer.
+bounded by the coordinator, which answers within seconds or refuses. When the node stops leading the partition, all waiting
+batches fail at once with the partition's error. A batch that has left the lane gets its own answer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from grpc_api.contract.coordinator_errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+)
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import (
     EPOCH_PER_TRANSACTION,
@@ -27,18 +33,15 @@ from grpc_api.contract.transactions import (
     ProducerTransaction,
 )
 from service.broker.appending.append_queues import Done
-from service.broker.appending.verification_requests import AsksCoordinator, asking, refusals
+from service.broker.appending.verification_requests import (
+    AsksCoordinator,
+    asking,
+    check_decided_before,
+    refusals,
+)
 from service.broker.partition.partition import Partition
 from service.broker.partition.verification import Verification
-from storage_tiers.errors import (
-    ConcurrentTransactions,
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    LogError,
-    NotCoordinator,
-    NotEnoughReplicas,
-    RequestTimedOut,
-)
+from storage_tiers.errors import LogError, NotEnoughReplicas, RequestTimedOut
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES
 from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL_MASK
 
@@ -58,7 +61,7 @@ class BatchProducer(NamedTuple):
 
 
 def transactional_producer(batch: memoryview) -> BatchProducer | None:
-    """None if the batch is not transactional, or too short to be one: whoever validates it says so."""
+    """None if the batch is not transactional, or too short for a header, which its validation reports."""
     if len(batch) < HEADER_BYTES or not batch[ATTRIBUTES + 1] & TRANSACTIONAL_MASK:
         return None
     return BatchProducer(*_PRODUCER.unpack_from(batch, PRODUCER_ID))
@@ -116,7 +119,7 @@ class _ProducerQueue:
 
 
 class AppendLane:
-    """Used on the event loop only. `append` appends a batch as of a producer without transaction, now or later."""
+    """Used on the event loop only. `append` appends a batch without verifying it, now or later."""
 
     def __init__(self, coordinator: AsksCoordinator, append: Callable[[Partition, memoryview, Done], None]) -> None:
         self._coordinator = coordinator
@@ -139,9 +142,9 @@ class AppendLane:
         done: Done,
         refused: Done,
     ) -> None:
-        """Appends the batch later; `done` receives the result, `refused` the error if the log is not asked at all: by a
-        coordinator, or RequestTimedOut if too many bytes already wait. `begin` is to be called after the last batch of a
-        request. The partition takes records now."""
+        """Appends the batch later. `done` receives the log's result. `refused` receives the error if the batch never reaches
+        the log: a coordinator's, or RequestTimedOut if too many bytes already wait. Call `begin` after the last batch of a
+        request. The partition must take records now."""
         if self.held_bytes + len(batch) > VERIFYING_BYTES:
             text = f"{partition.partition}: batches of {self.held_bytes} bytes wait for coordinators; send again"
             refused(RequestTimedOut(text), batch)
@@ -160,7 +163,7 @@ class AppendLane:
             self._beginning.append(job)
 
     def begin(self) -> None:
-        """Asks for all that were added since the last call and are first of their producer."""
+        """Verifies the batches added since the last call that are the first of their producer."""
         beginning, self._beginning = self._beginning, []
         requests: dict[tuple[ProducerTransaction, int, int], list[_Waiting]] = {}
         for job in beginning:
@@ -174,6 +177,7 @@ class AppendLane:
         asked = []
         for job in jobs:
             try:
+                check_decided_before(job.partition, ProducerIdAndEpoch(producer.id, producer.epoch))
                 job.verification = job.partition.verifications.begin(
                     producer.id, producer.epoch, job.producer.sequence, adds=adds
                 )
@@ -242,7 +246,7 @@ class AppendLane:
         """The node no longer leads the partition, or leads it with another log: all waiting batches end."""
         queue = self._waiting[key]
         queue.forget = None
-        kept = 1 if queue.jobs[0].is_handed_on else 0  # it is being appended, and is answered there
+        kept = 1 if queue.jobs[0].is_handed_on else 0  # it is being appended: the append answers it
         ended = list(queue.jobs)[kept:]
         for job in ended:
             queue.jobs.pop()

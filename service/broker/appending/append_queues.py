@@ -3,7 +3,7 @@
 A batch of 2 KB can inflate to 64 MB. Naming the invalid records of a refused batch takes 10 ms. Recompressing a megabyte in the
 topic's codec takes from 2 ms (lz4) to a second (zstd's highest level). None of this may block the event loop. Where the page
 cache is slow, copying 64 KiB to it is more than half of a request's cost: threads do it then (`WriteCost`), while the loop
-receives, checks and answers.
+receives, checks and answers requests.
 
 Invariants: the batches of one producer are appended to a partition in the order of their arrival, including small ones while
 others wait, and so are all batches without a producer id, since a connection is not known here. Batches of other producers,
@@ -13,8 +13,8 @@ their bytes (large ones the sender's) within MAX_HELD_BYTES for the whole node; 
 Batches that need no validation wait within WRITING_BYTES; beyond it the loop itself writes them, unless they wait behind one of
 their producer that is being validated, or behind a large one. The loop spends at most SLICE_S a turn on one queue.
 
-Not promised: that log append times rise with the offsets where batches of several producers are recompressed; that a batch to
-be recompressed finds a free thread.
+Not promised: that log append times rise with offsets when several producers' batches are recompressed; that a batch to be
+recompressed finds a free thread.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _MOST_S_PER_GB = 4 * SLOW_S_PER_GB
 
 
 def producer_id_of(batch: memoryview) -> int:
-    """As the header states it; none for a batch that is too short to have one, which is refused later."""
+    """The producer id in the batch's header. A batch too short for a header has none, and is refused later."""
     if len(batch) < HEADER_BYTES:
         return NO_PRODUCER_ID
     found: int = _PRODUCER_ID.unpack_from(batch, PRODUCER_ID)[0]
@@ -173,7 +173,7 @@ class _PartitionQueue:
         self.validated(job)
 
     def validated(self, job: _Append) -> None:
-        """It is ready if it is the first of its producer, or will be when it is."""
+        """The batch is ready if it is the first of its producer; otherwise it becomes ready when it is."""
         if job.found is not None and self.of_producer[job.producer_id][0] is job:
             self.ready.append(job)
 
@@ -206,7 +206,7 @@ class AppendQueues:
         self._writers: list[threading.Thread] = []
         # Work that a thread has finished (a write or a validation), and whether the loop has been woken for it.
         self._ready: deque[tuple[_Append, BatchWrite | None]] = deque()
-        self._is_told = False
+        self._is_woken = False
         # Partitions whose slice ended before their queue was empty.
         self._resting: dict[Partition, None] = {}
         self._unvalidated: deque[_Append] = deque()
@@ -270,10 +270,10 @@ class AppendQueues:
                 self._validators.submit(job.validate).add_done_callback(functools.partial(self._tell_validated, job))
             except RuntimeError as error:  # the machine has no thread left
                 job.validated = error
-                self._tell(job, None)
+                self._report(job, None)
 
     def _tell_validated(self, job: _Append, _: Future[None]) -> None:
-        self._tell(job, None)
+        self._report(job, None)
 
     async def close(self) -> None:
         """Appends all waiting batches, then ends the threads."""
@@ -295,7 +295,7 @@ class AppendQueues:
             except RuntimeError:  # the machine has no thread left
                 if not self._writers:
                     write.run()
-                    self._tell(job, write)
+                    self._report(job, write)
                     return
             else:
                 self._writers.append(writer)
@@ -306,20 +306,20 @@ class AppendQueues:
         while (handed := self._writes.get()) is not None:
             job, write = handed
             write.run()
-            self._tell(job, write)
+            self._report(job, write)
             del handed, job, write  # else the batch would stay in memory until the next one arrives
 
-    def _tell(self, job: _Append, write: BatchWrite | None) -> None:
+    def _report(self, job: _Append, write: BatchWrite | None) -> None:
         """Callable from any thread. Wakes the loop once for all work finished until it looks."""
         self._ready.append((job, write))
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_woken:
+            self._is_woken = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._take_ready)
 
     # --- on the loop --------------------------------------------------------------------------------------------------
     def _take_ready(self) -> None:
-        self._is_told = False
+        self._is_woken = False
         while self._ready:
             job, write = self._ready.popleft()
             waiting = self._queues.get(job.partition)
@@ -333,7 +333,8 @@ class AppendQueues:
                 self._advance(job.partition)
 
     def _accept_validated(self, job: _Append) -> None:
-        """Accepts the validated batch of a job. Not earlier, because a job advances once for each notification of the loop."""
+        """Accepts the validated batch of a job. Called on the loop for each notification of a thread, before the job
+        advances."""
         found = job.found = job.validated
         if isinstance(found, tuple) and found[0] is not job.batch:
             job.rewritten_bytes = len(found[0])
@@ -343,8 +344,8 @@ class AppendQueues:
 
     def _advance(self, partition: Partition, *, at_once: bool = False, is_asked: bool = False) -> None:
         """Appends a partition's batches that are ready, until one needs a thread or the slice ends. With `at_once` the loop
-        itself writes batches that are not large, and waits for writes that a thread has begun. `is_asked`: a thread should
-        write the first batch, as is already known."""
+        itself writes batches that are not large, and waits for writes that a thread has begun. `is_asked`: it is
+        already known that a thread should write the first batch."""
         waiting = self._queues.get(partition)
         until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
         while waiting is not None and waiting.ready:

@@ -7,6 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 
+from grpc_api.contract.coordinator_errors import InvalidProducerIdMapping
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import Ready
 from grpc_api.contract.transactions import ProducerTransaction
@@ -21,7 +22,6 @@ from service.broker.partition.validating import TakesLong
 from storage_tiers import events
 from storage_tiers.errors import (
     CorruptRecord,
-    InvalidProducerIdMapping,
     InvalidTopic,
     LeaderNotAvailable,
     LogError,
@@ -34,7 +34,7 @@ from storage_tiers.errors import (
 
 log = logging.getLogger(__name__)
 
-#: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
+#: Refusals that leave the log start out (Kafka: ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = (
     CorruptRecord,
     InvalidTopic,
@@ -74,7 +74,7 @@ class _DelayedAnswers:
         return functools.partial(self._known, partition, index)
 
     def refused(self, partition: Partition, index: int) -> Done:
-        """In place of what `wait` returns, for a batch that the log was not asked to take."""
+        """As `wait`'s function, for the error of a batch that was not passed to the log."""
         return functools.partial(self._known, partition, index, tells_log_start=False)
 
     def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:

@@ -147,7 +147,7 @@ class DiskGuard:
         )
 
     def _say(self, produce: str) -> None:
-        """When it is another than before."""
+        """Logs whether produce is taken, slowed or refused, if that has changed."""
         if produce != self._said:
             self._said = produce
             say = events.info if produce == "taken" else events.warning
@@ -156,7 +156,7 @@ class DiskGuard:
     def admit(self) -> None:
         if self._refusal is not None:
             self.refused += 1
-            raise self._refusal.with_traceback(None)  # raised for every batch: it must not gather their frames
+            raise self._refusal.with_traceback(None)  # one error for every batch: it must not gather tracebacks
 
     def admit_marker(self) -> None:
         """StorageError while coordinators' records and markers are refused."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import NotCoordinator, ProducerFenced, TransactionAbortable
 from grpc_api.contract.transactions import (
     EPOCH_PER_TRANSACTION,
     AddPartitions,
@@ -15,20 +16,14 @@ from grpc_api.contract.transactions import (
     ProducerIdAndEpoch,
     ProducerTransaction,
 )
+from service.broker.partition.partition import Partition
 from storage_tiers import events
-from storage_tiers.errors import (
-    InvalidProducerEpoch,
-    InvalidTransactionState,
-    LogError,
-    NotCoordinator,
-    ProducerFenced,
-    TransactionAbortable,
-)
+from storage_tiers.errors import InvalidProducerEpoch, InvalidTransactionState, LogError
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: The broker itself asks.
+#: The client of these requests is the broker itself.
 _BROKER = Caller("User:ANONYMOUS", "", "")
 
 
@@ -38,14 +33,21 @@ class AsksCoordinator(Protocol):
     def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]: ...
 
 
+def check_decided_before(partition: Partition, producer: ProducerIdAndEpoch) -> None:
+    """Raises NotEnoughReplicas if an older-epoch transaction of the producer has been open here since before this leadership.
+    Its marker was most likely lost with a disk. The coordinator is then not asked: it would add the partition to the present
+    transaction, which it cannot end here, and every tool would mistake the earlier transaction for the present one."""
+    partition.log.hot.end.producers.check_decided(*producer, below=partition.state.epoch_start)
+
+
 def asking(
     coordinator: AsksCoordinator,
     transaction: ProducerTransaction,
     producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
 ) -> asyncio.Future[PartitionsAdded]:
-    """Adds the partitions in version 2 of transactions, where clients do not; verifies them before. Raises nothing:
-    every waiting batch must get an answer."""
+    """Adds the partitions in version 2 of transactions, where clients do not add them; in earlier versions it only verifies
+    them. Raises nothing: every waiting batch must get an answer."""
     request = AddPartitions(
         transaction.id,
         producer,

@@ -65,7 +65,7 @@ class AcceptedManifests:
         async with self._lock(partition):
             known = partition.log.tier
             if known is not None and manifest.commit < known.commit:
-                return  # answers may overtake each other
+                return  # a later request's answer may arrive first
             self._lineage.check_follows(partition, manifest)
             if known is not None and manifest.commit == known.commit:
                 return

@@ -76,7 +76,7 @@ class ClockWatch:
         agreed = store_ms is not None and abs(wall_ms - store_ms) <= self.tolerance_ms
         if agreed or steady_ms - self._stepped_at >= self.settle_ms:
             self._offset_ms = wall_ms - steady_ms
-            return self._settle("the object store's clock agrees" if agreed else "it has stood long enough")
+            return self._settle("the object store's clock agrees" if agreed else "it has lasted long enough")
         return None
 
     def _settle(self, why: str) -> Settled:

@@ -49,7 +49,7 @@ def not_offloaded(
     late: Mapping[Partition, int], timeout_ms: int, behind: Callable[[Partition], object]
 ) -> RequestTimedOut:
     """The error of a wait for partitions whose records below their ends are not all in the bucket. `behind` says why a store
-    has less of a partition than it had: that needs repair, and asking again would not help."""
+    has less of a partition than it had: that needs repair, and a retry would not help."""
     said = f"after {timeout_ms} ms not everything of {', '.join(str(each.partition) for each in late)} is in the bucket"
     reason = next((why for each in late if (why := behind(each)) is not None), None)
     if reason is not None:
@@ -62,17 +62,17 @@ class DelayedOffloads:
     """`look` is called for each partition of a walk, `walked` at its end. Logs each producer once."""
 
     def __init__(self) -> None:
-        self._told: dict[Partition, int] = {}
+        self._logged: dict[Partition, int] = {}
         self._found: dict[Partition, int] = {}
 
     def look(self, partition: Partition) -> None:
-        held, told = held_back(partition), self._told.get(partition)
+        held, logged = held_back(partition), self._logged.get(partition)
         if held is None:
-            if told is not None:
+            if logged is not None:
                 events.info(log, "offload.released", partition=partition.partition)
             return
         self._found[partition] = held.producer_id
-        if told != held.producer_id:
+        if logged != held.producer_id:
             events.warning(
                 log,
                 "offload.held_back",
@@ -83,7 +83,7 @@ class DelayedOffloads:
             )
 
     def walked(self) -> None:
-        self._told, self._found = self._found, {}
+        self._logged, self._found = self._found, {}
 
 
 def _is_offloaded(partition: Partition) -> bool:

@@ -1,10 +1,10 @@
 """The time by which a node's records expire: checks the wall clock each second, and logs when it was set.
 
-The node compares its clock with the store's if the store runs on another machine. Once the store is open, this reveals a wall
-clock that was wrong before the process began. While the wall clock differs from the expected time, it reveals a step that was
-a correction. A store on this machine shares its clock, so it is not compared.
+The node compares its clock with the store's if the store runs on another machine. When the store opens, the comparison reveals
+a wall clock that was wrong before the process began. After a step, it reveals that the step was a correction. A store on this
+machine shares its clock, so it is not compared.
 
-Not promised: to tell a wrong store clock from a wrong node clock. In that case nothing expires for
+Not promised: to distinguish a wrong store clock from a wrong node clock. In that case nothing expires for
 `tidelog.clock.step.settle.ms`.
 """
 
@@ -57,13 +57,13 @@ class ExpiryClock:
         self._log_steps(None)
 
     async def compare(self) -> None:
-        """Asks the store, once and then while the wall clock is off. Nothing where the store's clock is this machine's."""
+        """Asks the store for its time, once and then while the wall clock is off. No effect if the store shares this clock."""
         if self._store_ms is None or (self._compared and not self.step_ms):
             return
         try:
             store_ms = await self._store_ms()
         except LogError as error:
-            log.debug("the store does not tell its time: %s", error)
+            log.debug("the store does not report its time: %s", error)
             return
         # A step that has settled meanwhile stays settled.
         if self.step_ms or not self._compared:

@@ -26,17 +26,17 @@ class _Extension:
 
 
 class Extensions:
-    """At most one of a partition at a time."""
+    """The extensions under way, at most one for each partition."""
 
     def __init__(self) -> None:
         self._of: dict[Partition, _Extension] = {}
 
     @contextmanager
     def under_way(self, partition: Partition, job: ExtendJob) -> Iterator[None]:
-        """While `job` is asked for and its manifest is accepted. An outcome that stays open is remembered."""
+        """Wrap the request for `job` and the acceptance of its manifest in it. An unknown outcome is remembered."""
         earlier, log_start = self._of.get(partition), job.log_start
         if earlier is not None:
-            log_start = min(log_start, earlier.log_start)  # one whose outcome is open may show more
+            log_start = min(log_start, earlier.log_start)  # an extension with unknown outcome may show more
         extension = self._of[partition] = _Extension(job.base, log_start)
         try:
             yield
@@ -68,7 +68,7 @@ class Extensions:
         return partition in self._of
 
     async def ended(self, partition: Partition) -> None:
-        """Returns while none of the partition is under way."""
+        """Returns once no extension of the partition is under way."""
         while (extension := self._of.get(partition)) is not None and not extension.ended.is_set():
             await extension.ended.wait()
 

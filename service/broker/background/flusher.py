@@ -26,7 +26,7 @@ RETRY_S = 1.0
 
 
 class Flusher:
-    """`flushes` that ended since the start, well or not, took `flushing_s` seconds with their wait for a thread."""
+    """`flushes` counts those that ended since the start, failed ones too. They took `flushing_s`, with waits for a thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class Flusher:
         self._threads.shutdown(wait=True)
 
     def _start(self, partition: Partition) -> None:
-        """Unless one runs: then another one follows it."""
+        """Starts a flush. If one runs, another follows it."""
         if partition in self._running:
             self._again.add(partition)
             return

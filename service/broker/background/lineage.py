@@ -122,7 +122,8 @@ class StoreLineage:
             )
 
     def repaired(self, partition: Partition, line: str) -> None:
-        """Records that a repair of this node began this line: its manifest follows any manifest seen of another line."""
+        """Records that a repair on this node committed a manifest of this line: it counts as the successor of any
+        manifest seen of another line."""
         self._repaired[partition] = line
 
     def caught_up(self, partition: Partition) -> None:

@@ -51,7 +51,7 @@ class Maintenance:
         await self._expire_producers()
 
     async def _expire_producers(self) -> None:
-        """A partition may have thousands of producers, and most have none: a turn ends by their number."""
+        """Counts producers to end a turn, because one partition may have thousands and most have none."""
         now_ms, walked = self._clock.steady_ms(), 0
         for partition in self._partitions:
             hot = partition.log.hot

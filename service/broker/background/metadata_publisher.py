@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.assignment import Assignment
-from service.metadata.image import Changes, MetadataImage
-from service.metadata.log import MetadataLog
+from service.metadata.following import Metadata
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes
 from storage_tiers import events
 from storage_tiers.errors import LogError
 
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def publish_to(
-    metadata: MetadataLog, assignment: Assignment, topic_files: TopicFiles, on_fatal: Callable[[LogError], None]
+    metadata: Metadata, assignment: Assignment, topic_files: TopicFiles, on_fatal: Callable[[LogError], None]
 ) -> None:
     """Subscribes to `metadata`. Each change is applied before its request is answered. A defect calls `on_fatal`: the node
     would serve outdated state."""
@@ -25,7 +26,7 @@ def publish_to(
         try:
             topic_files.apply(image, changes)
             assignment.apply(image, changes)
-        except Exception as error:  # noqa: BLE001 - said, and the node ends
+        except Exception as error:  # noqa: BLE001 - it is logged, and the node ends
             events.error(log, "metadata.not_applied", defect=error)
             on_fatal(LogError(f"the node cannot apply its metadata ({error!r}); start it again"))
 

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from service.broker.background.store_access import StoreAccess
 from service.metadata import frames
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, to_records
-from service.metadata.log import MetadataLog
+from service.metadata.following import Metadata
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot import to_records
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.process.cluster_operations import PutSnapshot
@@ -37,7 +38,7 @@ class MetadataSnapshots:
 
     def __init__(
         self,
-        metadata: MetadataLog,
+        metadata: Metadata,
         access: StoreAccess,
         directory: str,
         *,
@@ -75,7 +76,7 @@ class MetadataSnapshots:
             self._failing = True
             return
         finally:
-            with contextlib.suppress(OSError):  # it is written again the next time
+            with contextlib.suppress(OSError):  # the next round writes it again
                 os.unlink(self._path)
         self._failing = False
         self._written = image

@@ -34,10 +34,10 @@ def missed(image: MetadataImage, shown: TopicState) -> str | None:
             return f"topic {shown.topic} was given {shown.partitions} partitions, and has {len(known.partitions)} here"
         return None
     if known is not None and known.topic_id in shown.earlier:
-        return f"topic {shown.topic} was deleted and made anew"
+        return f"topic {shown.topic} was deleted and created again"
     deleted_here = shown.topic_id in image.deleting or shown.topic_id in image.gone
     if shown.state is State.LIVE and not deleted_here:
-        return f"topic {shown.topic} was made, with topic id {shown.topic_id}"
+        return f"topic {shown.topic} was created, with topic id {shown.topic_id}"
     return None
 
 

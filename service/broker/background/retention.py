@@ -79,14 +79,21 @@ class Retention:
         async for some in slices(self._planning.of(list(self._partitions)), LOOKS_A_TURN):
             for partition in filter(self._may_plan, some):
                 try:
-                    if self.keeps_all(partition):
-                        self._log_resumed(partition)
-                    elif not (store_is_away and _has_pages(partition)):
-                        plans[partition] = await self._plan(partition)
+                    plan = await self._plan_if_due(partition, store_is_away=store_is_away)
                 except LogError as error:
                     self._postponed(partition, error)
                     store_is_away = store_is_away or isinstance(error, TierUnavailable)
+                    continue
+                if plan is not None:
+                    plans[partition] = plan
         return plans
+
+    async def _plan_if_due(self, partition: Partition, *, store_is_away: bool) -> RetentionPlan | None:
+        """None if nothing has expired, or if the plan needs pages and the store is away."""
+        if self.keeps_all(partition):
+            self._log_resumed(partition)
+            return None
+        return None if store_is_away and _has_pages(partition) else await self._plan(partition)
 
     def _may_plan(self, partition: Partition) -> bool:
         return partition.life.refusal(Use.ADMIN) is None and partition not in self._tiering.lineage
@@ -106,7 +113,7 @@ class Retention:
                 age_ms(local, self._now()), local.size_bytes, hot.size_bytes - limits.retention_bytes, limits
             )
         age = self._now().expiry_ms - tier.oldest.newest_ms
-        # Segments that the bucket holds as well count twice here: what stays so stays for certain.
+        # Segments in both tiers count twice here. If nothing expires even so, nothing expires.
         if not goes(age, tier.oldest.bytes, tier.bytes + hot.size_bytes - limits.retention_bytes, limits):
             return True
         excess = tier.bytes + _only_local_bytes(partition) - limits.retention_bytes

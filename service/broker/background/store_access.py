@@ -1,4 +1,4 @@
-"""This start's right to write to the bucket: the probe, then the next incarnation in `cluster.json`.
+"""This start's right to write to the bucket: the probe, then the claim of an incarnation (`store_claim.py`).
 
 Until both are done nothing is offloaded, expired, evicted or deleted; local data is served throughout. An unresponsive store is
 retried with back-off. If another start holds the store (a copy of this directory has run), the node ends. A store that shows
@@ -13,24 +13,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from service.broker.background.older_copy import check_not_older
+from service.broker.background.store_claim import OwnClaim, StoreClaim
 from service.lifecycle.readiness import Readiness
-from service.metadata.commands import ClaimIncarnation, ConfirmIncarnation
-from service.metadata.controller import Controller
+from service.metadata.following import Metadata
 from service.metadata.image import MetadataImage
-from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder, is_taken_over
+from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState
 from storage_tiers.cold.manifest.model import ManifestWriter
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.cluster_operations import (
     HighestIncarnation,
-    OpenCluster,
     Probe,
     ReadStoreTime,
     RecreateCluster,
@@ -39,7 +35,6 @@ from storage_tiers.cold.process.cluster_operations import (
 from storage_tiers.cold.process.operations import ListKeys
 from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind, TierUnavailable
-from storage_tiers.uuids import uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +44,10 @@ PROBE_BACKOFF = BackoffSettings(0.5, 30.0)
 LONGEST_LOOK_PAUSE_S = 86_400.0
 #: Seconds that a repair waits for the claim that it enables.
 CLAIM_PATIENCE_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """The claimant of the store. `may_be_copy()` says whether the directory may be an older copy; it is compared before a
-    claim."""
-
-    node_id: int
-    directory_id: str
-    may_be_copy: Callable[[], bool]
+#: Why a broker of another process's controller repairs no file of the whole cluster.
+ASK_THE_CONTROLLER = (
+    "the node with the cluster's controller writes cluster.json and topic.json: repair them through that node"
+)
 
 
 class StoreAccess:
@@ -67,22 +56,23 @@ class StoreAccess:
     def __init__(
         self,
         client: TierClient,
-        metadata: MetadataLog,
-        controller: Controller,
-        claimant: Claimant,
+        metadata: Metadata,
+        claim: StoreClaim,
         *,
+        node_id: int,
         readiness: Readiness,
         clock: Clock,
         rng: Rng,
         grace_ms: Callable[[], int],
     ) -> None:
-        self._claimant = claimant
+        self._claim = claim
+        self._node_id = node_id
         self._grace_ms = grace_ms
         self._looked_at = clock.monotonic()
         self._wake = asyncio.Event()
         self.client = client
         self._metadata = metadata
-        self._controller = controller
+        self._seen = metadata.image.incarnation
         self._readiness = readiness
         self._clock = clock
         self._rng = rng
@@ -95,16 +85,24 @@ class StoreAccess:
 
     @property
     def is_open(self) -> bool:
-        """Whether this start has claimed the store, and the store still shows the claim."""
-        return self.writer is not None and self.behind is None
+        """Whether this start has claimed the store, and neither the store nor the metadata have gone back behind the claim."""
+        if self.writer is None or self.behind is not None:
+            return False
+        return self._metadata.image.incarnation >= (self.writer.incarnation or 0)
+
+    @property
+    def writes_cluster(self) -> bool:
+        """Whether this node writes the files of the whole cluster."""
+        return self._claim.writes_cluster
 
     @property
     def preview_writer(self) -> ManifestWriter:
         """The writer of this start, for questions that change nothing; also while the store is not this start's."""
-        return self.writer or ManifestWriter(self._claimant.node_id, self._metadata.image.incarnation)
+        return self.writer or ManifestWriter(self._node_id, self._metadata.image.incarnation)
 
     async def run(self) -> None:
         """Returns when this start has claimed the store. FencedWriter or StoreRefused if the node must not use it."""
+        self._metadata.subscribe(self._changed)
         backoff = Backoff(PROBE_BACKOFF, self._rng)
         while self.writer is None:
             try:
@@ -166,34 +164,45 @@ class StoreAccess:
             return
         await self.look()
 
+    def _changed(self, image: MetadataImage, _: object) -> None:
+        """The controller of another process has claimed the store, perhaps again: this broker writes under that number."""
+        if image.incarnation == self._seen:
+            return
+        self._seen = image.incarnation
+        self._wake.set()
+        if self.writer is not None and self._seen > (self.writer.incarnation or 0):
+            self.writer = ManifestWriter(self._node_id, self._seen)
+
     async def look(self) -> None:
         """Compares the store's current `cluster.json` with this start's claim."""
         image = self._metadata.image
         found = await self.client.ask(ShownCluster(image.cluster_id))
-        self._looked_at = self._clock.monotonic()
-        if found is not None and settles(found, image):
-            if self.behind is not None:
-                self.behind = None
-                self._readiness.store = "ok"
-                events.info(log, "store.cluster_back", incarnation=image.incarnation)
-            return
         try:
-            settle(found, image, self._claimant.directory_id)
+            self._claim.check(found)
         except StoreBehind as error:
+            self._looked_at = self._clock.monotonic()
             self._report_behind(error)
+            return
+        self._looked_at = self._clock.monotonic()
+        if self.behind is not None:
+            self.behind = None
+            self._readiness.store = "ok"
+            events.info(log, "store.cluster_back", incarnation=image.incarnation)
 
     async def repair(self, *, apply: bool) -> tuple[RepairReport, int]:
         """Rewrites `cluster.json` if the store has none, or an older one than this directory has held. Returns the report and
         the incarnation written, 0 if none was. The incarnation is never below one that the bucket shows. TierUnavailable if
         the store has not answered since the start."""
-        image = self._metadata.image
+        image, claim = self._metadata.image, self._claim
+        if not isinstance(claim, OwnClaim):
+            return RepairReport(refused=ASK_THE_CONTROLLER), 0
         if refused := await self.nothing_there():
             return RepairReport(refused=refused), 0
         found = await self.client.ask(ShownCluster(image.cluster_id))
         if apply and self.writer is None and self.behind is None:
             raise TierUnavailable("the object store has not answered yet, or the node is new there; retry")
         try:
-            settle(found, image, self._claimant.directory_id)
+            claim.check(found)
             return RepairReport(), 0
         except StoreBehind:
             pass
@@ -217,17 +226,17 @@ class StoreAccess:
             return report, 0
         start_id = image.start_id
         if self.writer is None:
-            start_id = self._rng.token(16)
-            await self._controller.execute(ClaimIncarnation(self._claimant.node_id, number, start_id))
-        holder = Holder(self._claimant.node_id, self._claimant.directory_id, uuid_text(start_id))
-        await self.client.ask(RecreateCluster(ClusterState(image.cluster_id, number, holder), found))
+            start_id = await claim.noted(number)
+        shown = ClusterState(image.cluster_id, number, claim.holder(start_id))
+        await self.client.ask(RecreateCluster(shown, found))
         events.info(log, "cluster.repaired", incarnation=number)
         if self.writer is not None:
             await self.look()
             return report, number
         self._wake.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.opened.wait(), CLAIM_PATIENCE_S)
+            async with asyncio.timeout(CLAIM_PATIENCE_S):
+                await self.opened.wait()
         return report, number
 
     async def nothing_there(self) -> str:
@@ -249,47 +258,7 @@ class StoreAccess:
         began = self._clock.monotonic()
         cluster_id = self._metadata.image.cluster_id
         await self.client.ask(Probe(f"{cluster_id}/"))
-        found = await self.client.ask(ShownCluster(cluster_id))
-        number = settle(found, self._metadata.image, self._claimant.directory_id)
-        if self._claimant.may_be_copy():
-            await check_not_older(self.client, self._metadata.image)
-        start_id = self._rng.token(16)
-        await self._controller.execute(ClaimIncarnation(self._claimant.node_id, number + 1, start_id))
-        holder = Holder(self._claimant.node_id, self._claimant.directory_id, uuid_text(start_id))
-        incarnation = await self.client.ask(OpenCluster(cluster_id, holder, number))
-        await self._controller.execute(ConfirmIncarnation(incarnation, start_id))
-        self.writer = ManifestWriter(self._claimant.node_id, incarnation)
+        incarnation = await self._claim.made(self.client)
+        self.writer = ManifestWriter(self._node_id, incarnation)
         took_ms = round((self._clock.monotonic() - began) * 1000)
         events.info(log, "store.opened", cluster_id=cluster_id, incarnation=incarnation, ms=took_ms)
-
-
-def settles(found: ClusterState, image: MetadataImage) -> bool:
-    """Whether the bucket shows a start of this directory: the last one, or a claim whose answer was lost."""
-    claims = {(start.incarnation, uuid_text(start.start_id)) for start in image.unconfirmed_starts}
-    return (found.incarnation, found.holder.start_id) in claims | {(image.incarnation, uuid_text(image.start_id))}
-
-
-def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) -> int:
-    """The incarnation that the compare-and-swap expects: this directory's own, or one that an earlier start claimed and whose
-    answer was lost. FencedWriter if the bucket has a higher one, an equal one of another start, or a lower one by which another
-    directory took the cluster over. StoreBehind if it has any other lower one, or none although this directory has had one."""
-    number = found.incarnation if found is not None else 0
-    if found is not None and settles(found, image):
-        return number
-    if found is None and image.incarnation == 0:
-        return 0
-    if number < image.incarnation and not (found is not None and is_taken_over(found, directory_id, image.incarnation)):
-        shows = "has no cluster.json" if found is None else f"is at incarnation {number}"
-        raise StoreBehind(
-            f"the bucket went backwards: cluster {image.cluster_id} {shows} there, and this directory has held incarnation "
-            f"{image.incarnation}. Local data is served; nothing is offloaded, evicted or deleted until the bucket shows that "
-            "incarnation again. Put the bucket back as it was, or correct --store; delete nothing. If that version "
-            "of cluster.json is gone for good, see what `tidelog cold repair --cluster` would write"
-        )
-    raise FencedWriter(
-        f"the bucket is at incarnation {number} of cluster {image.cluster_id}, claimed by another start than this "
-        f"directory's (which is at {image.incarnation}): a copy of this directory has run, the cluster was taken over, or the "
-        "store is another one. Stop this node; the one that started last owns the cluster. If its disk is lost and this "
-        "directory is an "
-        f"older copy of it, keep this one and start on another, empty --data-dir with --take-over {image.cluster_id}"
-    )

@@ -266,7 +266,7 @@ class Tiering:
         self._local_retention.request(partition)
 
     def _must_claim(self, partition: Partition) -> bool:
-        """Also of one that leads already, in a directory that may be a copy."""
+        """Whether the partition must be claimed, even if this node leads it already: the directory may be a copy."""
         return self._is_open and self._policy.may_be_copy() and partition not in self._compared
 
     async def _claim(self, partition: Partition, manifest: Manifest | None) -> None:
@@ -310,7 +310,7 @@ class Tiering:
         snapshot = await self._producers(hot, source.end_offset)
         # Segments may have been swapped meanwhile; from here to the extension they are not.
         if all(segment.end != offload.end for segment in hot.segments()):
-            return  # one that reaches further has taken their place: it is planned in the next turn
+            return  # a longer segment has replaced them: the next turn plans it
         source = hot.reader.offload_source(offload.start, offload.end) or source
         job = ExtendJob(
             path=source.path,
@@ -467,11 +467,12 @@ class Tiering:
         moved.set()
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
-        """This node leads it: checked at the next tick, as it may wait for the store."""
+        """This node leads the partition now. The next tick checks it, because it may wait for the store."""
         partition.tier_due_ms = 0
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
-        """Another node may commit its manifest: this node stops, and compares again before its next commit."""
+        """Another node may commit the partition's manifest now. This node stops, and compares again before its next
+        commit."""
         self._compared.discard(partition)
         self._offloading.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)

@@ -19,11 +19,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from grpc_api.contract.topics import ResourceKind
-from service.broker.background.store_access import StoreAccess
+from service.broker.background.store_access import ASK_THE_CONTROLLER, StoreAccess
 from service.metadata.commands import ForgetTopic, TopicFilesSeen
-from service.metadata.controller import Controller
-from service.metadata.image import Changes, DeletingTopic, MetadataImage, TopicImage
-from service.metadata.log import MetadataLog
+from service.metadata.controller import Commands
+from service.metadata.following import Metadata
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes, DeletingTopic, TopicImage
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys
@@ -49,17 +50,20 @@ log = logging.getLogger(__name__)
 
 
 class TopicFiles:
-    """`access` is None on a node without a store: a deleted topic is then forgotten at once."""
+    """`access` is None on a node without a store: a deleted topic is then forgotten at once. A broker whose controller is in
+    another process has `writes` False: the controller's node writes all files, and this object only looks at the result."""
 
     def __init__(
         self,
-        metadata: MetadataLog,
-        controller: Controller,
+        metadata: Metadata,
+        controller: Commands,
         access: StoreAccess | None,
         *,
+        writes: bool,
         grace_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
+        self._writes = writes
         self._listeners: list[Callable[[str, StoreBehind], None]] = []
         self._metadata = metadata
         self._controller = controller
@@ -76,7 +80,9 @@ class TopicFiles:
         self._writing: dict[str, asyncio.Lock] = {}
         self._troubles = events.Troubles()
         #: Topics whose files may differ from the metadata, in the order in which they are checked.
-        self._due: dict[TopicId, None] = dict.fromkeys((*metadata.image.topics, *metadata.image.deleting))
+        self._due: dict[TopicId, None] = {}
+        if writes:
+            self._due.update(dict.fromkeys((*metadata.image.topics, *metadata.image.deleting)))
 
     def subscribe(self, on_behind: Callable[[str, StoreBehind], None]) -> None:
         """Calls `on_behind` with each topic whose file is gone from the store, or older there than was seen."""
@@ -84,6 +90,8 @@ class TopicFiles:
 
     def apply(self, image: MetadataImage, changes: Changes) -> None:
         """Queues the changed topics; called after every metadata change."""
+        if not self._writes:
+            return
         self._due.update(dict.fromkeys(changes.topics))
         for resource in changes.configs:
             topic_id = image.topic_ids.get(resource.name) if resource.kind is ResourceKind.TOPIC else None
@@ -109,7 +117,7 @@ class TopicFiles:
         seen = {topic_id: self._revisions[topic_id] for topic_id in self._unsaved}
         if seen:
             await self._controller.execute(TopicFilesSeen(seen))
-            # Only now, because the disk may refuse. Revisions shown meanwhile stay unsaved.
+            # Only after the save, because the disk may refuse it. Revisions shown meanwhile stay unsaved.
             self._unsaved -= {
                 topic_id for topic_id, revision in seen.items() if self._revisions.get(topic_id) == revision
             }
@@ -126,7 +134,7 @@ class TopicFiles:
 
     async def sweep(self) -> None:
         """Deletes the objects of deleted topics past the grace, then forgets the topics."""
-        if self._client is None or self._access is None or not self._access.is_open:
+        if not self._writes or self._client is None or self._access is None or not self._access.is_open:
             return
         for doomed in self._metadata.image.deleting.values():
             if self._is_past_grace(doomed.topic_id):
@@ -137,10 +145,15 @@ class TopicFiles:
         return since_ms is not None and since_ms + self._grace_ms() <= self._clock.unix_ms()
 
     async def publish_now(self, name: str) -> None:
-        """Returns once `topic.json` names the topic, if it is live."""
+        """Returns once `topic.json` names the topic, if it is live. TierUnavailable until the controller of another process has
+        published it."""
         topic = self._metadata.image.topic(name)
-        if topic is not None:
+        if topic is None:
+            return
+        if self._writes:
             await self._publish(topic)
+        elif topic.topic_id not in self._metadata.image.topic_files:
+            raise TierUnavailable(f"the controller has not published topic.json of {name} yet: its log says why")
 
     async def _publish(self, seen: TopicImage) -> None:
         async with self._one_at_a_time(seen.name):
@@ -178,6 +191,8 @@ class TopicFiles:
     async def repair(self, name: str, *, apply: bool) -> tuple[RepairReport, int]:
         """Rewrites `topic.json` if the store shows an older one than was seen there, or none. Returns the report, and the
         revision written, or 0. Raises UnknownTopicOrPartition."""
+        if not self._writes:
+            return RepairReport(refused=ASK_THE_CONTROLLER), 0
         assert self._client is not None
         self._named(name)  # no lock is made for a name that no topic has
         async with self._one_at_a_time(name):

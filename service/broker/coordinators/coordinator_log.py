@@ -14,12 +14,13 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Protocol
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable, NotCoordinator
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.partition.append_origin import COORDINATOR
 from service.broker.partition.partition import Partition
 from service.coordination.ports import PLAIN, WriteSettings
 from storage_tiers.cold.read.reader import ColdMiss
-from storage_tiers.errors import CoordinatorNotAvailable, LogError, NotCoordinator, StorageError
+from storage_tiers.errors import LogError, StorageError
 from storage_tiers.records.batch import TRANSACTIONAL_MASK, headers, read_header
 from storage_tiers.types import FileSlice
 
@@ -28,7 +29,7 @@ PIECE_BYTES = 256 << 10
 
 
 class DiskRoom(Protocol):
-    """`no_room` is the error with which records of coordinators are refused now (`DiskGuard`)."""
+    """`no_room` is the error for every coordinator's record while the disk is full; None while it has room (`DiskGuard`)."""
 
     @property
     def no_room(self) -> StorageError | None: ...
@@ -38,18 +39,18 @@ class DiskRoom(Protocol):
 
 
 class PartitionLog:
-    """The log of one coordinator. Errors end with NotCoordinator where the partition is not led, and CoordinatorNotAvailable
-    where its records have no room."""
+    """The log of one coordinator. NotCoordinator if this node does not lead the partition, CoordinatorNotAvailable while the
+    disk has no room for its records."""
 
     def __init__(self, partition: Partition, disk: DiskRoom | None = None, writing: WriteSettings = PLAIN) -> None:
-        """Without a disk its records are never refused for lack of room."""
+        """Without a disk guard, no record is refused for lack of room."""
         self.writing = writing
         self._partition = partition
         self._disk = disk
 
     @property
     def no_room(self) -> LogError | None:
-        """Also where the disk has failed: the shard keeps what is committed, instead of being loaded again at every request."""
+        """A failed disk counts as full. So the shard keeps its state instead of being loaded again at every request."""
         partition = self._partition
         if partition.write_error is not None and partition.life.is_failed:
             return NotCoordinator(f"{partition.partition}: {partition.write_error}; find the coordinator again")
@@ -69,7 +70,7 @@ class PartitionLog:
         try:
             if header.attributes & TRANSACTIONAL_MASK or header.size <= partition.log.hot.settings.kept_bytes:
                 return partition.append_validated(view, header, -1, COORDINATOR)
-            # The topic's configs ask for a codec or an append time, or the batch is large. It is ours and bounded by
+            # The topic's configs ask for a codec or an append time, or the batch is large. It is bounded by
             # `max.message.bytes`: a thread would cost more than it saves.
             partition.check_writable()
             return partition.append_validated(*partition.validate(view), COORDINATOR)
@@ -86,7 +87,7 @@ class PartitionLog:
         partition = self._partition
         partition.check_readable()
         if partition.is_recovering:
-            # Clients may read an older copy of their records; of a coordinator's, a missing offset makes them skip records.
+            # Clients may read an older copy of their records. A coordinator's older copy lets groups skip records.
             partition.check_writable()
         offset = partition.log.log_start_offset
         while offset < (end := self._end):

@@ -11,38 +11,39 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from grpc_api.contract.topics import NewTopic
 from service.coordination.record_fields import MAX_STRING_BYTES
 from service.coordination.runtime import partition_of
 from service.metadata.commands import CreateTopic
-from service.metadata.controller import Controller
+from service.metadata.controller import Commands
+from service.metadata.following import Metadata
 from service.metadata.internal_topics import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
     consumer_offsets_configs,
     transaction_state_configs,
 )
-from service.metadata.log import MetadataLog
 from service.metadata.planner import new_topic_id
 from storage_tiers import events
 from storage_tiers.clock import Rng
-from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError, TopicExists
+from storage_tiers.errors import InvalidRequest, LogError, TopicExists
 
 if TYPE_CHECKING:
     from service.configs.values import BrokerConfigs
 
 log = logging.getLogger(__name__)
 
-#: Characters of a key that a record holds whatever they are: one has three bytes at most, or four as two of Java's.
+#: A key of this many characters fits a record, whatever the characters: in UTF-8 each takes four bytes at most.
 SHORT_KEY = MAX_STRING_BYTES // 4
 
-#: By name: each topic with a coordinator as it is created by the current configs.
+#: Topics that coordinators use, by name: how each is created under the current configs.
 CoordinatedTopics = Mapping[str, Callable[[], NewTopic]]
 
 
 def coordinated_topics(broker: BrokerConfigs) -> CoordinatedTopics:
-    """These topics have the same configs whether FindCoordinator or Metadata creates them: a `__consumer_offsets` with the
-    broker's defaults would lose offsets to retention."""
+    """Creates these topics with the same configs for FindCoordinator and for Metadata. With the broker's defaults,
+    `__consumer_offsets` would lose offsets to retention."""
     return {CONSUMER_OFFSETS: partial(_offsets_topic, broker), TRANSACTION_STATE: partial(_transactions_topic, broker)}
 
 
@@ -59,7 +60,7 @@ def _transactions_topic(broker: BrokerConfigs) -> NewTopic:
 class InternalTopic:
     """`wanted` describes the topic, should it not exist yet."""
 
-    def __init__(self, metadata: MetadataLog, controller: Controller, rng: Rng, wanted: Callable[[], NewTopic]) -> None:
+    def __init__(self, metadata: Metadata, controller: Commands, rng: Rng, wanted: Callable[[], NewTopic]) -> None:
         self._metadata = metadata
         self._controller = controller
         self._rng = rng

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from service.metadata.log import MetadataLog
+from service.metadata.following import Metadata
 from storage_tiers.types import TopicId
 
 
 class KnownPartitions:
     """The topics of the newest metadata image."""
 
-    def __init__(self, metadata: MetadataLog) -> None:
+    def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
 
     def has(self, topic: str, partition: int) -> bool:

@@ -1,18 +1,22 @@
 """Walks all shards of a coordinator for a list of what they have, in slices of the event loop.
 
-A node may have millions of groups. The list is not of one moment: what comes or goes meanwhile may be in it or not, as in
-Kafka, where each shard is asked in turn.
+A node may have millions of groups. The list is no snapshot: groups that come or go meanwhile may be missing or listed. Kafka,
+too, asks one shard after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from grpc_api.contract.coordinator_errors import NotCoordinator
 from service.coordination.ports import Shard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from storage_tiers.errors import LogError, NotCoordinator
+from storage_tiers.errors import LogError
 from storage_tiers.turns import Turn
+
+#: Names between two looks at the clock.
+_LOOK = 64
 
 State = TypeVar("State", bound=Shard)
 Row = TypeVar("Row")
@@ -21,17 +25,25 @@ Row = TypeVar("Row")
 async def listed(
     runtime: CoordinatorRuntime[State], shares: Callable[[State], Iterator[Sequence[Row]]], turn: Turn
 ) -> tuple[LogError | None, list[Row]]:
-    """The rows of the active shards. A shard that is lost, or that cannot be loaded, is left out, as in Kafka; the first error
-    of the others is that of the list."""
+    """The rows of the active shards, and the first error. As in Kafka, a shard that is lost or cannot be loaded is left out
+    without an error."""
     error: LogError | None = None
     rows: list[Row] = []
-    try:
-        for host in tuple(runtime.hosts.values()):
-            refused = await _add_rows(host, shares, turn, rows)
-            error = error or refused
-    finally:
-        turn.leave()
+    for host in tuple(runtime.hosts.values()):
+        refused = await _add_rows(host, shares, turn, rows)
+        error = error or refused
+        await turn.rest_if_over()  # also after a shard without rows
     return error, rows
+
+
+async def lower_case(names: Iterable[str], turn: Turn) -> frozenset[str]:
+    """The names of a case-insensitive filter. A client may send tens of thousands."""
+    made = set()
+    for at, name in enumerate(names):
+        made.add(name.lower())
+        if not at % _LOOK:
+            await turn.rest_if_over()
+    return frozenset(made)
 
 
 async def _add_rows(

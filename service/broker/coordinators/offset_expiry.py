@@ -1,14 +1,15 @@
 """Removes expired offsets, offsets of deleted topics, and empty groups without offsets from the group coordinators.
 
-A deleted topic's offsets go at once from the shards that are loaded, in slices of the event loop's time. A shard that was
-loading, has no room for records or was lost meanwhile is visited again each second (`retry`), also if the topic exists again.
-The periodic pass finds the offsets in shards that this node gained later.
+A deleted topic's offsets are removed at once from the shards that are loaded, in slices of the event loop's time. A
+shard that was loading, has no room for records or was lost meanwhile is visited again each second (`retry`), also if
+the topic exists again. The periodic pass finds the offsets in shards that this node gained later.
 
-Invariant: an offset goes only if its topic is known to be deleted. A topic that the metadata do not have may come back with the
-newer metadata of a restored directory, and its offsets with it. Not promised: that no offset outlives its topic. One of a topic
-that was deleted just before the process died may stay for its retention, and one beside a newer offset in an open transaction
-stays until that has ended. Nor that an offset of a new topic of the name is kept, if its shard is loaded again before it was
-visited: the loaded records do not show their topic.
+Invariant: an offset is removed for its topic only if that topic is known to be deleted. A topic that the metadata do
+not have may come back with the newer metadata of a restored directory, and its offsets with it. Not promised: that no
+offset outlives its topic. If the process dies just after a deletion, an offset may stay for its retention. An offset
+beside a newer one in an open transaction stays until that transaction ends. Also not promised: that an offset of a new
+topic with the same name is kept, if its shard is loaded again before the visit. The loaded records do not show which of
+the two topics they belong to.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
+from weakref import ReferenceType, ref
 
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.coordinators.ports import ExistingPartitions
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import Outcome
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
-from service.metadata.image import Changes, MetadataImage
-from service.metadata.log import MetadataLog
+from service.metadata.following import Metadata
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes
 from storage_tiers.errors import LogError
 from storage_tiers.policy.segments import Now
 from storage_tiers.turns import Turn, TurnScheduler
@@ -33,28 +37,29 @@ from storage_tiers.types import TopicPartition
 
 
 class _Shard(NamedTuple):
-    """A loaded shard and the number of records that it had written."""
+    """A loaded shard and the number of records that it had written. The reference is weak: a dropped shard frees its memory
+    before the next one is loaded."""
 
-    shard: GroupShard
+    shard: ReferenceType[GroupShard]
     written: int
 
 
 class _Deletion(NamedTuple):
-    """Partitions that were deleted at once. `due` has the shards that may still have offsets of them, as they were then. None
-    is for one that was loading: all that it has loaded is older."""
+    """Partitions that were deleted in one change. `due` has the shards that may still have offsets of them, as they were then.
+    A shard that was loading has None: whatever it has loaded is older than the deletion."""
 
     partitions: Sequence[TopicPartition]
     due: dict[ShardHost[GroupShard], _Shard | None]
 
     def written_before(self, host: ShardHost[GroupShard], shard: GroupShard) -> int:
-        """The number of the shard's records that are older than the deletion, as far as it is due; else -1."""
+        """How many of the shard's records are older than the deletion; -1 if the shard is not due."""
         if host not in self.due:
             return -1
         then = self.due[host]
-        return then.written if then is not None and then.shard is shard else shard.loaded_records
+        return then.written if then is not None and then.shard() is shard else shard.loaded_records
 
 
-#: Visits a group of a shard in steps; each yields whether nothing was left that should go.
+#: Visits a group of a shard in steps. Each step yields True if it left nothing that should be removed.
 _Visit = Callable[[ShardHost[GroupShard], str], Iterator[bool]]
 
 
@@ -65,7 +70,7 @@ class OffsetExpiry:
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],
-        metadata: MetadataLog,
+        metadata: Metadata,
         existing: ExistingPartitions,
         scheduler: TurnScheduler,
         *,
@@ -77,13 +82,13 @@ class OffsetExpiry:
         self._scheduler = scheduler
         self._now = now
         self._seen = metadata.image
-        #: Partitions of deleted topics that a shard which was loading may still have offsets of.
+        #: Partitions of deleted topics whose offsets may still be in a shard that was loading.
         self._gone = {
             TopicPartition(topic.name, number)
             for topic in metadata.image.deleting.values()
             for number in range(topic.partition_count)
         }
-        #: Deletions of which offsets may be left, and the newest one of each partition.
+        #: Deletions that may have left offsets, and the newest deletion of each partition.
         self._deletions: list[_Deletion] = []
         self._deleted: dict[TopicPartition, _Deletion] = {}
         self._has_new = False
@@ -125,8 +130,8 @@ class OffsetExpiry:
             await asyncio.wait({self._forgetting})
 
     async def _walk(self, hosts: Collection[ShardHost[GroupShard]], visit: _Visit) -> Collection[ShardHost[GroupShard]]:
-        """Visits every group of the loaded shards, in slices of the event loop's time. Returns the hosts where every visit was
-        successful, and where all that was decided is committed."""
+        """Visits every group of the loaded shards, in slices of the event loop's time. Returns the hosts where every visit
+        succeeded and every decision is committed."""
         turn = self._scheduler.turn()
         try:
             visited = {host: shard for host in hosts if (shard := await self._visit(host, visit, turn)) is not None}
@@ -139,12 +144,11 @@ class OffsetExpiry:
         """Visits every group of one shard. Returns the shard if every visit was successful."""
         try:
             shard, is_whole = host.look(lambda shard: shard), True
-            for group_id in shard.group_ids():
-                for is_done in visit(host, group_id):
-                    is_whole &= is_done
-                    if turn.is_over:
-                        await turn.rest()
-        except LogError:  # it is not loaded, was lost meanwhile, or has no room for records
+            for is_done in chain.from_iterable(visit(host, group_id) for group_id in shard.group_ids()):
+                is_whole &= is_done
+                if turn.is_over:
+                    await turn.rest()
+        except LogError:  # the shard is not loaded, was lost meanwhile, or has no room for records
             return None
         return shard if is_whole else None
 
@@ -175,7 +179,7 @@ class OffsetExpiry:
                 await self._drop(deletion)
 
     async def _drop(self, deletion: _Deletion) -> None:
-        """Forgets a deletion of which no offset is left."""
+        """Forgets a deletion once no offset of it is left."""
         async for part in slices(deletion.partitions, GLANCES_A_TURN):
             for partition in part:
                 if self._deleted.get(partition) is deletion:
@@ -199,7 +203,7 @@ class OffsetExpiry:
         for host in self._runtime.hosts.values():
             found[host] = None
             with contextlib.suppress(LogError):
-                found[host] = host.look(lambda shard: _Shard(shard, shard.written))
+                found[host] = host.look(lambda shard: _Shard(ref(shard), shard.written))
         return found
 
     def _exists(self, partition: TopicPartition) -> bool:

@@ -1,18 +1,24 @@
-"""Ends the transactions that lost records with a disk, or of which the coordinator has lost records.
+"""Ends transactions whose records, or whose coordinator's records, were lost with a disk.
 
-A partition that ends earlier than before, after a disk failure or a take-over, may lack records of a transaction that is open.
-A client that commits it would take them for committed, so it is aborted instead. A partition of `__transaction_state` that
-ends earlier knows neither the epochs that producers were given since, which other partitions would refuse, nor the transactions
-begun or ended since. Its ids get another producer id with their next producers, and whatever their old ones have open is
-aborted, in every partition of this node. So does an id of which a partition that was taken from the bucket knows a later epoch:
-the directory is older than the bucket.
+After a disk failure or a take-over a partition may end earlier than before and lack records of an open transaction. A client
+that commits the transaction would believe them committed, so the transaction is aborted instead. A partition of
+`__transaction_state` that ends earlier has lost two facts. It no longer knows the epochs that producers received since,
+so other partitions would refuse the epochs that it still knows. And it does not know which transactions began or ended
+since. Each of its transactional ids gets a new producer id with its next producer. The open transactions of the old
+producer ids are aborted in every partition of this node. The same holds for an id if a partition taken from the bucket
+knows a later epoch of it: the directory is older than the bucket.
 
-Invariants: before a shard decides its first request, no client may continue a transaction that had lost records by then; the
-notes of the losses stay until what follows from them is committed, and name the shards where it is: none of those fences its
-ids again, whatever another shard still lacks. Not promised: that a transaction is aborted whose partition was found to have
-lost records later, and which its client has ended by then; that transactions of producer ids which the shard does not know are
-aborted (`tidelog txn find-hanging` shows them); that a transaction stays open which began between a loss and the next round, or
-the next start.
+A partition may hold open a transaction that its coordinator does not know, under the epoch of the id's next transaction. Its
+marker is lost, and before version 2 of transactions the next marker would decide both transactions. Such an id is
+fenced, too, and the transaction stays open there until an operator decides it.
+
+Invariants: before a shard decides its first request, no client may continue a transaction that had lost records by then. The
+notes of the losses stay until their consequences are committed in every shard. They name the shards that have committed them:
+such a shard does not fence its ids again, whatever another shard still lacks.
+
+Not promised: that a transaction is aborted if its client ends it before the loss of its records is found; that transactions of
+producer ids unknown to the shard are aborted (`tidelog txn find-hanging` shows them); that a transaction stays open if it began
+between a loss and the next round or start.
 """
 
 from __future__ import annotations
@@ -26,12 +32,13 @@ from functools import partial
 from itertools import chain
 from weakref import ReferenceType, ref
 
+from grpc_api.contract.transactions import ProducerIdAndEpoch
 from service.broker.background.turns import GLANCES_A_TURN, slices
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from service.coordination.transactions.shard import TransactionShard
-from service.coordination.transactions.transaction import OpenPartitions
+from service.coordination.transactions.transaction import OpenPartitions, OpenTransactions
 from storage_tiers import events
 from storage_tiers.errors import LogError
 from storage_tiers.turns import TurnScheduler
@@ -45,14 +52,16 @@ Losses = Mapping[TopicPartition, RecoveredEnd]
 
 @dataclass(slots=True)
 class _Examined:
-    """A loaded shard, and the losses that it knows. `fenced` are its ids that are to be ended. The losses
-    `settled` need nothing more: all records that follow from them are committed. The shard itself is not kept: one that is
-    dropped gives its memory back before the next one is loaded. `seen` are the losses of the last round that it has seen."""
+    """A loaded shard, and the losses that it knows. `fenced` are the ids whose transactions are still to be ended. `settled`
+    are losses whose consequences are all committed. `seen` are the losses of the last round that examined the shard. The
+    reference is weak: a dropped shard gives its memory back before the next one is loaded."""
 
     shard: ReferenceType[TransactionShard]
     settled: frozenset[RecoveredEnd] = frozenset()
     known: frozenset[RecoveredEnd] = frozenset()
     fenced: tuple[str, ...] = ()
+    #: Those of `fenced` that have lost no more than the marker of a transaction whose outcome is unknown: it stays open.
+    undecided: frozenset[str] = frozenset()
     seen: frozenset[RecoveredEnd] | None = None
 
     @property
@@ -60,11 +69,27 @@ class _Examined:
         return bool(self.fenced) or self.settled is not self.known
 
     def fence(self, own: TopicPartition, lost: Set[TopicPartition] | None, epochs: Mapping[int, int]) -> None:
+        self.undecided -= self._fence(own, lost, epochs, None)
+
+    def fence_undecided(self, own: TopicPartition, open_in: OpenTransactions) -> None:
+        """Fences the ids of transactions that are `open_in` partitions and that the shard does not know. Does so only
+        before their producers begin another transaction there, because the partition would take the two for one."""
+        self.undecided |= self._fence(own, _NONE, {}, open_in)
+
+    def _fence(
+        self,
+        own: TopicPartition,
+        lost: Set[TopicPartition] | None,
+        epochs: Mapping[int, int],
+        open_in: OpenTransactions | None,
+    ) -> Set[str]:
         shard = self.shard()
-        ids = dict.fromkeys([*self.fenced, *(shard.outdate(lost, epochs) if shard is not None else ())])
+        found = shard.outdate(lost, epochs, open_in) if shard is not None else []
+        ids = dict.fromkeys([*self.fenced, *found])
         if len(ids) > len(self.fenced):
             events.warning(log, "transactions.outdated", partition=own, ids=len(ids))
         self.fenced = tuple(ids)
+        return set(found)
 
 
 _NONE: frozenset[TopicPartition] = frozenset()
@@ -77,7 +102,7 @@ class OutdatedTransactions:
         self._partitions = partitions
         self._scheduler = scheduler
         self._examined: dict[ShardHost[TransactionShard], _Examined] = {}
-        #: The losses of the last round, the same object as long as they are the same.
+        #: The losses of the last round. The object changes only when they do.
         self._seen: frozenset[RecoveredEnd] = frozenset()
 
     def loaded(self, host: ShardHost[TransactionShard]) -> None:
@@ -85,18 +110,20 @@ class OutdatedTransactions:
         try:
             shard, before = host.look(_itself), self._examined.get(host)
         except LogError:
-            return  # it was dropped, and is loaded again
+            return  # it was dropped, and will be loaded again
         if before is None or before.shard() is not shard:
             losses = dict(chain.from_iterable(map(_loss, self._partitions)))
             number = host.partition.partition
             settled = frozenset(end for end in losses.values() if number in end.settled_in)
             self._examined[host] = _Examined(ref(shard), settled, settled)
             self._examine(host.partition, self._examined[host], losses)
+            if open_in := self._open_by_epoch():
+                self._examined[host].fence_undecided(host.partition, open_in)
 
     @staticmethod
     def _examine(own: TopicPartition, examined: _Examined, losses: Losses) -> None:
-        """A loss may be new to the shard and settled: its partition was compared with the bucket when the shard was loaded, or
-        was forgotten since it was looked at. One that is known stays known while its partition is compared again."""
+        """A settled loss may still be new to the shard, if its partition was being compared with the bucket when the shard was
+        loaded. A known loss stays known while its partition is compared again."""
         found = {partition: end for partition, end in losses.items() if end not in examined.known}
         if not found:
             return
@@ -112,11 +139,11 @@ class OutdatedTransactions:
             examined.fence(own, None if own in lost else lost, {})
 
     def is_settled(self, runtime: CoordinatorRuntime[TransactionShard], end: RecoveredEnd) -> bool:
-        """Whether all that follows from the loss is committed, in every shard of this node."""
+        """Whether every shard of this node has committed all consequences of the loss."""
         return end.settled_in >= runtime.hosts.keys()
 
     async def tick(self, runtime: CoordinatorRuntime[TransactionShard]) -> None:
-        """Where no loss is new to a shard, the round only looks for new ones."""
+        """If no loss is new to any shard, the round ends after the search for new ones."""
         hosts = set(runtime.hosts.values())
         self._examined = {host: each for host, each in self._examined.items() if host in hosts}
         await self._examine_all()
@@ -156,11 +183,12 @@ class OutdatedTransactions:
         turn = self._scheduler.turn()
         try:
             while rest and (shard := host.look(_itself)) is examined.shard():  # `loaded` examines the next one
-                host.change(partial(TransactionShard.end_outdated, name=rest[0], open_in=open_in))
+                more = {} if rest[0] in examined.undecided else open_in
+                host.change(partial(TransactionShard.end_outdated, name=rest[0], open_in=more))
                 name = rest.popleft()
                 if shard.is_outdated(name):
                     left.append(name)
-                del shard  # it may be dropped meanwhile
+                del shard  # the shard may be dropped meanwhile
                 if turn.is_over:
                     await turn.rest()
         except LogError:
@@ -176,15 +204,26 @@ class OutdatedTransactions:
         try:
             for each in self._partitions if losses else ():
                 if each.recovered_end in losses:
-                    for producer_id, entry in list(each.log.hot.end.producers.producers.items()):
-                        found[producer_id] = max(entry.epoch, found.get(producer_id, entry.epoch))
+                    _note_epochs(each, found)
                 await turn.rest_if_over()
         finally:
             turn.leave()
         return found
 
+    def _open_by_epoch(self) -> OpenTransactions:
+        """Searches the partitions that this node leads, or will once the bucket has answered: others may only be behind."""
+        found: dict[ProducerIdAndEpoch, set[TopicPartition]] = {}
+        for each in self._partitions:
+            producers = each.log.hot.end.producers
+            if not producers.in_transaction or not (each.leads or each.is_recovering):
+                continue
+            for producer_id in producers.in_transaction:
+                producer = ProducerIdAndEpoch(producer_id, producers.producers[producer_id].epoch)
+                found.setdefault(producer, set()).add(each.partition)
+        return found
+
     async def _open(self) -> OpenPartitions:
-        """In slices: no fenced producer begins a transaction meanwhile."""
+        """Works in slices: no fenced producer can begin a transaction meanwhile."""
         found: dict[int, set[TopicPartition]] = {}
         async for some in slices(self._partitions, GLANCES_A_TURN):
             for each in some:
@@ -194,9 +233,14 @@ class OutdatedTransactions:
 
 
 def _loss(partition: Partition) -> Sequence[tuple[TopicPartition, RecoveredEnd]]:
-    """None while the partition is compared with the bucket, which may hold more."""
+    """Empty while the partition is compared with the bucket, which may hold more records."""
     end = partition.recovered_end
     return () if end is None or partition.is_recovering else ((partition.partition, end),)
+
+
+def _note_epochs(known_to: Partition, found: dict[int, int]) -> None:
+    for producer_id, entry in list(known_to.log.hot.end.producers.producers.items()):
+        found[producer_id] = max(entry.epoch, found.get(producer_id, entry.epoch))
 
 
 async def _note_settled(losses: Iterable[RecoveredEnd], coordinator: int) -> None:

@@ -10,7 +10,7 @@ Led = TypeVar("Led", covariant=True)
 
 
 class ExistingPartitions(Protocol):
-    """The partitions that the cluster's topics have, deleted ones not (`KnownPartitions`)."""
+    """The partitions of the cluster's live topics (`KnownPartitions`)."""
 
     def has(self, topic: str, partition: int) -> bool: ...
 

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from service.metadata.commands import AllocateProducerIds, ProducerIdBlock
-from service.metadata.controller import Controller
+from service.metadata.controller import Commands
 
 
-def blocks_of(controller: Controller, node_id: int) -> Callable[[], Awaitable[ProducerIdBlock]]:
+def blocks_of(controller: Commands, node_id: int) -> Callable[[], Awaitable[ProducerIdBlock]]:
     """A function that durably reserves the node's next block."""
     return partial(controller.execute, AllocateProducerIds(node_id))
 

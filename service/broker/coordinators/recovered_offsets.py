@@ -1,12 +1,14 @@
 """Lowers committed offsets to the end of a partition that lost its newest records, by a disk failure or a take-over (which
 restores only the bucket's records). A group that had read further would skip the records that are written next.
 
-Invariants: only offsets that the coordinators loaded are lowered, never one that was committed since. A partition stays due,
-over restarts, too, until every coordinator of this node has been visited and what it lowered is committed. A coordinator where
-that is so is never visited again for the same loss: if it is loaded again, it has loaded newer offsets, too. An offset in a
-transaction that is open is lowered once the transaction is committed. Not promised: that no member reads its old offset in
-the first second, or in the second after such a transaction; that such an offset is lowered if the coordinator is loaded again
-before; that an offset stays that was committed before a coordinator was visited which was loaded again in between.
+Invariants: only offsets that a coordinator has loaded are lowered, never one committed since. A partition stays due, also over
+restarts, until every coordinator of this node has been visited and its lowered offsets are committed. Such a coordinator is
+never visited again for the same loss: if it is loaded again, it may have loaded newer offsets. An offset in an open transaction
+is lowered once the transaction is committed.
+
+Not promised: that no member reads its old offset in the first second, or in the second after such a transaction; that an offset
+in a transaction is lowered if the coordinator is loaded again first; that an offset committed before a coordinator's visit is
+kept if the coordinator was loaded again in between.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import chain, islice
 from typing import NamedTuple
+from weakref import ReferenceType, ref
 
+from grpc_api.contract.coordinator_errors import CoordinatorRecordTooLarge
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.recovered_end import forget_recovered_end, write_recovered_end
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import CoordinatorRuntime, ShardHost
 from storage_tiers import events
-from storage_tiers.errors import CoordinatorRecordTooLarge, LogError, StorageError
+from storage_tiers.errors import LogError, StorageError
 from storage_tiers.turns import Turn, TurnScheduler
 from storage_tiers.types import TopicPartition
 
@@ -34,10 +38,11 @@ NOTES_A_ROUND = 50
 
 
 class _PendingVisit(NamedTuple):
-    """A group that had an open transaction when it was visited. Another load of the shard does not know what this one read."""
+    """A group that had an open transaction when it was visited. Valid for this load of the shard only. The reference is weak:
+    a dropped shard gives its memory back."""
 
     host: ShardHost[GroupShard]
-    shard: GroupShard
+    shard: ReferenceType[GroupShard]
     group_id: str
     ends: Mapping[TopicPartition, int]
 
@@ -55,8 +60,8 @@ class RecoveredOffsets:
         checkpoint: Callable[[], Awaitable[None]],
         lacks_coordinators: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_settled` says whether the note of a loss is needed for nothing else. `checkpoint` writes where logs end now.
-        `lacks_coordinators`: one that this node has is not among the hosts, because its partition could not be opened."""
+        """`is_settled`: no other work needs the note of this loss. `checkpoint` writes the current ends of logs.
+        `lacks_coordinators`: a coordinator of this node is not among the hosts, because its partition could not be opened."""
         self._lacks_coordinators = lacks_coordinators
         self._is_settled = is_settled
         self._checkpoint = checkpoint
@@ -70,20 +75,23 @@ class RecoveredOffsets:
     async def tick(self) -> None:
         again, self._pending = self._pending, {}
         for key, each in again.items():
-            if _shard(each.host) is each.shard and not self._lower(*each):
+            shard = _shard(each.host)
+            if shard is None or shard is not each.shard():
+                continue
+            if not self._lower(each.host, shard, each.group_id, each.ends):
                 self._pending[key] = each
         await self._visit_all()
 
     async def _visit_all(self) -> None:
-        # One that recovers may find more in the bucket.
+        # A partition that is recovering may find more records in the bucket.
         due = [(each, end) for each in self._partitions if (end := each.recovered_end) and not each.is_recovering]
         if not due:
             return
         has_all, hosts = not self._lacks_coordinators(), dict(self._runtime.hosts)
-        lowered_in = await self._lower_all(hosts, _by_coordinators(due))
+        lowered_in = await self._lower_all(hosts, _EndsToLower(due))
         joined: dict[frozenset[int], frozenset[int]] = {}
         for each, end in due:
-            # Unless it is deleted, or lost more meanwhile.
+            # A partition that was deleted, or lost more records meanwhile, has another end.
             if each.recovered_end is end and not lowered_in <= (known := end.lowered_in):
                 end.note_lowered(joined.setdefault(known, known | lowered_in))
         await self._checkpoint_changes([end for _, end in due])
@@ -101,7 +109,7 @@ class RecoveredOffsets:
         if not changed:
             return
         for end in changed:
-            end.is_checkpointed = True  # another change during the write takes it back
+            end.is_checkpointed = True  # a change during the write marks it as unsaved again
         try:
             await self._checkpoint()
         except BaseException:
@@ -109,14 +117,12 @@ class RecoveredOffsets:
                 end.is_checkpointed = False
             raise
 
-    async def _lower_all(
-        self, hosts: Mapping[int, ShardHost[GroupShard]], ends: Mapping[frozenset[int], Mapping[TopicPartition, int]]
-    ) -> frozenset[int]:
+    async def _lower_all(self, hosts: Mapping[int, ShardHost[GroupShard]], ends: _EndsToLower) -> frozenset[int]:
         """Returns the coordinators that have lowered all that they had to, and committed it."""
         turn, visited = self._scheduler.turn(), {}
         try:
             for number, host in hosts.items():
-                left, shard = _ends_to_lower(ends, number), _shard(host)
+                left, shard = ends.left_for(number), _shard(host)
                 if shard is not None and left and await self._lower_groups(host, shard, left, turn):
                     visited[number] = shard
         finally:
@@ -153,7 +159,7 @@ class RecoveredOffsets:
         if shard.has_pending_above(group_id, ends):
             before = self._pending.get((host, group_id))
             known = {} if before is None else before.ends
-            self._pending[host, group_id] = _PendingVisit(host, shard, group_id, {**known, **ends})
+            self._pending[host, group_id] = _PendingVisit(host, ref(shard), group_id, {**known, **ends})
         return True
 
 
@@ -164,26 +170,28 @@ def _shard(host: ShardHost[GroupShard]) -> GroupShard | None:
         return None  # it is not loaded; a later round visits it
 
 
-def _by_coordinators(
-    due: Iterable[tuple[Partition, RecoveredEnd]],
-) -> Mapping[frozenset[int], Mapping[TopicPartition, int]]:
-    """The ends of partitions, by the coordinators that have lowered their offsets: few sets, however many partitions."""
-    found: dict[frozenset[int], dict[TopicPartition, int]] = {}
-    for each, end in due:
-        found.setdefault(end.lowered_in, {})[each.partition] = end.offset
-    return found
+class _EndsToLower:
+    """The ends of partitions, grouped by the set of coordinators that have lowered their offsets. There are few such sets."""
 
+    def __init__(self, due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
+        self._ends: dict[frozenset[int], dict[TopicPartition, int]] = {}
+        #: Partitions that lost records twice, which are few: the end is not the same for all coordinators.
+        self._later: list[tuple[TopicPartition, RecoveredEnd]] = []
+        for each, end in due:
+            self._ends.setdefault(end.lowered_in, {})[each.partition] = end.offset
+            if end.later_ends:
+                self._later.append((each.partition, end))
 
-def _ends_to_lower(
-    ends: Mapping[frozenset[int], Mapping[TopicPartition, int]], coordinator: int
-) -> Mapping[TopicPartition, int]:
-    """The ends to which this coordinator has not lowered its offsets yet."""
-    left = [some for lowered_in, some in ends.items() if coordinator not in lowered_in]
-    return left[0] if len(left) == 1 else dict(chain.from_iterable(some.items() for some in left))
+    def left_for(self, coordinator: int) -> Mapping[TopicPartition, int]:
+        """The ends to which this coordinator has not lowered its offsets yet."""
+        left = [some for lowered_in, some in self._ends.items() if coordinator not in lowered_in]
+        found = left[0] if len(left) == 1 else dict(chain.from_iterable(some.items() for some in left))
+        later = {each: end.end_for(coordinator) for each, end in self._later if each in found}
+        return {**found, **later} if later else found
 
 
 async def _save_lowered(due: Iterable[tuple[Partition, RecoveredEnd]]) -> None:
-    """Keeps over a restart which coordinators have lowered their offsets, for some of the partitions that stay due."""
+    """Notes on disk which coordinators have lowered their offsets, for up to NOTES_A_ROUND of the partitions that stay due."""
     pending = (
         (each, end) for each, end in due if each.recovered_end is end and end.is_checkpointed and not end.is_noted
     )

@@ -1,12 +1,12 @@
-"""Writes the markers of decided transactions, and tells their shard when all of them are committed.
+"""Writes the markers of decided transactions, and reports to their shard when all of them are committed.
 
-Retries until each partition has its marker, or is deleted. A coordinator that was lost, or loaded again, takes its transactions
-along: whoever loads it next asks for the markers again, and a partition takes a repeated marker.
+Retries until each partition has its marker, or is deleted. If the coordinator is lost or loaded again, the next load asks for
+the markers again, and partitions accept a repeated marker.
 
-Invariant: one task per transaction. It ends with the transaction completed, its coordinator gone, or a partition that knows a
-newer coordinator: then the decision is no longer this one's, and it stops, as in Kafka. A partition that knows a later epoch of
-the producer needs no marker: the transaction has ended there, and the coordinator has lost its records of that. Kafka's stops
-there, too, and no other producer can begin under the id.
+Invariant: one task per transaction. It ends when the transaction is completed, when its coordinator is gone, or when a
+partition knows a newer coordinator, which then decides, as in Kafka. A partition that knows a later epoch of the producer needs
+no marker: the transaction has ended there, and the coordinator has lost its records of that. Kafka's coordinator stops in that
+case, and no other producer can begin under the id.
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    CoordinatorRecordTooLarge,
+    NotCoordinator,
+)
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import Markers
 from service.broker.coordinators.ports import ExistingPartitions, LedPartitions
@@ -29,12 +35,8 @@ from storage_tiers import events
 from storage_tiers.backoff import Backoff
 from storage_tiers.clock import Clock
 from storage_tiers.errors import (
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    CoordinatorRecordTooLarge,
     InvalidProducerEpoch,
     LogError,
-    NotCoordinator,
     NotLeader,
     TransactionCoordinatorFenced,
     UnknownTopicOrPartition,
@@ -54,9 +56,19 @@ class MarkedPartition(Protocol):
     def append_marker(self, markers: Markers, coordinator_epoch: int) -> Appended: ...
 
 
+class MarkersElsewhere(Protocol):
+    """The brokers that lead the partitions which this one does not (`Peers`)."""
+
+    def leader_of(self, partition: TopicPartition) -> int | None: ...
+
+    async def write_markers(
+        self, broker_id: int, markers: Markers, coordinator_epoch: int
+    ) -> Sequence[tuple[TopicPartition, LogError]]: ...
+
+
 class _MarkerTurns:
-    """Shares each turn of the loop among all transactions, in the order of their asking: one may have all partitions of a
-    cluster, and a node may complete hundreds at once."""
+    """Shares each turn of the loop among all transactions, in the order of their requests. One transaction may have all
+    partitions of a cluster, and a node may complete hundreds at once."""
 
     def __init__(self) -> None:
         self._left = MARKERS_A_TURN
@@ -100,6 +112,7 @@ class TransactionMarkers:
         groups: CoordinatorRuntime[GroupShard],
         existing: ExistingPartitions,
         epoch_of: Callable[[TopicPartition], int],
+        peers: MarkersElsewhere,
         *,
         admit: Callable[[], None],
         clock: Clock,
@@ -111,34 +124,34 @@ class TransactionMarkers:
         self._groups = groups
         self._existing = existing
         self._epoch_of = epoch_of
+        self._peers = peers
         self._admit = admit
         self._clock = clock
         self._backoff = backoff
-        #: By transactional id, with the coordinator that has decided.
+        #: By transactional id: the deciding coordinator, the markers, and the task that writes them.
         self._writing: dict[str, tuple[ShardHost[TransactionShard], Markers, asyncio.Task[None]]] = {}
         self._is_closed = False
         self._turns = _MarkerTurns()
 
     def decided(self, host: ShardHost[TransactionShard]) -> None:
-        """Some of the shard's records are committed: the decisions among them are carried out once their answers are on their
-        way."""
+        """Some of the shard's records are committed. The decisions among them are carried out after their answers are sent."""
         asyncio.get_running_loop().call_soon(self._begin, host)
 
     def _begin(self, host: ShardHost[TransactionShard]) -> None:
         try:
             prepared = host.look(lambda shard: shard.prepared())
         except LogError:
-            return  # it is loaded again, or elsewhere
+            return  # it is being loaded again, or another node has it
         self._start(host, deque(prepared))
 
     def _start(self, host: ShardHost[TransactionShard], prepared: deque[Markers]) -> None:
-        """A few in each turn of the loop: after a load there may be thousands."""
+        """Begins a few transactions in each turn of the loop: after a load there may be thousands."""
         if self._is_closed:
             return
         try:
             host.look(lambda _: None)
         except LogError:
-            return  # as in `_begin`: a task of these could replace the next coordinator's
+            return  # as in `_begin`: a stale task must not replace the next coordinator's
         for _ in range(min(MARKERS_A_TURN, len(prepared))):
             markers = prepared.popleft()
             name = markers.transactional_id
@@ -146,7 +159,7 @@ class TransactionMarkers:
             if before is not None:
                 if before[0] is host and before[1] == markers:
                     continue
-                before[2].cancel()  # of an older decision, or of a coordinator that was lost: it would complete nothing
+                before[2].cancel()  # its decision is older, or its coordinator was lost
             task = asyncio.get_running_loop().create_task(self._complete(host, markers), name=f"markers of {name}")
             self._writing[name] = (host, markers, task)
             task.add_done_callback(partial(self._ended, name))
@@ -166,10 +179,10 @@ class TransactionMarkers:
                 if wanted:
                     await self._clock.sleep(backoff.next_delay())
                     host.look(lambda _: None)
-            has_told = False
+            is_logged = False
             while (error := self._refused_completion(host, markers)) is not None:
-                if isinstance(error, CoordinatorRecordTooLarge) and not has_told:
-                    has_told = True
+                if isinstance(error, CoordinatorRecordTooLarge) and not is_logged:
+                    is_logged = True
                     events.warning(
                         log,
                         "transaction.not_completed",
@@ -184,8 +197,8 @@ class TransactionMarkers:
             return  # the coordinator is gone; the next one asks for the markers again
 
     def _refused_completion(self, host: ShardHost[TransactionShard], markers: Markers) -> LogError | None:
-        """Why the completion cannot be recorded yet: the disk has no room for it, or it is larger than a record may be. None
-        once it is. LogError if the coordinator is gone."""
+        """The error if the completion cannot be recorded yet: the disk is full, or the record is too large. None once it is
+        recorded. Raises LogError if the coordinator is gone."""
         host.look(lambda _: None)
         try:
             host.change(lambda shard, now_ms: shard.completed(markers, now_ms))
@@ -195,10 +208,15 @@ class TransactionMarkers:
         return None
 
     async def _write(self, wanted: list[TopicPartition], markers: Markers, epoch: int) -> list[TopicPartition]:
-        """The partitions that are to be tried again. TransactionCoordinatorFenced if another coordinator decides."""
+        """Returns the partitions to retry. TransactionCoordinatorFenced if a partition knows a newer coordinator."""
         left: list[TopicPartition] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
+        elsewhere: dict[int, list[TopicPartition]] = {}
         async for partition in self._turns.through(wanted):
+            leader = self._peers.leader_of(partition)
+            if leader is not None:
+                elsewhere.setdefault(leader, []).append(partition)
+                continue
             try:
                 done = self._append(partition, markers, epoch).committed
             except TransactionCoordinatorFenced:
@@ -218,10 +236,28 @@ class TransactionMarkers:
             except LogError as error:
                 if self._is_wanted(partition, error):
                     left.append(partition)
+        parts = (self._write_elsewhere(leader, some, markers, epoch) for leader, some in elsewhere.items())
+        for refused in await asyncio.gather(*parts):
+            left += refused
+        return left
+
+    async def _write_elsewhere(
+        self, leader: int, partitions: list[TopicPartition], markers: Markers, epoch: int
+    ) -> list[TopicPartition]:
+        """As `_write`, for partitions of another broker."""
+        left: list[TopicPartition] = []
+        asked = markers._replace(partitions=tuple(partitions))
+        for partition, error in await self._peers.write_markers(leader, asked, epoch):
+            if isinstance(error, TransactionCoordinatorFenced):
+                raise error
+            if isinstance(error, InvalidProducerEpoch):
+                _say_refused(markers, error)
+            elif self._is_wanted(partition, error):
+                left.append(partition)
         return left
 
     async def write_once(self, markers: Markers, epoch: int) -> list[tuple[TopicPartition, LogError]]:
-        """Writes a marker into each partition, without retrying; returns those without a committed one, and why."""
+        """Writes a marker into each partition once. Returns the partitions without a committed marker, each with its error."""
         refused: list[tuple[TopicPartition, LogError]] = []
         waiting: list[tuple[TopicPartition, asyncio.Future[None]]] = []
         async for partition in self._turns.through(dict.fromkeys(markers.partitions)):
@@ -272,7 +308,7 @@ def _say_refused(markers: Markers, error: LogError) -> None:
 
 
 def _of_partition(partition: TopicPartition, error: LogError) -> LogError:
-    """The error as a partition's: whoever asks for markers looks for leaders, and knows no other coordinator than itself."""
+    """Turns a coordinator's error into NotLeader: clients that write markers look for the partition's leader."""
     if isinstance(error, CoordinatorLoading | CoordinatorNotAvailable | NotCoordinator):
         return NotLeader(f"{partition}: {error}")
     return error

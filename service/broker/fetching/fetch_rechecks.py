@@ -5,7 +5,7 @@ of two hundred partitions that takes seconds. A recheck runs at once while the t
 waits in line, once, however often it is woken meanwhile.
 
 Invariant: a fetch of few partitions never waits behind fetches of many. Each of the two lines gets half of the time for
-rechecks, and whatever the other leaves of its half.
+rechecks, and the unused part of the other's half.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Recheck = Callable[[], None]
 
 
 class FetchRechecks:
-    """Used on one event loop only. `seconds` tells the time."""
+    """Used on one event loop only. `seconds` returns the time."""
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:  # noqa: TID251 - the shell
         self._seconds = seconds

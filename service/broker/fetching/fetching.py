@@ -241,11 +241,11 @@ class Misses:
 
 
 def _nobody(_: Mapping[int, LogError]) -> None:
-    """In place of a fetch that has ended."""
+    """The callback that replaces that of an ended fetch."""
 
 
 class DelayedFetch:
-    """A waiting fetch. Ends with an answer, or when its future is cancelled because the client has gone."""
+    """A waiting fetch. Ends with an answer, or when its future is cancelled because the client has disconnected."""
 
     def __init__(self, fetch: Fetch, locate: Locate, first: Attempt, read: BytesRead, rechecks: FetchRechecks) -> None:
         loop = asyncio.get_running_loop()

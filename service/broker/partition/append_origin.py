@@ -1,4 +1,4 @@
-"""Where an append comes from, which decides what the partition checks of it."""
+"""The origin of an append, which decides the partition's checks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures, leads, follows.
 
-Each image is compared with what this node leads. Listeners learn of gained and lost partitions, with the leader epoch: of a
-loss after the partition has resigned; of a gain once it leads, though it may still wait for the store before it serves anybody.
-Every loss of an image is reported before its first gain. A partition that is gained twice was lost in between, unless the
-second gain only has a later epoch.
+Each image is compared with the partitions that this node leads. Listeners learn of gained and lost partitions, with the
+leader epoch. A loss is reported after the partition has resigned. A gain is reported once the partition leads; it may still
+wait for the store before it serves clients. Every loss of an image is reported before its first gain. A partition that is
+gained twice was lost in between, unless the second gain only has a later epoch.
 
 New partitions are made in threads, some at a time in the order assigned: each costs a few fsyncs, for which the event loop must
 not wait. Invariants: at most one log per name is being opened, after the directory of an earlier one has been moved away. A
@@ -13,7 +13,8 @@ Changed configs reach a few partitions at once, and those of thousands in slices
 the newest configs in any case.
 
 A disk failure of one partition delays no other: it is logged, and `retry` opens the partition later, since a full disk may have
-space again. The files of a partition that this node no longer replicates are set aside, never removed.
+space again. The files of a partition that this node no longer replicates, or of a topic that the metadata lack and have
+not deleted, are set aside, never removed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -31,9 +33,11 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Phase
 from service.configs.resolve import Resolver
-from service.metadata.image import Changes, MetadataImage, PartitionImage, TopicImage
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes, PartitionImage, TopicImage
 from storage_tiers import events
 from storage_tiers.errors import LogError, NotLeader, StorageError
+from storage_tiers.hot.checkpoints import RECOVERY_POINTS
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.hot.log import HotLog
 from storage_tiers.turns import Turn, TurnScheduler
@@ -50,19 +54,19 @@ OPENING_PATIENCE_S = 20.0
 
 
 class LeadershipListener(Protocol):
-    """Neither call may wait; what they raise is logged and ends nothing."""
+    """Neither call may wait. Their errors are logged and end nothing."""
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
         """This node leads the partition under that epoch."""
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
-        """It led the partition under that epoch, and leads it no more. The partition may be deleted."""
+        """This node led the partition under that epoch, and no longer does. The partition may be deleted."""
 
 
 class Assignment:
-    """`on_open` is called with a partition whose log was opened, and whether this node leads it; `on_lead` with one that it
-    leads where another node did. Each decides whether it may lead at once, which ends its phase of opening; `on_close` is
-    called before a partition is closed."""
+    """`on_open` is called with a partition whose log was opened, and whether this node leads it. `on_lead` is called with a
+    partition that this node leads after another node did. Each decides whether the partition may lead at once, which ends
+    its phase of opening. `on_close` is called before a partition is closed."""
 
     def __init__(
         self,
@@ -102,7 +106,7 @@ class Assignment:
         self._scheduler = TurnScheduler()
 
     def subscribe(self, listener: LeadershipListener) -> None:
-        """Before `recover`, if it is to learn of every gain."""
+        """Adds a listener. A listener added before `recover` learns of every gain."""
         self._listeners.append(listener)
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool, may_be_older: bool = False) -> None:
@@ -121,6 +125,7 @@ class Assignment:
             if may_be_older:
                 continue
             aside = data.mark_stray(directory)
+            self._partitions.note_set_aside(directory.topic_id, directory.partition, aside)
             events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
         self._seen = image
         held: list[tuple[TopicImage, PartitionImage]] = []
@@ -130,7 +135,12 @@ class Assignment:
                     held.append((topic, placed))
                 else:
                     self._partitions.note_elsewhere(TopicPartition(topic.name, placed.index))
-        self._partitions.note_lost(TopicPartition(topic.name, placed.index) for topic, placed in held)
+        keys = [TopicPartition(topic.name, placed.index) for topic, placed in held]
+        for (topic, _), key in zip(held, keys, strict=True):
+            self._partitions.take_up_set_aside(key, topic.topic_id)
+        self._partitions.note_lost(keys)
+        if not clean or RECOVERY_POINTS in self._partitions.damaged_checkpoints:  # after a clean stop all was flushed
+            self._partitions.note_unknown(keys)
         for topic, placed in held:
             key, topic_id = TopicPartition(topic.name, placed.index), TopicId(topic.topic_id)
             settings = self._configs.log_settings(image, topic.name)
@@ -284,7 +294,7 @@ class Assignment:
             self._configuring = None
 
     def _configure_some(self, turn: Turn) -> None:
-        """Until the turn is over, by the newest image."""
+        """Applies the newest image's configs until the turn is over."""
         while self._unconfigured:
             partition, _ = self._unconfigured.popitem()
             try:
@@ -346,7 +356,7 @@ class Assignment:
             return
         known = self._partitions.find(key)
         if known is not None:
-            if known.phase is Phase.OPENING:  # its log is open, and something kept it from being taken up
+            if known.phase is Phase.OPENING:  # an earlier attempt opened its log and failed after that
                 self._take_up(known)
             return
         settings = self._configs.log_settings(self._seen, topic.name)
@@ -357,10 +367,10 @@ class Assignment:
             create = self._partitions.opener(key, TopicId(topic_id), settings, clean=before)
         hot = await asyncio.get_running_loop().run_in_executor(self._threads, create)
         topic = self._seen.topics.get(topic_id)
-        if topic is None:
-            self._partitions.discard(hot)  # deleted meanwhile
-        elif self._node_id not in topic.partitions[number].replicas:
-            self._partitions.set_aside(hot)
+        if topic is None and self._was_deleted(topic_id):
+            self._partitions.discard(hot)  # deleted while its log was opened
+        elif topic is None or self._node_id not in topic.partitions[number].replicas:
+            self._partitions.set_aside(hot, for_later=topic is None)
         else:
             started = (topic_id, number) in self._recovering
             self._take_up(self._partitions.add(hot, topic.partitions[number].leader_epoch, started=started))
@@ -378,6 +388,9 @@ class Assignment:
 
     # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:
+        """The metadata have no such topic any longer. Its logs are removed if it was deleted. Else the controller may have been
+        started with an older data directory, and the logs are set aside."""
+        is_deleted = self._was_deleted(topic.topic_id)
         for number in range(len(topic.partitions)):
             key, identity = TopicPartition(topic.name, number), (topic.topic_id, number)
             self._wanted.pop(identity, None)
@@ -387,10 +400,15 @@ class Assignment:
             if partition is not None:
                 self._forget_trouble(topic.topic_id, key)
                 self._on_close(partition)
-                self._leaving.append((self._partitions.close_deleted(partition), self._partitions.discard))
+                leave = self._partitions.discard if is_deleted else partial(self._partitions.set_aside, for_later=True)
+                self._leaving.append((self._partitions.close_deleted(partition), leave))
                 self._has_lost(partition)
             elif identity not in self._being_opened and self._partitions.why_held_back(key) is not None:
                 self._remove_held_back(topic.topic_id, key)
+
+    def _was_deleted(self, topic_id: TopicId) -> bool:
+        """False for an unknown topic, and for one that was deleted too long ago for the metadata to name it."""
+        return topic_id in self._seen.deleting or topic_id in self._seen.gone
 
     def _send_elsewhere(self, topic: TopicImage, key: TopicPartition, known: Partition | None) -> None:
         """Closes a partition of which this node is not a replica, and sends its callers to the other nodes."""
@@ -403,13 +421,16 @@ class Assignment:
             return
         self._on_close(known)
         known.resign(NotLeader(f"{key}: this node is no longer a replica; refresh metadata"))
-        self._leaving.append((self._partitions.close_elsewhere(known), self._partitions.set_aside))
+        # It is not taken up again later: other nodes lead it, and this log is older than theirs if the partition comes
+        # back.
+        leave = partial(self._partitions.set_aside, for_later=False)
+        self._leaving.append((self._partitions.close_elsewhere(known), leave))
         self._has_lost(known)
 
     def _remove_held_back(self, topic_id: TopicId, key: TopicPartition) -> None:
         self._forget_trouble(topic_id, key)
         try:
-            self._partitions.remove_held_back(key)
+            self._partitions.remove_held_back(key, topic_id, was_deleted=self._was_deleted(topic_id))
         except (LogError, OSError) as error:
             events.error(log, "partition.left_behind", partition=key, error=error)
 

@@ -41,9 +41,9 @@ class OffsetCheckpoints:
 
     def _read(self, name: str) -> Offsets:
         try:
-            return read_offsets(self._path(name))
+            return read_offsets(self.path(name))
         except StorageError as error:
-            events.error(log, "checkpoint.unusable", path=self._path(name), error=error)
+            events.error(log, "checkpoint.unusable", path=self.path(name), error=error)
             self.damaged.add(name)
             return {}
 
@@ -69,13 +69,13 @@ class OffsetCheckpoints:
             offsets = await wanted(self._known[name])
             if offsets != self._known[name]:
                 run = asyncio.get_running_loop().run_in_executor
-                await run(self._thread, write_offsets, self._files, self._path(name), offsets)
+                await run(self._thread, write_offsets, self._files, self.path(name), offsets)
                 self._known[name] = offsets
 
     def write_now(self, name: str, offsets: Offsets) -> None:
         """Writes at once. Blocking; called at the start, before any other writer."""
         if offsets != self._known[name]:
-            write_offsets(self._files, self._path(name), offsets)
+            write_offsets(self._files, self.path(name), offsets)
             self._known[name] = offsets
 
     async def close(self) -> None:
@@ -83,7 +83,7 @@ class OffsetCheckpoints:
         async with self._turn:
             self._thread.shutdown()
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
 

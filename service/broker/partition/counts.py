@@ -33,7 +33,8 @@ class RefusedBatches:
 
 
 class AppendTotals:
-    """`batches` that were sent since the start, `failed` of them, also for partitions that are not here; `refused` by rule."""
+    """Counts since the start, including requests for partitions that are not here: `batches` sent, `failed` ones among them,
+    and `refused` ones by rule."""
 
     __slots__ = ("batches", "failed", "refused")
 
@@ -43,9 +44,9 @@ class AppendTotals:
 
 
 class PartitionCounts:
-    """`appends` are batches sent to it, `fetches` requests that asked for it; `failed_*` of them were answered with an
-    error, for `rejected_bytes` in batches too large. `cold_*` are answers from the bucket, `offloads` of segments,
-    `deletes` objects deleted from the bucket."""
+    """`appends` counts batches sent to the partition, `fetches` counts requests for it, and `failed_*` counts those answered
+    with an error. `rejected_bytes` are the bytes of batches that were too large. `cold_*` counts answers from the bucket,
+    `offloads` counts offloaded segments, `deletes` counts objects deleted from the bucket."""
 
     __slots__ = (
         "appends",

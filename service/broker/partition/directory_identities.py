@@ -101,7 +101,7 @@ class DirectoryIdentities:
         self.moved = {key: why for key, why in self.moved.items() if wanted.get(key) != self._now.get(key)}
 
     def _is_unasked(self, partition: Partition) -> bool:
-        """Whether the store that may know more of it has not said what it holds."""
+        """Whether the store may hold more of the partition and has not answered yet."""
         if partition.is_recovering or partition.log.cold is not None or partition.partition not in self.moved:
             return partition.is_recovering
         return os.path.exists(os.path.join(partition.log.hot.directory, SAVED_MANIFEST))

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Sequence
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.record_loss import RecoveredEnd
-from service.broker.partition.recovered_end import write_recovered_end
+from service.broker.partition.record_loss import lost_again
+from service.broker.partition.recovered_end import read_recovered_end, write_recovered_end
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.summary import ManifestSummary
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def agrees(partition: Partition, manifest: Manifest | ManifestSummary) -> bool:
-    """Whether the local log is known to hold, or continue, what the manifest names, and knows its epochs."""
+    """Whether the local log is known to hold or continue the manifest's records, and has their epochs."""
     hot = partition.log.hot
     if manifest.end == 0 or hot.log_start_offset >= manifest.end:
         return True
@@ -79,13 +79,13 @@ async def reconcile(partition: Partition) -> None:
     tiered = partition.log
     completed: ManifestSummary | None = None
     while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):
-        # The log is about to be discarded: no appends and no reads. If the store fails now, it stays so.
+        # The log is about to be discarded: no appends and no reads, also if the store fails now.
         recover_from_store(partition)
         assert tiered.cold is not None
         manifest = await tiered.cold.manifest()
         state = await tiered.cold.newest_state(manifest)
         if tiered.tier is not tier or manifest.commit != tier.commit or agrees(partition, tier):
-            continue  # what was found wrong is so no more
+            continue  # the manifest or the log has changed: look again
         if _epoch_before(state.epochs, manifest.end) != manifest.last_record_epoch:
             raise TierCorrupt(
                 f"{partition.partition}: the manifest and its last sidecar disagree on the leader epoch before offset "
@@ -120,7 +120,8 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
             local_end=hot.end_offset,
             tiered_end=manifest.end,
         )
-    write_recovered_end(partition, RecoveredEnd(manifest.end))
+    end = lost_again(read_recovered_end(partition), manifest.end)
+    write_recovered_end(partition, end)
     # The bucket's records were below a last stable offset: every transaction in it has ended, though the markers of some lay
     # above, and are gone with the log. Left open, they would hold back readers and offloads for ever.
     producers = end_transactions(state.producer_snapshot)
@@ -128,6 +129,7 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
         manifest.end, epochs=state.epochs, producer_state=producers, log_start_offset=manifest.log_start
     )
     partition.begin_at(manifest.end)
+    partition.recovered_end = end
 
 
 async def _complete(partition: Partition, manifest: Manifest, state: Sidecar) -> None:

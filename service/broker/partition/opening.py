@@ -9,12 +9,12 @@ from service.broker.partition.leading import agrees, has_hole, lead, recover_fro
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Phase
-from service.broker.partition.record_loss import RecoveredEnd
+from service.broker.partition.record_loss import lost_again
 from service.broker.partition.recovered_end import read_recovered_end
 from service.directory.home import HomeGuard
 from storage_tiers import events
 from storage_tiers.cold.manifest.saved_manifest import read_manifest
-from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
+from storage_tiers.errors import LeaderNotAvailable, StorageError, TierCorrupt
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -30,13 +30,9 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     noted = read_recovered_end(partition)
     if lost or partitions.ends_before_committed(partition):
-        # Unless the bucket holds more. After an earlier loss to which no offset was lowered yet, all go down to that one's end.
-        is_pending = noted is not None and not noted.lowered_in
-        partition.recovered_end = RecoveredEnd(
-            min(noted.offset, hot.end_offset) if noted and is_pending else hot.end_offset
-        )
+        partition.recovered_end = lost_again(noted, hot.end_offset)  # unless the bucket holds more
     elif noted is not None:
-        partition.recovered_end = noted if noted.offset <= hot.end_offset else RecoveredEnd(hot.end_offset)
+        partition.recovered_end = noted if noted.offset <= hot.end_offset else lost_again(noted, hot.end_offset)
     if home is None:
         if leads:
             lead(partition)
@@ -78,11 +74,18 @@ def led_again(partition: Partition, home: HomeGuard | None) -> None:
         lead(partition)
 
 
-def lead_uncompared(partitions: Iterable[Partition]) -> None:
-    """Has the partitions that wait for the comparison with the bucket lead without it."""
+def lead_uncompared(partitions: Iterable[Partition]) -> bool:
+    """Has the partitions that wait for the comparison with the bucket lead without it. False if some still wait, because the
+    disk refuses to keep what they have lost: a loss that was not noted would be forgotten with the next crash."""
+    lead_all = True
     for partition in partitions:
         if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):
-            partition.reconciled()
+            try:
+                lead(partition)
+            except StorageError as error:
+                events.warning(log, "partition.work_failed", partition=partition.partition, work="leading", error=error)
+                lead_all = False
+    return lead_all
 
 
 def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailable | None:

@@ -1,4 +1,4 @@
-"""One partition that this node holds: as its leader validates, appends, commits, and wakes whoever waits.
+"""One partition that this node holds. As leader it validates, appends and commits batches, and wakes waiting requests.
 
 Runs on the event loop only. Appends are synchronous (one gathered write); fsyncs and store traffic happen elsewhere and
 report back through `flushed` and `tiered`. A record is visible once it is below the high watermark, never before.
@@ -21,6 +21,7 @@ from service.broker.partition.record_loss import RecoveredEnd
 from service.broker.partition.resignations import EndWith, Resignations
 from service.broker.partition.state import ALL_STABLE, PartitionState
 from service.broker.partition.verification import Verifications
+from service.lifecycle.lease import Lease
 from service.metadata.internal_topics import INTERNAL_TOPICS
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Ids
@@ -38,20 +39,15 @@ from storage_tiers.errors import (
 )
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import UNBOUNDED
-from storage_tiers.records.batch import (
-    TRANSACTIONAL_MASK,
-    BatchHeader,
-    plain_header,
-    read_header,
-)
+from storage_tiers.records.batch import TRANSACTIONAL_MASK, BatchHeader, plain_header, read_header
 from storage_tiers.records.builder import ControlKind, build_control_batch
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, AbortedTransaction, FileSlice, TopicId, TopicPartition
 
-#: From this size on a thread may write a batch, and does where writing is slow (`append_queues.WriteCost`).
+#: Threads may write batches of at least this size, and do so where writing is slow (`append_queues.WriteCost`).
 WRITTEN_BY_THREAD = 16 << 10
 
-#: Called with a partition that needs a flush or has rolled a segment.
+#: Called with a partition that needs a flush, or has closed segments that may be offloaded.
 Notify = Callable[["Partition"], None]
 
 
@@ -64,6 +60,7 @@ class Partition:
     __slots__ = (
         "_clock",
         "_committing",
+        "_lease",
         "_on_flush_needed",
         "_on_roll",
         "_resignations",
@@ -97,6 +94,7 @@ class Partition:
         *,
         cluster_id: str,
         clock: Clock,
+        lease: Lease,
         on_flush_needed: Notify,
         on_roll: Notify,
     ) -> None:
@@ -118,7 +116,7 @@ class Partition:
         self.seal_below = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.steady_ms()
-        self._clock = clock
+        self._clock, self._lease = clock, lease
         self._on_flush_needed = on_flush_needed
         self._on_roll = on_roll
         self._committing = Acknowledgements()
@@ -147,7 +145,7 @@ class Partition:
         self.log.hot.begin_epoch(self.state.leader_epoch)
 
     def lead(self, leader_epoch: int, followers: Collection[int] = ()) -> None:
-        """This node leads from this epoch on, with these followers (node ids) in sync: what was written before ends at the log
+        """This node leads from this epoch on, with these followers (node ids) in sync. Earlier epochs end at the log
         end. After it has followed, it serves no clients until `reconciled`. ValueError for an earlier epoch."""
         self.state.check_epoch(leader_epoch)
         if self.leads:
@@ -166,7 +164,7 @@ class Partition:
         self.resign(NotLeader(f"{self.partition}: {who} under leader epoch {leader_epoch}; refresh metadata"))
 
     def resign(self, error: NotLeader) -> None:
-        """This node leads no more. Pending acknowledgements, waiting fetches and what `on_resigned` names end with the error;
+        """This node no longer leads. Pending acknowledgements, waiting fetches and what `on_resigned` names end with the error;
         callers get it until the node leads again."""
         self.state.follow()
         self.verifications.clear()
@@ -210,7 +208,7 @@ class Partition:
             self._resignations.end_all(why)
 
     def _enter(self, life: Life) -> None:
-        """The one assignment of its phase."""
+        """The only place that sets the phase."""
         self.life = life
         self.write_error = life.refusal(Use.WRITE)
         self.read_error = life.refusal(Use.READ)
@@ -230,7 +228,7 @@ class Partition:
         """Raises the error with which this use is refused now, if any."""
         error = self.life.refusal(use)
         if error is not None:
-            raise error.with_traceback(None)  # else one error, raised for ever, would hold every frame it met
+            raise error.with_traceback(None)  # else one error, raised again and again, would hold every frame it passed
 
     def check_writable(self) -> None:
         """Raises the error that refuses appends, if any."""
@@ -315,14 +313,15 @@ class Partition:
         self, batch: memoryview, header: BatchHeader, stamped: int = -1, origin: AppendOrigin = CLIENT
     ) -> Appended:
         """Appends a client's batch that `validate` has returned, or one of another origin as it is."""
+        now_ms = self._clock.steady_ms()  # ages start here; a step of the wall clock does not change them
         if origin is REPLICA:
             self.state.check_continues(header.base_offset)
             epoch = header.leader_epoch
         else:
             if self.write_error is not None:
                 self.check_writable()
+            self._lease.check(now_ms)
             epoch = self.state.leader_epoch
-        now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
         if header.producer_id != NO_PRODUCER_ID and origin is CLIENT:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
@@ -427,22 +426,23 @@ class Partition:
 
     def settle_transactions(self) -> None:
         """Moves the last stable offset after transactions have begun or ended, or the log has changed otherwise than by an
-        append. Readers of committed records wake if it rose, also where the high watermark stays."""
-        producers, state = self.log.hot.end.producers, self.state
-        producers.on_high_watermark(state.high_watermark)
-        if state.set_first_unstable(producers.first_unstable_offset) and self.waiters:
+        append. If it rose, readers of committed records wake, and closed segments that it held back are offloaded."""
+        hot, state, before = self.log.hot, self.state, self.state.last_stable_offset
+        hot.end.producers.on_high_watermark(state.high_watermark)
+        if state.set_first_unstable(hot.end.producers.first_unstable_offset):
             self._plan_wake()
+            if before < hot.active_start_offset:
+                self._on_roll(self)
 
     def _advanced(self) -> None:
         if self.state.first_unstable != ALL_STABLE:
             self.settle_transactions()
         self._committing.reached(self.state.high_watermark)
-        if self.waiters:
-            self._plan_wake()
+        self._plan_wake()
 
     def _plan_wake(self) -> None:
         # Once per turn of the loop: fifty pipelined appends wake a waiting fetch only once.
-        if not self._wake_planned:
+        if self.waiters and not self._wake_planned:
             self._wake_planned = True
             asyncio.get_running_loop().call_soon(self._wake)
 
@@ -497,4 +497,4 @@ class Partition:
 
 
 def _nothing() -> None:
-    """There is nothing to forget."""
+    """Does nothing: no callback is registered."""

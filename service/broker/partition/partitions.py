@@ -7,6 +7,7 @@ next start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
@@ -20,7 +21,9 @@ from service.broker.partition.directory_identities import DirectoryIdentities
 from service.broker.partition.known_elsewhere import least_log_start, open_identified
 from service.broker.partition.log_start_raises import LogStartRaises
 from service.broker.partition.partition import Notify, Partition
+from service.broker.partition.set_aside import SetAsideLogs
 from service.broker.partition.state import PartitionState
+from service.lifecycle.lease import Lease
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Ids, Manifest
@@ -41,7 +44,8 @@ from storage_tiers.types import TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 FindManifest = Callable[[Partition], Awaitable[Manifest]]
-#: Recovery point of a partition that has no log on disk and no record of whether it had one.
+#: Recovery point of a partition that has no log on disk and no record of whether it had one, and high watermark of one whose
+#: own was not readable.
 UNKNOWN_POINT = -1
 #: Logs flushed and closed at the same time when the node stops.
 CLOSING_THREADS = 8
@@ -59,14 +63,15 @@ class ColdSource:
 
 @dataclass(frozen=True, slots=True)
 class LogStorage:
-    """The settings with which every log is opened and written. `freeing_files` write what must be on disk before anything can
-    be removed."""
+    """The settings with which every log is opened and written. Nothing is appended once the `lease` is over.
+    `freeing_files` write what must be on disk before anything can be removed."""
 
     data: DataDirectory
     files: Files
     freeing_files: Files
     clock: Clock
     rng: Rng
+    lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +110,14 @@ class Partitions:
         self._wakers = wakers
         self._cluster_id = cluster_id
         self._cold = cold
+        self._set_aside = SetAsideLogs(storage.data, storage.files)
         if cold is not None:
             self._load, self._reload = partial(self._manifest, cold.current), partial(self._manifest, cold.newest)
         self._open: dict[TopicPartition, Partition] = {}
         self._scheduler = TurnScheduler()
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
-        #: Log starts that are written again.
+        #: Writes under way that correct an impossible log start in the checkpoint.
         self._corrections: set[asyncio.Future[None]] = set()
         #: Partitions of live topics without a replica here.
         self._elsewhere: set[TopicPartition] = set()
@@ -166,11 +172,19 @@ class Partitions:
         """Whether a partition of one of these topics could not be opened."""
         return any(each.topic in topics for each in self._held_back)
 
-    def remove_held_back(self, partition: TopicPartition) -> None:
-        """Deletes the directory of an unopened partition whose topic is deleted. Raises StorageError if the disk refuses."""
+    def remove_held_back(self, partition: TopicPartition, topic_id: TopicId, *, was_deleted: bool) -> None:
+        """Removes the directory of an unopened partition whose topic is gone: deletes it, or sets it aside unless the topic
+        `was_deleted`. Raises StorageError if the disk refuses."""
         storage, path = self._storage, self._directory(partition)
-        if os.path.isdir(path):
-            self._remove(partition, rename_for_removal(storage.files, storage.rng, path, partition, DELETE_SUFFIX))
+        if not os.path.isdir(path):
+            return
+        suffix = DELETE_SUFFIX if was_deleted else STRAY_SUFFIX
+        renamed = rename_for_removal(storage.files, storage.rng, path, partition, suffix)
+        if was_deleted:
+            self._remove(partition, renamed)
+            return
+        self.note_set_aside(topic_id, partition, renamed)
+        events.warning(log, "partition.stray", partition=partition, path=path, renamed_to=renamed)
 
     def _kept(self, known: Offsets) -> dict[TopicPartition, int]:
         return {p: known[p] for p in self._keeps if p in known}
@@ -201,7 +215,8 @@ class Partitions:
     def opener(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool
     ) -> Callable[[], HotLog]:
-        """A blocking function that opens the partition's log; it may run in a thread."""
+        """A blocking function that opens the partition's log, or takes up the one that was set aside; it may run in a
+        thread."""
         storage = self._storage
         ground = LogGround(self._directory(partition), partition, topic_id, storage.files, storage.clock, storage.rng)
         open_log = partial(
@@ -210,11 +225,16 @@ class Partitions:
             settings,
             recovery_point=max(0, self._checkpoints.known(RECOVERY_POINTS).get(partition, 0)),
             log_start_offset=self._checkpoints.known(LOG_STARTS).get(partition, 0),
-            clean=clean,
+            clean=clean and not self._set_aside.holds(topic_id, partition.partition),
         )
         reader = self._cold_reader(partition, topic_id)
         ids = None if reader is None else reader.ids
-        return partial(open_identified, open_log, ground, ids)
+
+        def open_it() -> HotLog:
+            self._set_aside.take_up(partition, topic_id, ground.directory)
+            return open_identified(open_log, ground, ids)
+
+        return open_it
 
     def _directory(self, partition: TopicPartition) -> str:
         return os.path.join(self._storage.data.path, str(partition))
@@ -244,6 +264,7 @@ class Partitions:
             state,
             cluster_id=self._cluster_id,
             clock=self._storage.clock,
+            lease=self._storage.lease,
             on_flush_needed=self._wakers.flush,
             on_roll=self._wakers.offload,
         )
@@ -260,7 +281,8 @@ class Partitions:
         return opened
 
     def _correct_log_start(self, hot: HotLog, known: int) -> None:
-        """Soon, and not with the next round: after a crash the log would be believed to have lost what the number hides."""
+        """Corrects the checkpoint at once, not in the next round: after a crash the next start would believe that the
+        log has lost the records below the impossible number."""
         start, end = hot.log_start_offset, hot.end_offset
         events.error(log, "log.start_impossible", partition=hot.partition, checkpoint=known, log_start=start, end=end)
 
@@ -294,15 +316,31 @@ class Partitions:
                 kept |= {p: known.get(p, 0) or UNKNOWN_POINT for p in lost}
             self._checkpoints.write_now(name, kept)
 
+    @property
+    def damaged_checkpoints(self) -> Collection[str]:
+        """The names of those that this start has found damaged."""
+        return self._checkpoints.damaged
+
+    def note_unknown(self, partitions: Iterable[TopicPartition]) -> None:
+        """Notes, if the checkpoint of high watermarks is damaged, that any of these may have lost records which were not
+        flushed. The note lasts until a partition leads. Called at start, before any is opened. Blocking."""
+        if HIGH_WATERMARKS not in self._checkpoints.damaged:
+            return
+        unknown = {p: UNKNOWN_POINT for p in partitions if _holds_segments(self._directory(p))}
+        events.error(log, "losses.unknown", path=self._checkpoints.path(HIGH_WATERMARKS), partitions=len(unknown))
+        self._checkpoints.write_now(HIGH_WATERMARKS, unknown)
+
     def ends_before_flushed(self, partition: Partition) -> bool:
         """Whether the log has lost records that an earlier start had flushed (a damaged disk, or an older copy of the
         directory), or may have lost them: the log is missing, and no record of its end exists."""
         return not 0 <= self.flushed_before(partition) <= partition.log.end_offset
 
     def ends_before_committed(self, partition: Partition) -> bool:
-        """Whether the log has lost records that were below the high watermark at the last checkpoint, flushed or not: power
-        failed, or as `ends_before_flushed`."""
-        return self._checkpoints.known(HIGH_WATERMARKS).get(partition.partition, 0) > partition.log.end_offset
+        """Whether the log has lost records that were below the high watermark at the last checkpoint, flushed or not.
+        Power may have failed, or a cause of `ends_before_flushed` applies. Also true if the checkpoint was damaged,
+        because the log may then have lost records."""
+        before = self._checkpoints.known(HIGH_WATERMARKS).get(partition.partition, 0)
+        return not 0 <= before <= partition.log.end_offset
 
     def flushed_before(self, partition: Partition) -> int:
         """The offset up to which an earlier start had flushed, by the last checkpoint; or UNKNOWN_POINT."""
@@ -320,11 +358,23 @@ class Partitions:
         self.note_elsewhere(partition.partition)
         return self.close_deleted(partition)
 
-    def set_aside(self, hot: HotLog) -> None:
-        """Renames the directory of an unused log to `-stray`: its records may exist nowhere else. StorageError if the disk
-        refuses."""
+    def set_aside(self, hot: HotLog, *, for_later: bool) -> None:
+        """Renames the directory of an unused log to `-stray`: its records may exist nowhere else. With `for_later` the
+        partition takes it up again once the metadata have its topic. StorageError if the disk refuses."""
         aside = hot.rename_away(STRAY_SUFFIX)
+        if for_later:
+            self.note_set_aside(hot.topic_id, hot.partition, aside)
         events.warning(log, "partition.stray", partition=hot.partition, path=hot.directory, renamed_to=aside)
+
+    def take_up_set_aside(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """At start: brings the partition's log back if it was set aside. If the disk refuses, the partition's opening gets the
+        error. Blocking."""
+        with contextlib.suppress(StorageError):
+            self._set_aside.take_up(partition, topic_id, self._directory(partition))
+
+    def note_set_aside(self, topic_id: TopicId, partition: TopicPartition, path: str) -> None:
+        """The log of that topic id was set aside at `path`."""
+        self._set_aside.note(topic_id, partition.partition, path)
 
     def discard(self, hot: HotLog) -> None:
         """Removes the directory of an unused log."""
@@ -372,10 +422,11 @@ class Partitions:
 
     async def checkpoint(self) -> None:
         """Writes the three checkpoints and the directories' identities, if they changed. A recovering partition keeps its
-        recovery point even if its log does not reach it, so that a later start waits for the bucket too."""
+        recovery point and its high watermark even if its log does not reach them, so that a later start waits for the bucket
+        and lowers committed offsets, too: the loss itself is noted once the bucket has answered."""
         write, gathered = self._checkpoints.write, self._gathered
         await write(RECOVERY_POINTS, lambda known: gathered(known, lambda each: _recovery_point(each, known)))
-        await write(HIGH_WATERMARKS, lambda known: gathered(known, lambda each: each.state.high_watermark))
+        await write(HIGH_WATERMARKS, lambda known: gathered(known, lambda each: _high_watermark(each, known)))
         await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
         await self.directories.save(tuple(self._open.values()), self._keeps, self._scheduler.turn())
 
@@ -395,7 +446,15 @@ class Partitions:
 
 
 def _recovery_point(partition: Partition, known: Offsets) -> int:
-    reached, before = partition.log.hot.recovery_point, known.get(partition.partition, 0)
+    return _noted(partition, partition.log.hot.recovery_point, known)
+
+
+def _high_watermark(partition: Partition, known: Offsets) -> int:
+    return _noted(partition, partition.state.high_watermark, known)
+
+
+def _noted(partition: Partition, reached: int, known: Offsets) -> int:
+    before = known.get(partition.partition, 0)
     if before == UNKNOWN_POINT and (partition.is_recovering or not partition.leads):
         return before
     return max(reached, before) if partition.is_recovering else reached

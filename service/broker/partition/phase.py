@@ -7,12 +7,13 @@
        │                           ▲
     following ──▶ failed_following ┘
 
-Opening may end in each of the upper row, or fail as recovering does; comparing may end in leading. Every phase above the last
-row is a leader's: when the node resigns, it ends in following, or in failed_following if the disk has failed. A follower that
-leads again begins at opening: another node may have written to the bucket meanwhile, so what it knew of it is worth nothing.
+Opening may end in any phase of the upper row, or fail as recovering does; comparing may end in leading. Every phase
+above the last row is a leader's: when the node resigns, it ends in following, or in failed_following if the disk has
+failed. A follower that leads again begins at opening: another node may have written to the bucket meanwhile, so what it
+knew of it is worth nothing.
 
-Resigning takes no time and leaves nothing to wait for, so it is an event and no phase: a partition of which it is not known who
-leads follows none, and refuses the same callers.
+Resigning takes no time and leaves nothing to wait for, so it is an event and no phase: a partition without a known
+leader follows none, and refuses the same callers.
 
 Pure: events in, the next life out. A row of `ANSWERS` defines which uses a phase refuses, and for which cause, so that no code
 infers a partition's state from the type of an error.
@@ -302,7 +303,7 @@ class Life:
             raise UnexpectedEvent(f"{self.partition}: cannot {event.value} while it is {self.phase.value}")
         effect = EFFECTS[event]
         if why is None and (effect.cause is not None or effect.ends_acknowledgements):
-            raise TypeError(f"{self.partition}: {event.value} needs a reason, which callers are told")
+            raise TypeError(f"{self.partition}: {event.value} needs a reason for its callers")
         known = self.causes if effect.cause is None or why is None else {**self.causes, effect.cause: why}
         answers = ANSWERS[phase]
         used = {answers.write, answers.read, answers.admin, answers.flush}

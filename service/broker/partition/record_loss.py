@@ -1,24 +1,35 @@
-"""A partition's loss of its newest records, as it stays known until nothing more follows from it: no group has committed an
-offset above the log's end, and no transaction that lost records is open."""
+"""A partition's loss of its newest records. It stays known until no group has a committed offset above the log's end and no
+transaction that lost records is open."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
 class RecoveredEnd:
-    """Where a log ended after it had lost its newest records. Two losses are never equal, also if they end at one offset."""
+    """Where a log ended after it had lost its newest records. Two losses are never equal, also if they end at one offset.
+
+    `offset` is the lowest end of all losses for which some coordinator has not lowered its offsets yet."""
 
     offset: int
     #: Partitions of `__consumer_offsets` in which committed offsets have been lowered to it.
     lowered_in: frozenset[int] = frozenset()
     #: Partitions of `__transaction_state` in which the transactions that it concerns have been ended.
     settled_in: frozenset[int] = frozenset()
-    #: Whether the note says so, and whether a checkpoint of all logs' ends was written since: by an older one, the next start
-    #: after a crash would find the same loss again, and after a power loss none of records that were written meanwhile.
+    #: Whether the note on disk has them, and whether a checkpoint of all logs' ends was written since. With an older checkpoint
+    #: the next start would find the same loss again after a crash, and miss a loss of records written meanwhile after a power
+    #: loss.
     is_noted: bool = True
     is_checkpointed: bool = False
+    #: Higher ends, for the coordinators that had lowered their offsets for an earlier loss: their later commits are valid up
+    #: to the end of the later loss.
+    later_ends: Mapping[int, int] = field(default_factory=dict)
+
+    def end_for(self, coordinator: int) -> int:
+        """The end to which this partition of `__consumer_offsets` is to lower its offsets."""
+        return self.later_ends.get(coordinator, self.offset)
 
     def note_lowered(self, lowered_in: frozenset[int]) -> None:
         self.lowered_in = lowered_in
@@ -27,3 +38,15 @@ class RecoveredEnd:
     def note_settled(self, settled_in: frozenset[int]) -> None:
         self.settled_in = settled_in
         self.is_noted = self.is_checkpointed = False
+
+
+def lost_again(earlier: RecoveredEnd | None, end: int) -> RecoveredEnd:
+    """The loss of a log that ends at `end`, after an earlier one whose consequences are not all settled. A coordinator
+    that has lowered nothing for the earlier one goes down to the lower of both ends, the others to the end of the later
+    one."""
+    if earlier is None:
+        return RecoveredEnd(end)
+    offset = min(earlier.offset, end)
+    known = {each: min(before, end) for each, before in earlier.later_ends.items()}
+    known.update(dict.fromkeys(earlier.lowered_in, end))
+    return RecoveredEnd(offset, later_ends={each: least for each, least in known.items() if least > offset})

@@ -1,9 +1,10 @@
-"""Keeps where a log ended when its newest records were lost, beside its segments, until committed offsets were lowered to it
-and the transactions that lost records were ended.
+"""Keeps a note beside a log's segments of where the log ended when it lost its newest records. The note stays until committed
+offsets are lowered to that end and the transactions that lost records are ended.
 
 After a crash the note is the only trace of the loss: the log is whole again, and may have new records.
 The note also names the coordinators that have lowered their offsets, so that none does it again to newer ones, and those that
-have ended their transactions, so that none fences producers that have begun since.
+have ended their transactions, so that none fences producers that have begun since. Its third line has pairs of a coordinator
+and the end to which it goes down, where that is not the note's own (`RecoveredEnd.later_ends`).
 
 Invariant: the note is durable before the partition takes a record, and before a log is discarded for the bucket's. Not
 promised: that offsets which were committed between the loss and a kill are kept, if their coordinator had not lowered its own
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from itertools import chain
 
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import RecoveredEnd
@@ -38,11 +40,14 @@ def write_recovered_end(
     path = _path(partition)
     lowered_in = end.lowered_in if lowered_in is None else lowered_in
     settled_in = end.settled_in if settled_in is None else settled_in
-    known = _read(path)
-    noted = None if known is None else (known.offset, known.lowered_in, known.settled_in)
-    if noted != (end.offset, lowered_in, settled_in):
+    noted = None
+    with contextlib.suppress(ValueError):
+        if (known := _read(path)) is not None:
+            noted = known.offset, known.lowered_in, known.settled_in, known.later_ends
+    if noted != (end.offset, lowered_in, settled_in, end.later_ends):
         try:
-            rows = [[end.offset, *sorted(lowered_in)], sorted(settled_in)]
+            later = chain.from_iterable(sorted(end.later_ends.items()))
+            rows = [[end.offset, *sorted(lowered_in)], sorted(settled_in), *([list(later)] if end.later_ends else ())]
             lines = [" ".join(map(str, row)) + "\n" for row in rows]
             replace_file(partition.log.hot.files, path, "".join(lines).encode())
         except OSError as error:
@@ -51,12 +56,18 @@ def write_recovered_end(
 
 
 def read_recovered_end(partition: Partition) -> RecoveredEnd | None:
-    """None if no loss is noted."""
-    return _read(_path(partition))
+    """None if no loss is noted. A damaged note is one of a loss of unknown size: offsets beyond the log's end are lowered.
+    StorageError if the disk refuses to say."""
+    path = _path(partition)
+    try:
+        return _read(path)
+    except ValueError as error:
+        events.warning(log, "recovered_end.unusable", path=path, error=error)
+        return RecoveredEnd(partition.log.hot.end_offset)
 
 
 def forget_recovered_end(partition: Partition) -> None:
-    """Blocking. One that cannot be removed is settled once more after the next start, in coordinators that it does not name."""
+    """Blocking. A note that cannot be removed is settled again after the next start, by coordinators that it does not name."""
     with contextlib.suppress(OSError):
         partition.log.hot.files.unlink(_path(partition))
 
@@ -66,12 +77,16 @@ def _path(partition: Partition) -> str:
 
 
 def _read(path: str) -> RecoveredEnd | None:
+    """ValueError for a damaged note, StorageError."""
     try:
         with open(path, encoding="ascii") as file:
             (offset, *lowered_in), *more = ([int(number) for number in line.split()] for line in file)
-            return RecoveredEnd(offset, frozenset(lowered_in), frozenset(more[0] if more else ()))
+            later = more[1] if len(more) > 1 else ()
+            later_ends = dict(zip(later[::2], later[1::2], strict=True))
+            return RecoveredEnd(
+                offset, frozenset(lowered_in), frozenset(more[0] if more else ()), later_ends=later_ends
+            )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        events.warning(log, "recovered_end.unusable", path=path, error=error)
-        return None
+    except OSError as error:
+        raise StorageError(f"cannot read {path} ({error}); repair or replace the disk") from error

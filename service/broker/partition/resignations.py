@@ -36,7 +36,7 @@ class Resignations:
         return forget
 
     def end_all(self, error: LogError) -> None:
-        """Functions that they add meanwhile are called the next time. One that fails keeps no other from ending."""
+        """Calls every function. Functions added meanwhile are called the next time; one that fails prevents no other."""
         ended, self._ends = self._ends, {}
         for end in ended.values():
             try:

@@ -64,7 +64,7 @@ class PartitionState:
         return self.set_in_sync(followers)
 
     def follow(self) -> None:
-        """This node leads no more: nothing that its own disk or former followers report moves the high watermark."""
+        """This node no longer leads: nothing that its own disk or former followers report moves the high watermark."""
         self.leads = False
         self.set_in_sync(())
 

@@ -1,7 +1,7 @@
 """Validates a client's batch against its topic's configs, and rewrites it where they demand other bytes.
 
-Pure but for its time: it may run in a thread, because packing a batch again may take long, and so may inflating one, or naming
-the records that are at fault. Work that is too long for the event loop raises TakesLong there instead.
+Pure but for its time: it may run in a thread, because recompressing a batch, inflating it, or naming
+its invalid records may take long. On the event loop such work raises TakesLong instead.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class TakesLong(Exception):
 def validate(
     batch: memoryview, settings: LogSettings, partition: TopicPartition, *, now_ms: int, at_once: bool
 ) -> tuple[memoryview, BatchHeader, int]:
-    """The batch as it is to be stored, its header, and the log append time (ms) or -1; raises what is wrong with it, precisely.
-    TakesLong if it is to be done `at_once` and cannot."""
+    """The batch as it is to be stored, its header, and the log append time (ms) or -1. Raises the precise error of an invalid
+    batch, and TakesLong if validation has to be done `at_once` and takes too long for that."""
     if at_once and LARGE_BATCH_BYTES < len(batch) <= settings.max_message_bytes:
         raise TakesLong
     stamped = -1
@@ -97,7 +97,7 @@ def _explained(
     partition: TopicPartition,
     now_ms: int,
 ) -> InvalidRecord | InvalidTimestamp:
-    """The error with the records that are at fault, where single records are."""
+    """The error, with the invalid records named if single records are invalid."""
     earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
     if settings.timestamp_type == "LogAppendTime":
         earliest, latest = -UNBOUNDED - 1, UNBOUNDED

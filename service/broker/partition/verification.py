@@ -19,8 +19,8 @@ MAX_VERIFICATIONS = 1_000
 
 
 class Verification:
-    """One producer's. `adds`: it speaks version 2 of transactions, where each has a new epoch and begins with sequence 0.
-    `holders` counts the batches that are to be appended by it and have not been yet."""
+    """One producer's verification. `adds` is set for version 2 of transactions, where each transaction has a new epoch and
+    begins with sequence 0. `holders` counts the batches that wait to be appended under it."""
 
     __slots__ = ("adds", "epoch", "holders", "is_verified", "lowest_sequence", "producer_id")
 
@@ -37,7 +37,7 @@ class Verification:
         least = 0 if self.adds else self.lowest_sequence
         if sequence > least:
             raise OutOfOrderSequence(
-                f"producer {self.producer_id} begins its transaction here with sequence {sequence}, and {least} has not come"
+                f"producer {self.producer_id} begins its transaction here with sequence {sequence}, but {least} has not arrived"
             )
 
 
@@ -64,7 +64,7 @@ class Verifications:
             begun = kept = found
             found.lowest_sequence = min(found.lowest_sequence, sequence)
         else:
-            begun, kept = Verification(producer_id, epoch, sequence, adds=adds), found  # of an old instance: void
+            begun, kept = Verification(producer_id, epoch, sequence, adds=adds), found  # an old instance's is void
         self._of[producer_id] = kept  # behind all others
         begun.holders += 1
         return begun
@@ -85,7 +85,7 @@ class Verifications:
         verification.holders -= 1
 
     def clear(self) -> None:
-        """All are void: another node may lead, and end transactions of which this one learns nothing."""
+        """Makes all verifications void: another node may lead and end transactions without this node's knowledge."""
         self._of.clear()
 
     def verified(self, verification: Verification) -> None:

@@ -1,4 +1,4 @@
-"""`tidelog cluster`: the cluster's id and its nodes."""
+"""`tidelog cluster`: the cluster's id, its nodes, and their state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from service.cli.client.cluster_status import PlacedPartition, status_of
 from service.cli.errors import CommandError
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -15,18 +16,17 @@ from service.cli.kafka import (
     Bootstrap,
     Profile,
     all_topics,
+    as_command_error,
     connect_admin,
     describe_topics,
     outcome,
 )
 from service.cli.output import AsJson, counted, print_json, print_table
 
-cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster and its nodes.")
+cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster and its nodes, or start one for tests.")
 
-
-@cluster.callback()
-def group() -> None:
-    """Keeps `info` a subcommand: typer merges a single command into its group."""
+#: Partitions without a leader that the table's text names.
+NAMED_LEADERLESS = 10
 
 
 @cluster.command()
@@ -67,3 +67,33 @@ def info(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, prof
     )
     columns = ("NODE", "KAFKA", "GRPC", "HTTP", "RACK", "CONTROLLER")
     print_table(columns, [(*list(each.values())[:5], "yes" if each["controller"] else "no") for each in nodes])
+
+
+@cluster.command()
+def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None) -> None:
+    """Show which brokers are ready and which are away, the controller, and how many partitions each leads and holds."""
+    from confluent_kafka import KafkaException
+
+    admin = connect_admin(bootstrap)
+    try:
+        found = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+    except KafkaException as error:
+        raise as_command_error(bootstrap, error, "cannot describe the cluster") from None
+    state = status_of(
+        {broker: f"{each.host}:{each.port}" for broker, each in found.brokers.items()},
+        found.controller_id,
+        (
+            PlacedPartition(name, partition.id, partition.leader, partition.replicas)
+            for name, topic in found.topics.items()
+            for partition in topic.partitions.values()
+        ),
+    )
+    if as_json:
+        print_json({"brokers": [each._asdict() for each in state.brokers], "leaderless": state.leaderless})
+        return
+    columns = ("BROKER", "KAFKA", "STATE", "CONTROLLER", "LEADS", "REPLICAS")
+    print_table(columns, [(*each[:3], "yes" if each.controller else "no", *each[4:]) for each in state.brokers])
+    if state.leaderless:
+        more = "" if len(state.leaderless) <= NAMED_LEADERLESS else ", …"
+        named = ", ".join(state.leaderless[:NAMED_LEADERLESS])
+        typer.echo(f"{counted(len(state.leaderless), 'partition')} without a leader: {named}{more}")

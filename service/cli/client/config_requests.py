@@ -9,6 +9,7 @@ from typing import Any
 
 from service.cli.client.requests import ask
 from service.cli.errors import CommandError
+from service.cli.kafka import unknown_topic
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -49,7 +50,7 @@ def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = (
     )
     request = DescribeConfigsRequest(resources=(asked,), include_synonyms=True, include_documentation=True)
     (found,) = ask(address, request, DescribeConfigsResponse).results
-    _check(found, f"cannot describe {_named(kind, name)}")
+    _check(address, found, kind, name, "cannot describe")
     entries = [
         Described(
             entry.name,
@@ -82,12 +83,16 @@ def alter_configs(address: str, kind: int, name: str, changes: Sequence[ConfigCh
     asked = AlterConfigsResource(resource_type=i8(kind), resource_name=name, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=(asked,), validate_only=validate_only)
     (answer,) = ask(address, request, IncrementalAlterConfigsResponse).responses
-    _check(answer, f"cannot change the configs of {_named(kind, name)}")
+    _check(address, answer, kind, name, "cannot change the configs of")
 
 
-def _check(answer: Any, what: str) -> None:
+def _check(address: str, answer: Any, kind: int, name: str, what: str) -> None:
     if answer.error_code:
-        raise CommandError(f"{what}: {answer.error_message or 'refused'} ({answer.error_code.name.upper()})")
+        if kind == TOPIC and answer.error_code.name == "unknown_topic_or_partition":
+            raise unknown_topic(address, name)
+        raise CommandError(
+            f"{what} {_named(kind, name)}: {answer.error_message or 'refused'} ({answer.error_code.name.upper()})"
+        )
 
 
 def _named(kind: int, name: str) -> str:

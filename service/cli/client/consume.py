@@ -128,7 +128,10 @@ def _check_group(group: str, partitions: Sequence[int] | None, begin: Position, 
     if partitions:
         raise typer.BadParameter("the group assigns the partitions; leave --partition out", param_hint="--group")
     if bound is not None:
-        raise typer.BadParameter("a member reads on; leave --to out, or use --exit-at-end", param_hint="--group")
+        raise typer.BadParameter(
+            "a member of a group does not stop at a position; leave --to out, or use --exit-at-end",
+            param_hint="--group",
+        )
     if not begin.is_an_end:
         raise typer.BadParameter(
             "with --group it is beginning or end; use `tidelog group reset-offsets` to move the group",

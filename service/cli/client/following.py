@@ -78,7 +78,7 @@ class Follower:
         )
 
     def begin(self) -> None:
-        """Asks for the partitions. KafkaException or CommandError if there are none such."""
+        """Asks for the partitions. Raises KafkaException or CommandError if they do not exist."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -282,7 +282,7 @@ def _spans(
 
 # --- partitions that a group assigns ----------------------------------------------------------------------------------
 class GroupSubscription(NamedTuple):
-    """`begin` is where a partition begins of which the group has no offset: the beginning or the end."""
+    """`begin` is where reading begins in partitions without an offset of the group: the beginning or the end."""
 
     group: str
     topics: Sequence[str]

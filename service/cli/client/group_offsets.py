@@ -1,7 +1,7 @@
 """The offsets of a consumer group: lag, and positions to which they can be moved.
 
 As Kafka's own tool does, a new offset is kept within the partition: below its log start it is the log start, above its end the
-end.
+end. Standard error names such partitions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from service.cli.client.positions import EARLIEST, LATEST, PartitionKey, Position, Unit, find_offsets, parse_position
 from service.cli.client.positions import topic_partitions as partitions_of
 from service.cli.client.requests import ask, from_coordinator, tiered_ends
-from service.cli.errors import CommandError
+from service.cli.errors import CommandError, report
 from service.cli.kafka import REQUEST_TIMEOUT_S, client_config, outcome
 from service.cli.listener import require_reachable
 
@@ -165,14 +165,23 @@ def moves(
 def moves_to(
     bootstrap: str, admin: AdminClient, group: str, keys: Sequence[PartitionKey], wanted: Mapping[PartitionKey, int]
 ) -> list[Move]:
-    """Each wanted offset, kept within its partition."""
+    """The moves to the wanted offsets, each kept within its partition. Standard error names the changed ones."""
     with _Lookup(bootstrap) as consumer:
         for topic in dict.fromkeys(topic for topic, _ in keys):
             partitions_of(bootstrap, consumer, [topic], [number for name, number in keys if name == topic])
         starts = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, EARLIEST))
         ends = find_offsets(bootstrap, consumer, keys, Position(Unit.TIME, LATEST))
     now = committed(bootstrap, admin, group)
-    return [Move(*key, now.get(key), min(max(wanted[key], starts[key]), ends[key])) for key in sorted(keys)]
+    ordered = sorted(keys)
+    _say_kept("below the log start", "the log start", [key for key in ordered if wanted[key] < starts[key]])
+    _say_kept("beyond the end", "the end", [key for key in ordered if wanted[key] > ends[key]])
+    return [Move(*key, now.get(key), min(max(wanted[key], starts[key]), ends[key])) for key in ordered]
+
+
+def _say_kept(where: str, taken: str, keys: Sequence[PartitionKey]) -> None:
+    if keys:
+        names = _several([f"{topic}-{number}" for topic, number in keys])
+        report(f"the new offset would be {where} of {names}; {taken} is taken")
 
 
 def parse_csv(lines: Iterable[str], group: str) -> dict[PartitionKey, int]:
@@ -221,8 +230,8 @@ def commit(bootstrap: str, admin: AdminClient, group: str, moves: Sequence[Move]
 
 
 def delete(bootstrap: str, admin: AdminClient, group: str, topics: Sequence[str]) -> list[PartitionKey]:
-    """The partitions that had an offset, which is deleted; those without one are taken, too. librdkafka's Python client lacks
-    OffsetDelete; the request goes to the coordinator directly."""
+    """Deletes the offsets of these partitions. Returns the partitions that had one. The request goes to the coordinator
+    directly, because librdkafka's Python client lacks OffsetDelete."""
     from kio.schema.errors import ErrorCode
     from kio.schema.offset_delete.v0.request import (
         OffsetDeleteRequest,

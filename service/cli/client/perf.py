@@ -18,7 +18,9 @@ from service.cli.completion import complete_group, complete_topic
 from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile, pairs
 from service.cli.output import AsJson
 
-perf = typer.Typer(no_args_is_help=True, help="Measure producing and consuming, with figures as of Kafka's perf tools.")
+perf = typer.Typer(
+    no_args_is_help=True, help="Measure producing and consuming. The figures are those of Kafka's perf tools."
+)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)]
 Records = Annotated[int, typer.Option("--records", "-n", min=1, help="How many records.", show_default=False)]

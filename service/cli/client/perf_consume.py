@@ -71,7 +71,7 @@ def measure_consuming(
     if run.gave_up:
         read = counted(run.records, "record")
         raise CommandError(
-            f"{read} of {plan.records} read, then none for {plan.timeout_s:g} s; give --timeout more, or --records less"
+            f"{read} of {plan.records} read, then none for {plan.timeout_s:g} s; raise --timeout, or lower --records"
         )
 
 

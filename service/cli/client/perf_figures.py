@@ -1,8 +1,8 @@
 """The figures of `tidelog perf`, counted and printed as Kafka's own perf tools do.
 
-A window is what happened between two progress lines, a total what happened in all. Times are in ms; 1 MB is 2^20 bytes.
-Percentiles come from at most MOST_SAMPLES latencies: every n-th of a longer run. Kafka's lines print them in whole ms, so that
-whatever reads those reads these; JSON has the fractions.
+A window covers the time between two progress lines, a total the whole run. Times are in ms; 1 MB is 2^20 bytes. Percentiles
+come from at most MOST_SAMPLES latencies: every n-th of a longer run. Text prints them in whole ms, so that parsers of Kafka's
+lines can read these; JSON has the fractions.
 
 Pure. Source: `ProducerPerformance.Stats` and `ConsumerPerformance` of Kafka 4.2.
 """

@@ -2,7 +2,7 @@
 
 A record's latency is the time from its entry into librdkafka's queue to its delivery report. Without a rate the sender fills
 that queue, and the latencies are those of the queue. Ctrl-C ends the run; the figures are those of the records sent so far. Not
-promised: the node's limit where one Python thread is slower.
+promised: to reach the node's limit, because one Python thread may be slower.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class _ProduceRun:
             self._wait(POLL_S)
 
     def _abort(self) -> None:
-        """Else an open transaction would hold up readers until its timeout."""
+        """Ends the open transaction. Left open, it would block readers until its timeout."""
         from confluent_kafka import KafkaException
 
         if self._transaction_ms is not None:

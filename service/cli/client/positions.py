@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ import typer
 
 from service.cli.errors import CommandError
 from service.cli.kafka import HIGHEST_OFFSET, REQUEST_TIMEOUT_S, as_command_error, client_config, explain
+from storage_tiers.times import first_ms, parse_time
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, IsolationLevel, TopicPartition
@@ -82,16 +82,14 @@ def _parse_time(text: str, option: str) -> int:
     if text[:1] == "@" and text[1:].isascii() and text[1:].isdecimal():
         return _within_64_bits(int(text[1:]), option)
     try:
-        parsed = datetime.fromisoformat(text)
+        parsed = parse_time(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r}: write beginning, end, an offset, -10 for ten before the end, a time as 2013-01-01T05:15:00Z, "
             "-1h for an hour ago (ms, s, m, h, d, w), or @ and ms since 1970",
             param_hint=option,
         ) from None
-    if parsed.tzinfo is None:
-        parsed = parsed.replace(tzinfo=UTC)
-    return max(0, round(parsed.timestamp() * 1000))  # smaller numbers mean the beginning and the end
+    return max(0, first_ms(parsed))  # smaller numbers mean the beginning and the end
 
 
 def _within_64_bits(number: int, option: str) -> int:

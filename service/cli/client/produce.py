@@ -7,7 +7,7 @@ a retry writes nothing twice.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -163,12 +163,7 @@ def produce(
     deliveries = Deliveries()
     try:
         with _opened(file) as stream, _shown(file, progress) as advance:
-            for number, line in enumerate(_lines(stream, advance), 1):
-                if number % POLL_EVERY == 0:
-                    producer.poll(0)
-                if deliveries.failure is not None:
-                    break
-                _send(producer, _parsed(read, line, number), deliveries)
+            _send_lines(producer, _lines(stream, advance), read, deliveries)
     finally:
         _finish(producer, deliveries)
     if deliveries.failure is not None:
@@ -228,6 +223,18 @@ def producer_config(bootstrap: str, compression: Compression, acks: RequiredAcks
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "topic.metadata.propagation.max.ms": TOPIC_TIMEOUT_MS,
     }
+
+
+def _send_lines(
+    producer: Producer, lines: Iterable[bytes], read: Callable[[bytes], JsonRecord], deliveries: Deliveries
+) -> None:
+    """Ends at the first failure."""
+    for number, line in enumerate(lines, 1):
+        if number % POLL_EVERY == 0:
+            producer.poll(0)
+        if deliveries.failure is not None:
+            return
+        _send(producer, _parsed(read, line, number), deliveries)
 
 
 def _send(producer: Producer, record: JsonRecord, deliveries: Deliveries) -> None:

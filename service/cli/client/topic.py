@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.client import silence
 from service.cli.client.positions import SYNTAX
-from service.cli.client.waiting import held_by_transaction, why_nothing_comes
+from service.cli.client.sealing import Sealing
+from service.cli.client.waiting import TransactionRemedy, held_by_transaction, remedies, why_nothing_comes
 from service.cli.completion import complete_topic, complete_topic_config, complete_topic_config_name
-from service.cli.errors import CommandError, Unreachable, report
+from service.cli.errors import CommandError
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
     MOST_PARTITIONS,
@@ -23,10 +23,9 @@ from service.cli.kafka import (
     all_topics,
     connect_admin,
     describe_topics,
-    grpc_address,
+    grpc_addresses,
     outcome,
     pairs,
-    unknown_topic,
 )
 from service.cli.listener import require_reachable
 from service.cli.output import AsJson, counted, print_json, print_table
@@ -51,8 +50,6 @@ Configs = Annotated[
     ),
 ]
 
-#: Added to the wait that the node was asked for.
-GRPC_MARGIN_S = 10.0
 #: A week: gRPC's deadlines are bounded.
 LONGEST_SEAL_S = 604_800
 #: A 16-bit field of the protocol.
@@ -161,8 +158,10 @@ def describe(
             for v in partitions
         ],
     )
+    opened = {(name, v.partition): v.open_transaction for v in partitions if v.open_transaction is not None}
+    known = remedies(bootstrap, opened)
     for view in partitions:
-        if (line := _held_back_line(view)) is not None:
+        if (line := _held_back_line(view, known.get((name, view.partition)))) is not None:
             typer.echo(line)
 
 
@@ -245,12 +244,18 @@ def seal(
     profile: Profile = None,
 ) -> None:
     """Close a topic's active segments now and offload all its records so far to the bucket."""
-    address = grpc_address(bootstrap, connect_admin(bootstrap))
-    sealed = _seal(bootstrap, address, name, wait, timeout)
+    admin = connect_admin(bootstrap)
+    addresses = grpc_addresses(bootstrap, admin)
+    sealing = Sealing(bootstrap, name, lambda: _why_not_offloaded(bootstrap, name))
+    sealed = sealing.seal(addresses, wait=wait, timeout=timeout)
     if as_json:
         print_json({"topic": name, "partitions": sealed})
-        return
-    print_table(("PARTITION", "END", "TIERED END"), [tuple(part.values()) for part in sealed])
+    else:
+        print_table(("PARTITION", "END", "TIERED END"), [tuple(part.values()) for part in sealed])
+    (found,) = describe_topics(bootstrap, admin, [name])
+    missing = sorted({part.id for part in found.partitions} - {part["partition"] for part in sealed})
+    if missing:
+        raise CommandError(f"{name}: no broker leads partition {_ids(missing)}, so it is not sealed")
 
 
 @topic.command("delete-records")
@@ -307,15 +312,15 @@ class PartitionView:
         return found
 
 
-def _held_back_line(view: PartitionView) -> str | None:
-    """A line about the partition's open transaction and the offsets that it holds back; None without one."""
-    if view.open_transaction is None or view.end is None:
+def _held_back_line(view: PartitionView, remedy: TransactionRemedy | None) -> str | None:
+    """A line about the partition's open transaction, the offsets that it holds back, and how to end it; None without one."""
+    if view.open_transaction is None or view.end is None or remedy is None:
         return None
     producer_id, offset = view.open_transaction
     return (
-        f"partition {view.partition}: producer {producer_id} has a transaction open since offset {offset}: until it ends, "
-        f"readers of committed records stop there, {counted(view.end - offset, 'offset')} before the end, and the segment "
-        "with that offset stays on the disk, as do all later ones"
+        f"partition {view.partition}: producer {producer_id}{remedy.name} has a transaction open since offset {offset}: until "
+        f"it ends, readers of committed records stop there, {counted(view.end - offset, 'offset')} before the end, and the "
+        f"segment with that offset stays on the disk, as do all later ones{remedy.advice}"
     )
 
 
@@ -421,43 +426,6 @@ def _config_changes(name: str, new: Mapping[str, str], deleted: Sequence[str]) -
 
 
 # --- sealing -----------------------------------------------------------------------------------------------------------
-def _seal(bootstrap: str, address: str, name: str, wait: bool, timeout: float) -> list[dict[str, int]]:
-    import grpc
-    from google.protobuf.duration_pb2 import Duration
-
-    from grpc_api.proto.topics_pb2 import SealRequest
-    from grpc_api.proto.topics_pb2_grpc import TopicsStub
-
-    bound = Duration()
-    bound.FromMilliseconds(round(timeout * 1000))
-    with grpc.insecure_channel(address) as channel:
-        request = SealRequest(topic=name, wait=wait, timeout=bound)
-        answering = TopicsStub(channel).Seal.future(request, timeout=timeout + GRPC_MARGIN_S)
-        try:
-            answer = _awaited(answering, bootstrap, name) if wait else answering.result()
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                raise unknown_topic(bootstrap, name) from None
-            unreached = error.code() is grpc.StatusCode.UNAVAILABLE and not error.trailing_metadata()
-            kind = Unreachable if unreached else CommandError
-            raise kind(f"cannot seal {name} through {address}: {error.details()}") from None
-        finally:
-            answering.cancel()
-    return [{"partition": part.partition, "end": part.end, "tiered_end": part.tiered_end} for part in answer.partitions]
-
-
-def _awaited(answering: Any, bootstrap: str, name: str) -> Any:
-    """The node's answer. After a silence, prints the reason for the wait to standard error."""
-    import grpc
-
-    try:
-        return answering.result(timeout=silence.SILENCE_S)
-    except grpc.FutureTimeoutError:
-        why = _why_not_offloaded(bootstrap, name)
-        report(f"{name} is not in the bucket after {silence.SILENCE_S:g} s; still waiting: {why}")
-    return answering.result()
-
-
 def _why_not_offloaded(bootstrap: str, name: str) -> str:
     try:
         admin = connect_admin(bootstrap)

@@ -1,8 +1,9 @@
 """Requests about transactions, which librdkafka's admin client lacks, and which transactions hang.
 
 A transaction hangs in a partition if it is open there and no coordinator knows of it: it never ends by itself, and readers
-with `read_committed` stop there. As in Kafka's own tool, only transactions with a producer that has been silent for long are
-checked: partitions and coordinators are queried one after the other, and other transactions may end meanwhile.
+with `read_committed` stop there. A transaction whose marker a disk has lost also hangs, if its coordinator has a later open
+transaction of its id there. As in Kafka's own tool, only transactions with a long-silent producer are checked: partitions and
+coordinators are queried one after the other, and other transactions may end meanwhile.
 
 Requests go to the brokers' advertised addresses. They are retried while a coordinator is created or loaded.
 """
@@ -15,8 +16,9 @@ from typing import Any, NamedTuple
 from service.cli.client.positions import PartitionKey
 from service.cli.client.requests import COORDINATOR_AWAY, ask, ask_for_numbers, from_coordinator
 from service.cli.errors import CommandError
+from service.cli.kafka import unknown_topic
 
-#: And CONCURRENT_TRANSACTIONS.
+#: The error codes of a coordinator to ask again: it is created, loaded or moved, or CONCURRENT_TRANSACTIONS.
 _PASSING = (*COORDINATOR_AWAY, 51)
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _INVALID_REGULAR_EXPRESSION = 128
@@ -89,7 +91,7 @@ def cluster_of(address: str, topics: Collection[str] | None) -> Cluster:
     answer: MetadataResponse = ask(address, request, MetadataResponse)
     for topic in answer.topics:
         if topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
-            raise CommandError(f"there is no topic {topic.name}; `tidelog topic list` shows all")
+            raise unknown_topic(address, str(topic.name))
     partitions = {
         (str(topic.name), int(each.partition_index)): int(each.leader_id)
         for topic in answer.topics
@@ -247,7 +249,8 @@ def _producer(topic: str, partition: int, row: Any) -> PartitionProducer:
 
 
 def abort_in_partition(cluster: Cluster, open_one: PartitionProducer) -> None:
-    """Writes an abort marker for this transaction into this partition alone, as no coordinator would."""
+    """Writes an abort marker for this transaction into this partition alone. A coordinator would write all of the
+    transaction's markers."""
     from kio.schema.types import ProducerId, TopicName
     from kio.schema.write_txn_markers.v1.request import (
         WritableTxnMarker,
@@ -280,22 +283,27 @@ def hanging(
         for each in producers(cluster, keys)
         if each.start_offset is not None and (each.last_ms is None or now_ms - each.last_ms > silent_ms)
     ]
-    known = coordinated(cluster, address, {each.producer_id for each in suspects})
-    return [each for each in suspects if (each.producer_id, each.key) not in known]
+    known = owners(cluster, address, suspects)
+    return [each for each in suspects if each not in known]
 
 
-def coordinated(
-    cluster: Cluster, address: str, producer_ids: Collection[int]
-) -> Mapping[tuple[int, PartitionKey], str]:
-    """The transactional ids in whose transactions the producers' partitions are, as coordinators know them."""
-    if not producer_ids:
+def owners(cluster: Cluster, address: str, opened: Sequence[PartitionProducer]) -> Mapping[PartitionProducer, str]:
+    """The transactional ids of these transactions, for those that are their coordinators' current ones. A transaction
+    under an older epoch than its id's open transaction is an earlier one whose marker is lost, so it has no entry."""
+    if not opened:
         return {}
-    listed = list_transactions(cluster, producer_ids=sorted(producer_ids))
+    listed = list_transactions(cluster, producer_ids=sorted({each.producer_id for each in opened}))
+    known = {each.producer_id: describe(cluster, address, each.transactional_id) for each in listed}
     return {
-        (each.producer_id, key): each.transactional_id
-        for each in listed
-        for key in describe(cluster, address, each.transactional_id).partitions
+        each: known[each.producer_id].transactional_id
+        for each in opened
+        if each.producer_id in known and _is_present(each, known[each.producer_id])
     }
+
+
+def _is_present(opened: PartitionProducer, known: TransactionSnapshot) -> bool:
+    is_earlier = known.state == ONGOING and opened.producer_epoch < known.producer_epoch
+    return opened.key in known.partitions and not is_earlier
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -218,8 +218,7 @@ def _abort_hanging(address: str, key: PartitionKey, start_offset: int) -> None:
         raise CommandError(
             f"no open transaction began at offset {start_offset} of {where}; `tidelog txn producers {key[0]}` shows all"
         )
-    known = transactions.coordinated(cluster, address, {open_one.producer_id})
-    owner = known.get((open_one.producer_id, key))
+    owner = transactions.owners(cluster, address, [open_one]).get(open_one)
     if owner is not None:
         raise CommandError(
             f"the transaction of {where} is not hanging: it is that of {owner}; `tidelog txn abort {owner}` ends it everywhere"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.cli.client.positions import PartitionKey
 from service.cli.errors import CommandError
@@ -25,26 +26,37 @@ def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
     try:
         body = _readyz(bootstrap)
     except (CommandError, OSError, ValueError):
-        return "the node gives no reason; retrying. Its log and /readyz have it"
+        return "the node gives no reason; retrying. Its log and /readyz have the reason"
     return explain_readyz(body, [f"{topic}-{number}" for topic, number in keys])
 
 
+class TransactionRemedy(NamedTuple):
+    """An open transaction's name and the command that ends it."""
+
+    #: Its transactional id in brackets, with a space before; empty if none is known.
+    name: str
+    #: A clause that names the command that ends it; empty if the coordinators did not answer.
+    advice: str
+
+
 def held_by_transaction(bootstrap: str, topic: str, opened: Mapping[int, OpenTransaction]) -> str | None:
-    """A sentence about the oldest open transaction of the first partition that has one, with its transactional id if the
-    coordinators tell it. None without any."""
+    """A sentence about the oldest open transaction of the first partition that has one, and how to end it. None without any."""
     if not opened:
         return None
-    number, (producer_id, offset) = min(opened.items())
+    number, held = min(opened.items())
+    remedy = remedies(bootstrap, {(topic, number): held})[topic, number]
     return (
-        f"producer {producer_id}{_transactional_id(bootstrap, producer_id)} has a transaction open since offset {offset} of "
-        f"{topic}-{number}, and nothing from there on is offloaded before it ends"
+        f"producer {held.producer_id}{remedy.name} has a transaction open since offset {held.offset} of "
+        f"{topic}-{number}, and nothing from there on is offloaded before it ends{remedy.advice}"
     )
 
 
 def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[PartitionKey, str] | None:
-    """A sentence for each of these partitions about the transaction that is open there since that offset, if one is. None if
-    nothing answers. However many partitions there are, each broker is asked twice."""
+    """A sentence for each of these partitions about the transaction that is open there since that offset, if one is, and how
+    to end it. None if nothing answers. However many partitions there are, each broker is asked three times, and once for
+    each transactional id."""
     from service.cli.client import transactions
+    from service.cli.client.requests import OpenTransaction
     from service.cli.listener import require_reachable
 
     try:
@@ -53,29 +65,47 @@ def held_at(bootstrap: str, held: Mapping[PartitionKey, int]) -> Mapping[Partiti
         open_there = [each for each in transactions.producers(cluster, led) if each.start_offset == held[each.key]]
     except CommandError:
         return None
-    names = _transactional_ids(bootstrap, {each.producer_id for each in open_there}) if open_there else {}
+    known = remedies(bootstrap, {each.key: OpenTransaction(each.producer_id, held[each.key]) for each in open_there})
     return {
-        each.key: f"producer {each.producer_id}{names.get(each.producer_id, '')} has a transaction open since then, and "
-        "committed records beyond follow when it ends"
+        each.key: f"producer {each.producer_id}{known[each.key].name} has a transaction open since then, and committed records "
+        f"beyond follow when it ends{known[each.key].advice}"
         for each in open_there
     }
 
 
-def _transactional_id(bootstrap: str, producer_id: int) -> str:
-    return _transactional_ids(bootstrap, {producer_id}).get(producer_id, "")
+def remedies(
+    bootstrap: str, opened: Mapping[PartitionKey, OpenTransaction]
+) -> Mapping[PartitionKey, TransactionRemedy]:
+    """For each open transaction. One that no coordinator knows hangs, or its coordinator is not loaded yet; the command named
+    for it tells these apart."""
+    names = _owners(bootstrap, opened) if opened else {}
+    return {key: _remedy(key, each, names) for key, each in opened.items()}
 
 
-def _transactional_ids(bootstrap: str, producer_ids: Collection[int]) -> Mapping[int, str]:
-    """In brackets, of those that the coordinators know."""
+def _remedy(key: PartitionKey, opened: OpenTransaction, names: Mapping[PartitionKey, str] | None) -> TransactionRemedy:
+    if names is None:
+        return TransactionRemedy("", "")
+    if key in names:
+        return TransactionRemedy(
+            f" (transactional id {names[key]})", f"; `tidelog txn abort {quote(names[key])}` aborts it now"
+        )
+    where = f"--topic {key[0]} --partition {key[1]} --start-offset {opened.offset}"
+    return TransactionRemedy("", f"; no coordinator knows it: `tidelog txn abort {where}` ends it if it hangs")
+
+
+def _owners(bootstrap: str, opened: Mapping[PartitionKey, OpenTransaction]) -> Mapping[PartitionKey, str] | None:
+    """The transactional ids that the coordinators know. None if they do not answer."""
     from service.cli.client import transactions
     from service.cli.listener import require_reachable
 
     try:
-        cluster = transactions.cluster_of(require_reachable(bootstrap), ())
-        rows = transactions.list_transactions(cluster, producer_ids=sorted(producer_ids))
+        address = require_reachable(bootstrap)
+        cluster = transactions.cluster_of(address, {topic for topic, _ in opened})
+        rows = transactions.producers(cluster, [key for key in opened if key in cluster.leaders])
+        there = [each for each in rows if each.producer_id == opened[each.key].producer_id]
+        return {each.key: name for each, name in transactions.owners(cluster, address, there).items()}
     except CommandError:
-        return {}
-    return {each.producer_id: f" (transactional id {each.transactional_id})" for each in reversed(rows)}
+        return None
 
 
 def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:

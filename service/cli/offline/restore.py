@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.store import S3Endpoint, S3Region, StoreUrl
+
+if TYPE_CHECKING:
+    from service.takeover.run import RecoveryPoint
+
+#: Topics with empty partitions that are named.
+NAMED_TOPICS = 10
 
 
 def restore(
@@ -31,7 +39,8 @@ def restore(
 ) -> None:
     """Rebuild a lost node's data directory from the store alone. The old node must be stopped.
 
-    Prints each partition's recovery point, where clients continue. Acknowledged records beyond it are lost."""
+    Prints each partition's recovery point, where clients continue. Acknowledged records beyond it are lost. Partitions with
+    nothing in the store begin empty, and are counted by topic."""
     import asyncio
 
     from service.offline.restore import restore as restored
@@ -53,11 +62,24 @@ def restore(
         raise typer.Exit(1) from None
     if verify:
         typer.echo(f"sound: every byte of cluster {cluster_id} in the store was verified")
-    for point in points:
-        found = point.claimed
-        moment = datetime.fromtimestamp(found.committed_at / 1000, UTC).isoformat(timespec="seconds")
-        since = f"as of {moment}" if found.end else "nothing in the store"
-        typer.echo(f"{point.topic}-{point.partition}: offsets [{found.log_start}, {found.end}), {since}")
+    for line in recovered(points):
+        typer.echo(line)
     done = "would become" if dry_run else "is now"
     count = f"{len(points)} partition{'' if len(points) == 1 else 's'}"
     typer.echo(f"{data_dir} {done} node {node_id} of cluster {cluster_id}: {count}")
+
+
+def recovered(points: Sequence[RecoveryPoint]) -> Iterator[str]:
+    """A line for each partition that has records, and one for all others."""
+    empty = Counter(point.topic for point in points if not point.claimed.end)
+    for point in points:
+        found = point.claimed
+        if found.end:
+            moment = datetime.fromtimestamp(found.committed_at / 1000, UTC).isoformat(timespec="seconds")
+            yield f"{point.topic}-{point.partition}: offsets [{found.log_start}, {found.end}), as of {moment}"
+    if empty:
+        named = [f"{topic} ({count})" for topic, count in sorted(empty.items())[:NAMED_TOPICS]]
+        more = [f"{len(empty) - len(named)} more topics"] if len(empty) > len(named) else []
+        count = empty.total()
+        partitions = "1 partition is" if count == 1 else f"{count} partitions are"
+        yield f"{partitions} empty, with nothing in the store: {', '.join([*named, *more])}"

@@ -18,6 +18,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
 
+from grpc_api.contract.coordinator_errors import FencedInstanceId, UnknownMemberId
 from grpc_api.contract.groups import (
     UNKNOWN_MEMBER,
     DescribedGroup,
@@ -30,7 +31,7 @@ from service.coordination.deadlines import Timer
 from service.coordination.group_records import GroupMetadata, encode_names
 from service.coordination.groups.member_memory import kept_bytes, pending_bytes
 from service.coordination.outcome import CoordinatorAnswer
-from storage_tiers.errors import FencedInstanceId, LogError, UnknownMemberId
+from storage_tiers.errors import LogError
 
 
 class GroupState(Enum):
@@ -99,7 +100,7 @@ class Member:
         self.group_instance_id = group_instance_id
         self.client_id = client_id
         self.client_host = client_host
-        #: Both ids, the client's id and its host, as the group's record has them: it has those of thousands, and changes often.
+        #: Both ids, the client's id and its host, encoded once: a group's record has those of thousands, and is written often.
         self.names = encode_names(member_id, group_instance_id, client_id, client_host)
         self.protocols = tuple(protocols)
         self.session_timeout_ms = session_timeout_ms
@@ -164,7 +165,7 @@ class SyncWait(NamedTuple):
 #: A member as readers see it: its ids, its client's id and host, its protocols and its assignment.
 MemberRow = tuple[str, str | None, str, str, tuple[MemberProtocol, ...], bytes]
 _MEMBER_ROW = attrgetter("member_id", "group_instance_id", "client_id", "client_host", "protocols", "assignment")
-#: Makes a named tuple in half the time, of which a rebalance makes thousands.
+#: Makes a named tuple in half the time. A rebalance makes thousands.
 _new_tuple = tuple.__new__
 
 
@@ -238,24 +239,24 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        #: Its first member is found in no time however many before it have gone; a dict passes all of their places.
+        #: Ordered: in a dict the search for the first member passes the slots of all earlier ones that have left.
         self.members: OrderedDict[str, Member] = OrderedDict()
         self.static: dict[str, str] = {}
         self.pending_joins: OrderedDict[str, Timer] = OrderedDict()
         self.pending_syncs: dict[str, None] = {}
         #: Members whose JoinGroup waits.
         self.joining = 0
-        #: Bytes that its members and pending ids keep, and that their record has at least, without assignments.
+        #: Bytes of memory of its members and pending ids, and the lower bound of their record without assignments.
         self.kept_bytes = self.record_bytes = 0
-        #: Bytes of its members' assignments, which are in `kept_bytes`, too, and those that count for the group itself.
+        #: Bytes of its members' assignments, included in `kept_bytes`, and bytes of the group itself.
         self.assigned_bytes = self.own_bytes = 0
         #: Bytes of the value of its newest record.
         self.recorded_bytes = 0
         #: Members that support each protocol.
         self.supported: Counter[str] = Counter()
-        #: When waiting for members ends, and when waiting for SyncGroup does.
+        #: The deadlines of waiting for members and of waiting for SyncGroups.
         self.join, self.sync = Timer(JoinWait(self)), Timer(SyncWait(self))
-        #: First rebalance only: whether a member came since it was last extended, and the time left to extend it.
+        #: First rebalance only: whether a member joined since the last extension, and the time left for extensions.
         self.new_member_added = False
         self.initial_remaining_ms = 0
 
@@ -338,7 +339,7 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
     def replace_static(self, old_id: str, new_id: str) -> Member:
-        """A static member returns under a new id and keeps all else, leadership included. The old id is a member no more."""
+        """A static member returns under a new id and keeps all else, leadership included. The old id is no longer a member."""
         member = self.members.pop(old_id)
         before = member.kept_bytes
         member.rename(new_id)
@@ -353,14 +354,14 @@ class ClassicGroup:
         return member
 
     def wait_for_join(self, member: Member, waiter: object | None) -> object | None:
-        """The member's JoinGroup waits; None: no more. Returns the waiter that it replaces."""
+        """Sets the waiter of the member's JoinGroup; None: it no longer waits. Returns the previous one."""
         before = member.join_waiter
         member.join_waiter = waiter
         self.joining += (waiter is not None) - (before is not None)
         return before
 
     def end_joins(self, members: Sequence[Member], shown: Sequence[JoinedMember]) -> list[CoordinatorAnswer]:
-        """Answers those of these members that have joined, the leader with `shown`, and awaits the SyncGroups of all."""
+        """Answers the JoinGroups of these members, the leader's with `shown`, and awaits the SyncGroups of all."""
         kind, protocol, generation = self.protocol_type, self.protocol, self.generation
         leader = self.leader or UNKNOWN_MEMBER
         answers = []
@@ -433,7 +434,7 @@ class ClassicGroup:
         )
 
     def selected_protocol(self) -> str:
-        """The one with the most votes among those that every member supports; with as many, the one voted for first."""
+        """The one with the most votes among those that every member supports; in a tie, the earliest voted for."""
         candidates = frozenset(name for name, members in self.supported.items() if members == len(self.members))
         if len(candidates) == 1:
             return next(iter(candidates))

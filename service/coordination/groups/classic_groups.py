@@ -3,9 +3,8 @@
 Pure: requests, time in ms and a source of member ids in; records and answers out (`Outcome`). Answers, errors and the order of
 checks are those of Kafka 4.2.1's GroupMetadataManager for classic groups.
 
-Invariants: every request is answered once, at once or by the outcome of a later event. A member id that was issued is
-refused or admitted, never mistaken for another's. Not promised: that a client that has gone is noticed before its session
-ends.
+Invariants: every request is answered once, at once or by the outcome of a later event. An issued member id is refused
+or admitted, never mistaken for another's. Not promised: that a client's death is noticed before its session ends.
 """
 
 from __future__ import annotations
@@ -16,6 +15,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from grpc_api.contract.groups import (
     UNKNOWN_MEMBER,
     Heartbeat,
@@ -43,19 +54,7 @@ from service.coordination.groups.member_memory import GroupMemory, group_bytes, 
 from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupSettings, Rebalancing, synced
 from service.coordination.groups.unfinished import Steps, shares
 from service.coordination.outcome import Outcome
-from storage_tiers.errors import (
-    CoordinatorNotAvailable,
-    FencedInstanceId,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    InvalidGroupId,
-    InvalidSessionTimeout,
-    LogError,
-    MemberIdRequired,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
+from storage_tiers.errors import LogError
 from storage_tiers.uuids import random_dashed_uuid
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class ClassicGroups:
         names = (named, instance, caller.client_id, caller.host)
         if not self.memory.has_room(kept_bytes(request.protocols, *names) - before):
             return CoordinatorNotAvailable(
-                f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
+                f"group {group.group_id}: the members of this broker's groups use all of their memory; retry"
             )
         least = min((len(each.metadata) for each in request.protocols), default=0)
         most = self.rebalancing.settings.max_record_bytes
@@ -168,7 +167,7 @@ class ClassicGroups:
         if group.state is GroupState.EMPTY:
             return True
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Members that wait, not members: after `group.max.size` was lowered the first to come stay.
+            # Counts the waiting members, not all: after `group.max.size` was lowered the first members to rejoin stay.
             return (member is not None and member.join_waiter is not None) or group.joining < most
         return member is not None or len(group.members) < most
 
@@ -437,7 +436,7 @@ class ClassicGroups:
         if self._own.has_room(group_bytes(group_id, has_offsets=has_offsets)):
             return None
         return CoordinatorNotAvailable(
-            f"group {group_id}: groups without offsets, or with long names, keep all of the memory that they may; retry"
+            f"group {group_id}: groups without offsets, or with long names, use all of their memory; retry"
         )
 
     def remove(self, group_id: str) -> None:

@@ -2,7 +2,7 @@
 
 Two views: `newest` has every offset that was written, for decisions; `fetch` has those whose records are committed, for
 readers. An offset of a transaction is in neither until the transaction's marker is. Until that marker is committed the
-partition is unstable: a reader of stable offsets waits, since it could only be shown what the transaction replaces.
+partition is unstable: a reader of stable offsets waits, since only the replaced offset could be returned.
 
 An offset is kept as the bytes of its record's value behind its record number: a node may have millions, and Python's
 objects for one would take five times as much. Partitions of the same topic are shared among groups for the same reason.
@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 from service.coordination.commit_fields import OffsetChange
 from service.coordination.group_records import CommittedOffset, decode_offset
+from service.coordination.groups.unfinished import OFFSETS_A_STEP, shares
 from storage_tiers.types import TopicPartition
 
-#: Offsets that one step removes, or looks at: each takes about ten microseconds.
-OFFSETS_A_STEP = 200
 #: Partitions whose objects groups share.
 SHARED_PARTITIONS = 1 << 16
 _RECORD_NUMBER = struct.Struct(">q")
@@ -91,7 +90,7 @@ class CommittedOffsets:
             overlay[partition] = entry
 
     def load(self, group: str, partition: TopicPartition, value: bytes | None, record_number: int) -> None:
-        """As `write`, of a record that is committed, as are all before it."""
+        """As `write`, for a record that is committed, like all records before it."""
         if self._changes or self._ended:
             self.commit_through(record_number - 1)
         if value is None:
@@ -211,9 +210,6 @@ class CommittedOffsets:
         """Whether an open transaction has an offset for it, as written."""
         return partition in self._open.get(group, {})
 
-    def has_open_transactions(self, group: str) -> bool:
-        return group in self._open
-
     def newest(self, group: str) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
         """All offsets of a group as written, committed or not; those of open transactions are left out."""
         overlay = self._overlay.get(group, _NOTHING)
@@ -267,13 +263,13 @@ class CommittedOffsets:
         return list({**dict.fromkeys(self.written(group)), **dict.fromkeys(self._open.get(group, ()))})
 
     def shares(self, group: str) -> list[Sequence[TopicPartition]]:
-        """As `partitions`, in shares of OFFSETS_A_STEP, at least one. Some may have no offset, or be named twice: all that is
-        copied is references, in a millisecond for 100,000."""
+        """As `partitions`, in shares of OFFSETS_A_STEP, at least one. Some partitions may have no offset, or appear twice.
+        Only references are copied, which takes some milliseconds for 100,000."""
         held = [*self._committed.get(group, ()), *self._overlay.get(group, ()), *self._open.get(group, ())]
-        return [held[at : at + OFFSETS_A_STEP] for at in range(0, max(1, len(held)), OFFSETS_A_STEP)]
+        return shares(held, OFFSETS_A_STEP)
 
     def has_none_of(self, group: str, partitions: Set[TopicPartition]) -> bool:
-        """Whether the group has no offset of any of these, in an open transaction neither."""
+        """Whether the group has no offset of any of these, including in open transactions."""
         return all(
             partitions.isdisjoint(offsets[group])
             for offsets in (self._committed, self._overlay, self._open)
@@ -281,7 +277,7 @@ class CommittedOffsets:
         )
 
     def has_record_before(self, group: str, record_number: int) -> bool:
-        """Whether an offset of the group is left from a record before this number, in an open transaction, too."""
+        """Whether the group has an offset from a record before this number, including in open transactions."""
         entries = chain(self._committed.get(group, _NOTHING).values(), self._overlay.get(group, _NOTHING).values())
         return any(
             each < record_number
@@ -296,7 +292,7 @@ class CommittedOffsets:
         return not self._committed.get(group, _NOTHING).keys() <= overlay.keys()
 
     def names(self) -> Iterator[str]:
-        """The groups that have an offset or a tombstone, some perhaps twice and uncopied: nothing may be written meanwhile."""
+        """The groups that have an offset or a tombstone, some perhaps twice. No copy: write nothing during the iteration."""
         return chain(self._committed, self._overlay, self._open)
 
     def groups(self) -> set[str]:

@@ -3,7 +3,7 @@
 Pure; rules as in Kafka 4.2.1's OffsetMetadataManager and ClassicGroup. A commit from a member proves its generation; one from
 outside the protocol (generation -1, no member) is taken while the group has no members, and makes a group that has none yet.
 
-Invariants: a refused partition leaves nothing; what is answered as committed is in the outcome's records.
+Invariants: a refused partition changes nothing; a commit that is answered with success is in the outcome's records.
 """
 
 from __future__ import annotations
@@ -11,6 +11,18 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorRecordTooLarge,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InvalidGroupId,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnstableOffsetCommit,
+)
 from grpc_api.contract.groups import (
     UNKNOWN_MEMBER,
     FetchedOffset,
@@ -26,7 +38,7 @@ from grpc_api.contract.groups import (
     TopicOutcome,
     TxnOffsetCommit,
 )
-from service.coordination.commit_fields import encode_commit, encode_offset_key
+from service.coordination.commit_fields import OffsetChange, encode_commit, encode_offset_key
 from service.coordination.counts import GroupCounts
 from service.coordination.group_records import NO_TOPIC_ID, CommittedOffset, encode_offset, later
 from service.coordination.groups.classic_group import ClassicGroup, GroupState
@@ -34,22 +46,10 @@ from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets, SeenOffsets, shared
 from service.coordination.groups.consumer_protocol import CONSUMER, subscribed_topics
 from service.coordination.groups.member_memory import GROUP_BYTES
-from service.coordination.outcome import Outcome
+from service.coordination.outcome import CoordinatorRecord, Outcome
 from service.coordination.record_batches import record_bytes
 from service.coordination.record_fields import MAX_STRING_BYTES
-from storage_tiers.errors import (
-    CoordinatorRecordTooLarge,
-    GroupIdNotFound,
-    GroupSubscribedToTopic,
-    IllegalGeneration,
-    InvalidGroupId,
-    LogError,
-    NonEmptyGroup,
-    OffsetMetadataTooLarge,
-    RebalanceInProgress,
-    UnknownMemberId,
-    UnstableOffsetCommit,
-)
+from storage_tiers.errors import LogError
 from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
 # A NamedTuple's own constructor costs three times as much, and each commit makes several.
@@ -72,7 +72,7 @@ class OffsetSettings(NamedTuple):
 
     @property
     def holds_any_commit(self) -> bool:
-        """Whether every commit fits, however long its names: one of Kafka's configs always does."""
+        """Whether every commit fits, however long its names. With Kafka's default configs it does."""
         return self.max_record_bytes >= record_bytes(2 * MAX_STRING_BYTES, 4 * self.metadata_max_bytes) + OFFSET_BYTES
 
 
@@ -117,19 +117,29 @@ class GroupOffsets:
             if common is not None:
                 records, changes, answered = common
                 if records:
-                    self._offsets.write_all(request.group, changes)
-                    outcome.records += records
-                    self._counts.commits += len(records)
-                    if group.own_bytes >= GROUP_BYTES:
-                        self._groups.count(group, has_offsets=True)
+                    self._write_all(group, records, changes, outcome)
                 return _new_tuple(OffsetsCommitted, (answered,))
         expires_ms = -1 if request.retention_ms < 0 else later(now_ms, request.retention_ms)
         return self._record(group, request.topics, expires_ms, -1, record_number, now_ms, outcome)
 
+    def _write_all(
+        self,
+        group: ClassicGroup,
+        records: Sequence[CoordinatorRecord],
+        changes: Sequence[OffsetChange],
+        outcome: Outcome,
+    ) -> None:
+        """Writes encoded offsets, at least one; `changes` are those of `records`."""
+        self._offsets.write_all(group.group_id, changes)
+        outcome.records += records
+        self._counts.commits += len(records)
+        if group.own_bytes >= GROUP_BYTES:
+            self._groups.count(group, has_offsets=True)
+
     def commit_in_transaction(
         self, request: TxnOffsetCommit, record_number: int, now_ms: int, outcome: Outcome
     ) -> OffsetsCommitted:
-        """As `commit`; the records belong to the producer's transaction, and count once its marker says so."""
+        """As `commit`, but the records belong to the producer's transaction and count once its marker commits them."""
         group = self._by_id.get(request.group)
         error = _commit_error(group, request) or self._size_error(request)
         if error is None and group is None:
@@ -159,12 +169,7 @@ class GroupOffsets:
                 if error is None:
                     at = topic_id or NO_TOPIC_ID
                     value = encode_offset(CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms, at))
-                    if producer_id >= 0:
-                        self._offsets.write_in_transaction(
-                            producer_id, group, shared(topic, partition), value, record_number
-                        )
-                    else:
-                        self._offsets.write(group, shared(topic, partition), value, record_number)
+                    self._write(producer_id, group, shared(topic, partition), value, record_number)
                     outcome.write(encode_offset_key(group, topic, partition), value)
                     record_number += 1
                     self._counts.commits += 1
@@ -173,6 +178,13 @@ class GroupOffsets:
         if of.own_bytes >= GROUP_BYTES and outcome.records:
             self._groups.count(of, has_offsets=True)
         return _new_tuple(OffsetsCommitted, (answered,))
+
+    def _write(self, producer_id: int, group: str, partition: TopicPartition, value: bytes, record_number: int) -> None:
+        """In the producer's transaction; outside any if the id is negative."""
+        if producer_id >= 0:
+            self._offsets.write_in_transaction(producer_id, group, partition, value, record_number)
+        else:
+            self._offsets.write(group, partition, value, record_number)
 
     def _metadata_error(self, topic: str, partition: int, metadata: str) -> OffsetMetadataTooLarge | None:
         most, given = self.settings.metadata_max_bytes, _java_length(metadata)
@@ -183,7 +195,7 @@ class GroupOffsets:
         )
 
     def _size_error(self, request: OffsetCommit | TxnOffsetCommit) -> CoordinatorRecordTooLarge | None:
-        """Why one of the records could not be written; as in Kafka none of the request is then."""
+        """The error if one of the records could not be written. As in Kafka, none of the request is written then."""
         if self._holds_any_commit:
             return None
         most, group = self._settings.max_record_bytes, len(request.group.encode())
@@ -253,7 +265,7 @@ class GroupOffsets:
                     removed.append(key)
             answered.append(TopicOutcome(topic.topic, [PartitionOutcome(each, error) for each in topic.partitions]))
         too_large = self.tombstone_error(request.group, {each.topic for each in removed}) if removed else None
-        if too_large is not None:  # as in Kafka nothing of the request is done then
+        if too_large is not None:  # as in Kafka, none of the request is done
             return OffsetsDeleted(too_large)
         for number, key in enumerate(removed):
             self.remove(request.group, key, record_number + number, outcome)
@@ -435,7 +447,7 @@ def _fetched(request: OffsetFetch, seen: SeenOffsets, partition: TopicPartition,
         )
         return FetchedOffset(partition.partition, error=error)
     value = seen.fetch(partition)
-    # An offset that was committed in a topic of that name which is deleted is none of this topic.
+    # The offset may belong to a deleted topic of the same name.
     if value is None or NO_TOPIC_ID != topic_id != value.topic_id != NO_TOPIC_ID:
         return FetchedOffset(partition.partition)
     return FetchedOffset(partition.partition, value.offset, value.leader_epoch, value.metadata)

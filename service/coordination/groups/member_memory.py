@@ -54,7 +54,7 @@ def pending_bytes(member_id: str) -> int:
 
 
 def group_bytes(group_id: str, *, has_offsets: bool) -> int:
-    """Bytes that count for a group. Offsets are their owners' state, which nothing bounds, as in Kafka: a group that has some
-    counts no more than its long name."""
+    """Bytes that count for a group. As in Kafka, nothing bounds committed offsets: of a group with offsets only a long name
+    counts."""
     name = getsizeof(group_id)
     return max(0, name - ORDINARY_NAME_BYTES) if has_offsets else GROUP_BYTES + name

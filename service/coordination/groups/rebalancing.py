@@ -1,4 +1,4 @@
-"""Rebalances of classic groups: their begin, the members that they wait for, and their end.
+"""Rebalances of classic groups: their beginning, the members that they wait for, and their end.
 
 Pure: every function takes the group, the time in ms and the outcome to add to. Rules as in Kafka 4.2.1's GroupMetadataManager.
 A first rebalance waits `group.initial.rebalance.delay.ms`, and again while members come, up to the members' rebalance timeout.
@@ -14,6 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorNotAvailable,
+    GroupMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from grpc_api.contract.groups import UNKNOWN_MEMBER, Joined, JoinedMember, Synced
 from service.coordination.counts import GroupCounts
 from service.coordination.deadlines import Deadlines, Timer
@@ -32,13 +38,7 @@ from service.coordination.groups.recorded_group import group_value, value_head, 
 from service.coordination.groups.unfinished import Steps, UnfinishedChanges, shares
 from service.coordination.kept_memory import ShardMemory
 from service.coordination.outcome import CoordinatorAnswer, Outcome
-from storage_tiers.errors import (
-    CoordinatorNotAvailable,
-    GroupMetadataTooLarge,
-    LogError,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
+from storage_tiers.errors import LogError
 
 #: How long a member that has no id yet may wait for its first JoinGroup: it cannot send heartbeats (Kafka's constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
@@ -107,7 +107,7 @@ class Rebalancing:
         self._deadlines.set(timer, now_ms + within_ms)
 
     def drop(self, group: ClassicGroup, member_id: str, outcome: Outcome, why: LogError | None = None) -> None:
-        """Removes a member, or an id that awaits one, and answers what of it waits: with `why`, else that it is unknown."""
+        """Removes a member, or an id that awaits one. Its waiting requests get the error `why`, else UnknownMemberId."""
         member = group.members.get(member_id)
         if member is not None:
             if member.session is not None:
@@ -129,7 +129,7 @@ class Rebalancing:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
     def members_changed(self, group: ClassicGroup, reason: str, now_ms: int, outcome: Outcome) -> None:
-        """After a member came, went, or changed its protocols: begins a rebalance, or ends one that waited for this."""
+        """A member has joined, left or changed its protocols: begins a rebalance, or ends one that waited for it."""
         if group.state in REBALANCES_FROM:
             self.begin(group, reason, now_ms, outcome)
         else:
@@ -198,8 +198,8 @@ class Rebalancing:
             self.complete(group, now_ms, outcome)
 
     def complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
-        """Removes the dynamic members that have not joined and begins the next generation; waits again where none has. The
-        caller does nothing to the group after it: it may take steps."""
+        """Removes the dynamic members that have not joined and begins the next generation; waits again if no member has joined.
+        It may take steps, so the caller must not change the group after the call."""
         self.unfinished.begin(group.group_id, self._complete(group, now_ms, outcome))
 
     def _complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> Steps:
@@ -267,7 +267,7 @@ class Rebalancing:
             of_member.update(given[at : at + ASSIGNMENTS_A_STEP])
             if len(given) > ASSIGNMENTS_A_STEP:
                 outcome, now_ms = yield
-        # As they will be in the new state, and are in this one: both are made once for thousands of members.
+        # The record and the readers' rows are made once, though there may be thousands of members.
         encoded, rows, assignments = [value_head(group, entered_ms)], list[MemberRow](), list[bytes]()
         for members in parts:
             theirs = [of_member.get(each.member_id, b"") for each in members]
@@ -314,7 +314,7 @@ class Rebalancing:
         assert group.leader is not None
         leader = group.members[group.leader]
         error = CoordinatorNotAvailable(
-            f"group {group.group_id}: the members of this broker's groups keep all of the memory that they may; retry"
+            f"group {group.group_id}: the members of this broker's groups use all of their memory; retry"
         )
         outcome.answer(leader.sync_waiter, Synced(error))
         leader.sync_waiter = None
@@ -356,7 +356,7 @@ def synced(group: ClassicGroup, member: Member) -> Synced:
 
 
 def _end_syncs(group: ClassicGroup, waiting: Sequence[Member]) -> list[CoordinatorAnswer]:
-    """The answers to these members, whose SyncGroups wait. As `synced`, in half the time."""
+    """The answers to the waiting SyncGroups of these members. As `synced`, in half the time."""
     kind, protocol = group.protocol_type, group.protocol
     answers = []
     for member in waiting:

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import GroupIdNotFound, NonEmptyGroup
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribedGroup,
@@ -47,7 +48,6 @@ from service.coordination.group_records import (
     encode_offset,
 )
 from service.coordination.groups.classic_group import (
-    DEAD,
     ClassicGroup,
     GroupState,
     GroupView,
@@ -59,10 +59,11 @@ from service.coordination.groups.classic_groups import ClassicGroups
 from service.coordination.groups.committed_offsets import CommittedOffsets, shared
 from service.coordination.groups.group_offsets import GroupOffsets, OffsetSettings
 from service.coordination.groups.member_memory import GroupMemory, node_memory
+from service.coordination.groups.readers import GroupFigures, WantedGroups, described, figures_of
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.unfinished import MEMBERS_A_STEP, Steps
 from service.coordination.outcome import Outcome
-from storage_tiers.errors import GroupIdNotFound, LogError, NonEmptyGroup
+from storage_tiers.errors import LogError
 from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
@@ -72,8 +73,6 @@ if TYPE_CHECKING:
 GroupEvent = (
     JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetCommit | TxnOffsetCommit | OffsetDelete | DeleteGroup
 )
-#: The type that ListGroups shows for every group of this protocol (KIP-848's name).
-CLASSIC = "classic"
 #: Groups that are looked at between two looks at the clock.
 LISTED = 200
 #: Timers that one tick looks at; thousands of members may be due at once, and the log has a line for each that it ends.
@@ -85,21 +84,11 @@ AT_ONCE_MS = 0
 
 
 class HeldTimer(NamedTuple):
-    """A timer of a group that changes in steps: it was due at `at_ms`, and waits its turn among the group's requests. One that
-    arrived before may have moved or stopped it by then."""
+    """A timer of a group that changes in steps: it was due at `at_ms`, and waits its turn among the group's requests. An
+    earlier request may have moved or stopped it by then."""
 
     timer: Timer
     at_ms: int
-
-
-class GroupFigures(NamedTuple):
-    """One group for metrics: its state, numbers of its members and committed offsets, and these offsets."""
-
-    group_id: str
-    state: GroupState
-    members: int
-    offsets: int
-    committed: Iterator[tuple[TopicPartition, int]]
 
 
 class GroupShard:
@@ -274,7 +263,7 @@ class GroupShard:
         return self._counted(outcome)
 
     def lower_offsets(self, group_id: str, ends: Mapping[TopicPartition, int]) -> Outcome:
-        """The newest records of these partitions were lost, which end there now: offsets that were loaded go down to it."""
+        """Lowers loaded offsets to these ends: the partitions have lost their newest records."""
         outcome = Outcome()
         self._offsets.lower(group_id, ends, loaded=self.loaded_records, record_number=self.written, outcome=outcome)
         self.written += len(outcome.records)
@@ -289,8 +278,8 @@ class GroupShard:
         return bool(partitions) and not self._committed.has_none_of(group_id, partitions)
 
     def forget_partitions(self, group_id: str, before: Mapping[TopicPartition, int]) -> Outcome:
-        """The topics were deleted when the shard had `written` so many records. The group keeps no offset of them, but one that
-        it has committed since, which belongs to a new topic of the name."""
+        """Removes the group's offsets of deleted topics. The values of `before` are the shard's `written` at the deletion. An
+        offset committed since stays: it belongs to a new topic of the name."""
         outcome = Outcome()
         for partition, record_number in before.items():
             is_older = self._committed.newest_record_number(group_id, partition) < record_number
@@ -309,22 +298,23 @@ class GroupShard:
         )
 
     def _delete(self, group_id: str, waiter: object, outcome: Outcome) -> Steps:
+        """A crash between two steps leaves some of the offsets: the deletion is answered after the last one."""
         group, shares = self._groups.groups.get(group_id), self._committed.shares(group_id)
-        error = self._deletion_error(group_id, shares)
-        if error is None:
+        error = self._deletion_error(group_id, group, shares)
+        if group is not None and error is None:
             for number, partitions in enumerate(shares):
                 if number:
                     outcome, _ = yield
                 self._offsets.remove_all(group_id, partitions, self.written, outcome)
-            # And those that transactions have committed meanwhile, which wait for no step.
+            # Also the offsets that transactions have committed meanwhile: they do not wait for these steps.
             rest = self._committed.partitions(group_id)
             self._offsets.remove_all(group_id, rest, self.written + len(outcome.records), outcome)
-            assert group is not None
             self._remove(group, outcome)
         outcome.answer(waiter, GroupDeleted(group_id, error))
 
-    def _deletion_error(self, group_id: str, shares: Sequence[Sequence[TopicPartition]]) -> LogError | None:
-        group = self._groups.groups.get(group_id)
+    def _deletion_error(
+        self, group_id: str, group: ClassicGroup | None, shares: Sequence[Sequence[TopicPartition]]
+    ) -> LogError | None:
         if group is None:
             return GroupIdNotFound(f"Group {group_id} not found.")
         if group.state is not GroupState.EMPTY:
@@ -445,17 +435,11 @@ class GroupShard:
         return self._offsets.fetch(request)
 
     def list(self, request: ListGroups) -> Iterator[Sequence[ListedGroup]]:
-        """In shares, each of what LISTED groups have; the caller lets others work in between."""
-        if request.types and CLASSIC not in {each.lower() for each in request.types}:
-            return
-        states = {each.lower() for each in request.states}
-        ids = names_of(self._groups.groups, self._views)
+        """The groups in shares of LISTED; others work in between. The request's names are in lower case."""
+        wanted = WantedGroups(request)
+        ids = () if wanted.is_nothing else names_of(self._groups.groups, self._views)
         for at in range(0, len(ids), LISTED):
-            yield [
-                ListedGroup(group_id, seen.protocol_type or "", seen.state.value, CLASSIC)
-                for group_id in ids[at : at + LISTED]
-                if (seen := self._seen(group_id)) is not None and (not states or seen.state.value.lower() in states)
-            ]
+            yield wanted.rows((group_id, self._seen(group_id)) for group_id in ids[at : at + LISTED])
 
     def _seen(self, group_id: str) -> ClassicGroup | GroupView | None:
         """The group as readers see it; None if they see none."""
@@ -465,23 +449,10 @@ class GroupShard:
         """In shares, as `list`."""
         groups = tuple(self._groups)
         for at in range(0, len(groups), LISTED):
-            yield [
-                GroupFigures(
-                    each.group_id,
-                    each.state,
-                    len(each.members),
-                    self._committed.count(each.group_id),
-                    self._committed.offsets(each.group_id),
-                )
-                for each in groups[at : at + LISTED]
-            ]
+            yield figures_of(groups[at : at + LISTED], self._committed)
 
     def describe(self, request: DescribeGroup) -> DescribedGroup:
-        seen = self._seen(request.group)
-        if seen is None:
-            error = GroupIdNotFound(f"Group {request.group} not found.")
-            return DescribedGroup(error, request.group, DEAD)
-        return (seen.view() if isinstance(seen, ClassicGroup) else seen).described(request.group)
+        return described(request.group, self._seen(request.group))
 
 
 def _group_of(timer: Timer) -> ClassicGroup:

@@ -1,8 +1,9 @@
 """Changes of large groups that are made in steps, and the requests that wait for them.
 
-The end of a rebalance changes and answers every member, and a LeaveGroup may name thousands. That would hold the event loop
-for milliseconds, so a shard takes a step in each tick. Until the last one the group's other requests wait, and so do its timers
-that are due. They are decided in the order of their arrival then, and find the group as if all steps were one. Heartbeats do
+The end of a rebalance changes and answers every member, a LeaveGroup may name thousands, and a group that is deleted may have a
+hundred thousand offsets. That would hold the event loop for milliseconds or a second, so a shard takes a step in each tick.
+Until the last one the group's other requests wait, and so do its timers that are due. After that they are decided in
+the order of their arrival, and find the group as if all steps were one. Heartbeats and the commits of transactions do
 not wait. Pure.
 
 Invariants: each group has at most one unfinished change; whatever waits is handed out once. Not promised: fairness between
@@ -20,6 +21,8 @@ from service.coordination.outcome import Outcome
 
 #: Members that one step changes.
 MEMBERS_A_STEP = 100
+#: Offsets that one step removes, or looks at: each takes about ten microseconds.
+OFFSETS_A_STEP = 200
 #: Requests that one tick decides of those that waited.
 REQUESTS_A_TICK = 32
 
@@ -30,9 +33,11 @@ Request = TypeVar("Request")
 Item = TypeVar("Item")
 
 
-def shares(items: Sequence[Item]) -> list[Sequence[Item]]:
-    """Divides members, or rows about members, into shares of one step each. Without members there is one empty share."""
-    return [items[at : at + MEMBERS_A_STEP] for at in range(0, max(1, len(items)), MEMBERS_A_STEP)]
+def shares(items: Sequence[Item], most: int | None = None) -> list[Sequence[Item]]:
+    """Divides items into shares of one step each, of `most` items; members, and rows about members, if it is not given.
+    Without items there is one empty share."""
+    size = MEMBERS_A_STEP if most is None else most
+    return [items[at : at + size] for at in range(0, max(1, len(items)), size)]
 
 
 class _Unfinished(Generic[Request]):
@@ -75,7 +80,7 @@ class UnfinishedChanges(Generic[Request]):
 
     def requests(self, is_enough: Callable[[], bool]) -> Iterator[Request]:
         """The requests of that group that are to be decided now, each before the next one is asked for, until it `is_enough`.
-        Another group is the first one then."""
+        Then the next group becomes the first."""
         group_id, found = next(iter(self.groups.items()))
         for number in range(REQUESTS_A_TICK):
             if found.steps is not None or not found.requests or (number and is_enough()):

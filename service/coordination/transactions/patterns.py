@@ -1,9 +1,9 @@
 """Regular expressions of clients, for the names of transactional ids: those whose match takes a bounded time.
 
-Kafka matches with RE2, in time linear in the name. Python's engine goes back and tries again, so a pattern such as `(a+)+` may
-hold the event loop for ever. Hence a subset, in which the number of ways to try is bounded: repetition of single characters,
-once and once more at the end, a few optional parts, a few alternatives. Others are refused. The ways grow with the name, which
-clients choose too: a name that could take more than MAX_STEPS does not match.
+Kafka matches with RE2, in time linear in the name. Python's engine backtracks, so a pattern such as `(a+)+` may block the event
+loop for ever. So only a subset is accepted, in which the number of ways to try is bounded: repetition of single characters,
+once and once more at the end, a few optional parts, a few alternatives. Other patterns are refused. The ways also grow with the
+name, which clients choose too: a name that could take more than MAX_STEPS does not match.
 
 Pure.
 """
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from storage_tiers.errors import InvalidRegularExpression
+from grpc_api.contract.coordinator_errors import InvalidRegularExpression
 
 #: Characters of a pattern.
 MAX_LENGTH = 1_000
@@ -48,7 +48,7 @@ class NamePattern(NamedTuple):
 
 
 def compiled(text: str) -> NamePattern:
-    """InvalidRegularExpression if the pattern cannot be read, or is none of the subset."""
+    """InvalidRegularExpression if the pattern cannot be read, or is outside the subset."""
     if len(text) > MAX_LENGTH:
         raise InvalidRegularExpression(f"a pattern has at most {MAX_LENGTH} characters, not {len(text)}")
     try:

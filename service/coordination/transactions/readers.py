@@ -5,10 +5,11 @@ Pure; answers are those of Kafka 4.2.1.
 
 from __future__ import annotations
 
+from grpc_api.contract.coordinator_errors import TransactionalIdNotFound
 from grpc_api.contract.transactions import DescribedTransaction, ListedTransaction, ListTransactions
 from service.coordination.transactions.patterns import compiled
 from service.coordination.transactions.transaction import IDLE, NAMES, Transaction, TransactionView, in_order
-from storage_tiers.errors import InvalidRequest, LogError, TransactionalIdNotFound
+from storage_tiers.errors import InvalidRequest, LogError
 
 #: An id as readers see it; None if they see none.
 Seen = Transaction | TransactionView | None

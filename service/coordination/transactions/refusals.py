@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from grpc_api.contract.coordinator_errors import (
+    ConcurrentTransactions,
+    CoordinatorNotAvailable,
+    CoordinatorRecordTooLarge,
+    InvalidProducerIdMapping,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+    TransactionAbortable,
+)
 from grpc_api.contract.transactions import (
     NO_PRODUCER,
     AddPartitions,
@@ -19,25 +28,13 @@ from grpc_api.contract.transactions import (
 )
 from service.coordination.transaction_records import TransactionStatus
 from service.coordination.transactions.transaction import (
-    FENCING_EPOCH,
     NAMES,
     PREPARED,
     Transaction,
     TransactionEvent,
 )
-from storage_tiers.errors import (
-    ConcurrentTransactions,
-    CoordinatorNotAvailable,
-    CoordinatorRecordTooLarge,
-    InvalidProducerIdMapping,
-    InvalidRequest,
-    InvalidTransactionState,
-    InvalidTransactionTimeout,
-    LogError,
-    ProducerFenced,
-    TransactionAbortable,
-)
-from storage_tiers.types import TopicPartition
+from storage_tiers.errors import InvalidRequest, InvalidTransactionState, LogError
+from storage_tiers.types import FENCING_EPOCH, TopicPartition
 
 
 def answer_to(event: TransactionEvent, error: LogError) -> object:
@@ -105,7 +102,7 @@ def not_added(transactional_id: str, partition: TopicPartition) -> TransactionAb
 
 def no_room(transactional_id: str) -> CoordinatorNotAvailable:
     return CoordinatorNotAvailable(
-        f"{transactional_id!r}: the transactional ids of this broker keep all of the memory that they may; retry"
+        f"{transactional_id!r}: the transactional ids of this broker use all of their memory; retry"
     )
 
 

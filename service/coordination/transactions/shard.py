@@ -2,7 +2,7 @@
 
 Pure, and run as every shard is (`service.coordination.runtime`). A decision to commit or abort is a record first; once that is
 committed, the shell writes the `Markers` that `prepared` gives it and reports them with `completed`. After a load `prepared`
-has every transaction that was decided and not completed, so that a crash between any two of these steps ends as it was decided.
+has every decided transaction that is not completed. So a crash between any two of these steps does not change the outcome.
 
 Checks, their order and errors are those of Kafka 4.2.1's TransactionCoordinator, with one difference: where Kafka answers
 CONCURRENT_TRANSACTIONS because markers of the producer's own last transaction are being written, the request waits for them, up
@@ -44,6 +44,7 @@ from service.coordination.transaction_records import (
     encode_key,
     encode_value,
 )
+from service.coordination.transactions.last_outcomes import LastOutcomes
 from service.coordination.transactions.readers import Wanted, described
 from service.coordination.transactions.refusals import (
     answer_to,
@@ -59,7 +60,6 @@ from service.coordination.transactions.refusals import (
 )
 from service.coordination.transactions.transaction import (
     COMPLETED,
-    FENCING_EPOCH,
     IDLE,
     IDS_BYTES,
     KEPT_PARTITION_BYTES,
@@ -67,6 +67,7 @@ from service.coordination.transactions.transaction import (
     NAMES,
     PREPARED,
     OpenPartitions,
+    OpenTransactions,
     Transaction,
     TransactionEvent,
     TransactionView,
@@ -74,7 +75,7 @@ from service.coordination.transactions.transaction import (
     Waiting,
 )
 from storage_tiers.errors import InvalidRequest, LogError
-from storage_tiers.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from storage_tiers.types import FENCING_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 #: How long a request waits for the markers of the transaction before; less than any client's request timeout.
 WAIT_MS = 5_000
@@ -110,9 +111,9 @@ class TransactionShard:
         self.settings = settings
         self._version, self._memory = version, (memory or KeptMemory(IDS_BYTES)).shard()
         self._counts = counts or TransactionCounts()
-        self.written = 0
-        self._deadlines = Deadlines()
+        self.written, self._deadlines = 0, Deadlines()
         self._transactions: dict[str, Transaction] = {}
+        self.outcomes = LastOutcomes()
         #: Decided, by the order of the uncommitted record (a dict finds the first slowly); then those whose markers are wanted.
         self._deciding: OrderedDict[str, int] = OrderedDict()
         self._prepared: dict[str, None] = {}
@@ -185,7 +186,7 @@ class TransactionShard:
         self._count(found)
         self._write(found, outcome)
         self._idle(found, now_ms)
-        waiting, found.waiting = list(found.waiting), type(found.waiting)()
+        waiting, found.waiting = found.waiting, type(found.waiting)()
         for each in waiting:
             self._deadlines.clear(each.timer)
             self._handle(each.event, each.waiter, now_ms, outcome)
@@ -219,7 +220,7 @@ class TransactionShard:
         self._transactions[event.transactional_id] = known
         self._count(known)
         if known.status is TransactionStatus.ONGOING:
-            # It is of a producer that has gone: it ends first, and this one waits for that.
+            # A previous producer left this transaction open: it ends first, and this request waits for that.
             outcome.note("transaction.fenced", transactional_id=known.transactional_id, producer_id=known.producer.id)
             self._counts.fenced += 1
             known.fence(self._version(), now_ms)
@@ -244,8 +245,7 @@ class TransactionShard:
         if event.verify_only:
             return PartitionsAdded(None, [(each, not_added(event.transactional_id, each)) for each in missing])
         if missing or known.status is not TransactionStatus.ONGOING:
-            too_many = too_large(known, self.settings.max_record_bytes, event.partitions)
-            if too_many is not None:
+            if (too_many := too_large(known, self.settings.max_record_bytes, event.partitions)) is not None:
                 return PartitionsAdded(too_many)
             if not self._memory.has_room(len(missing) * KEPT_PARTITION_BYTES):
                 return PartitionsAdded(no_room(event.transactional_id))
@@ -282,8 +282,7 @@ class TransactionShard:
         is_commit = known.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
         if known.status in PREPARED:
             return TransactionEnded(concurrent(known)) if is_commit == event.commit else not_ended(known, event)
-        if known.status in COMPLETED and is_repeated:
-            # Its answer was lost.
+        if known.status in COMPLETED and is_repeated:  # its answer was lost
             return TransactionEnded(None, current) if is_commit == event.commit else not_ended(known, event)
         if known.status in IDLE and event.commit:
             return not_ended(known, event)
@@ -301,8 +300,7 @@ class TransactionShard:
     def _end_before_version_2(
         self, known: Transaction, event: EndTransaction, now_ms: int, outcome: Outcome
     ) -> TransactionEnded:
-        error = producer_error(known, event.transactional_id, event.producer)
-        if error is not None:
+        if (error := producer_error(known, event.transactional_id, event.producer)) is not None:
             return TransactionEnded(error)
         if known.status is TransactionStatus.ONGOING:
             return TransactionEnded(self._prepare(known, event, now_ms, outcome))
@@ -334,6 +332,7 @@ class TransactionShard:
         elif known.status in IDLE:
             known.enter(TransactionStatus.DEAD, known.update_ms)
             del self._transactions[known.transactional_id]
+            self.outcomes.forget(known.transactional_id)
             self._memory.add(-known.counted_bytes)
             outcome.replace(known.transactional_id, known.recorded)
             outcome.write(encode_key(known.transactional_id), None)
@@ -365,7 +364,8 @@ class TransactionShard:
         known.recorded = known.view
 
     def _count(self, known: Transaction) -> None:
-        """Counts the memory that the id keeps now."""
+        """Counts the memory that the id keeps now, and keeps how its last transaction has ended."""
+        self.outcomes.keep(known)
         before, known.counted_bytes = known.counted_bytes, known.kept_bytes()
         self._memory.add(known.counted_bytes - before)
 
@@ -392,8 +392,7 @@ class TransactionShard:
     ) -> None:
         """One record of the log, in order. CorruptRecord if its key is not readable; its value is read by `loaded`. An id is
         idle since the later of its own time and the record's, because one of them may be of a clock that was wrong."""
-        name = decode_key(key)
-        if name is None:
+        if (name := decode_key(key)) is None:
             self.written += 1
             return
         if not is_committed:
@@ -445,9 +444,11 @@ class TransactionShard:
         yield
 
     # --- lost records -------------------------------------------------------------------------------------------------
-    def outdate(self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int]) -> list[str]:
+    def outdate(
+        self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int], open_in: OpenTransactions | None = None
+    ) -> list[str]:
         """Fences the ids that have lost records (`Transaction.has_lost`), and returns them."""
-        found = [name for name, known in self._transactions.items() if known.has_lost(lost, epochs)]
+        found = [name for name, known in self._transactions.items() if known.has_lost(lost, epochs, open_in)]
         for name in found:
             self._transactions[name].outdate()
         return found
@@ -477,9 +478,8 @@ class TransactionShard:
 
     def _seen(self, transactional_id: str) -> Transaction | TransactionView | None:
         """The id as readers see it; None if they see none."""
-        if transactional_id in self._views:
-            return self._views[transactional_id]
-        return self._transactions.get(transactional_id)
+        is_viewed = transactional_id in self._views
+        return self._views[transactional_id] if is_viewed else self._transactions.get(transactional_id)
 
     def figures(self) -> Iterator[Sequence[tuple[str, int]]]:
         """State of each id, and when its open transaction began in ms, -1 without one; in shares, as `list`."""

@@ -20,6 +20,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Set
 from sys import getsizeof
 from typing import NamedTuple
 
+from grpc_api.contract.coordinator_errors import CoordinatorRecordTooLarge
 from grpc_api.contract.transactions import (
     EPOCH_PER_TRANSACTION,
     NO_PRODUCER,
@@ -32,17 +33,16 @@ from grpc_api.contract.transactions import (
 from service.coordination.deadlines import Timer
 from service.coordination.record_batches import record_bytes
 from service.coordination.transaction_records import TopicPartitions, TransactionStatus, TransactionValue
-from storage_tiers.errors import CoordinatorRecordTooLarge
-from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+from storage_tiers.types import FENCING_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 #: The partitions with an open transaction, by producer id.
 OpenPartitions = Mapping[int, frozenset[TopicPartition]]
+#: The partitions with an open transaction, by its producer.
+OpenTransactions = Mapping[ProducerIdAndEpoch, Collection[TopicPartition]]
 TransactionEvent = InitProducer | AddPartitions | EndTransaction
 
-#: The last epoch of a producer id that a client is given (Kafka: Short.MAX_VALUE - 1), and the one after it, which is for
-#: fencing.
-LAST_EPOCH = (1 << 15) - 2
-FENCING_EPOCH = LAST_EPOCH + 1
+#: The last epoch of a producer id that a client is given (Kafka: Short.MAX_VALUE - 1).
+LAST_EPOCH = FENCING_EPOCH - 1
 NO_EPOCH = -1
 
 _Status = TransactionStatus
@@ -68,11 +68,11 @@ TRANSITIONS: Mapping[TransactionStatus, frozenset[TransactionStatus]] = {
 NAMES: Mapping[TransactionStatus, str] = {
     status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
 }
-#: Bytes that the transactional ids of a node, and the partitions of their transactions, may keep: some hundred thousand ids.
+#: Bytes that the transactional ids of a node, and the partitions of their transactions, may keep: 130,000 ids.
 #: They stay for `transactional.id.expiration.ms`, a week.
 IDS_BYTES = 256 << 20
 #: Bytes that a transactional id takes in memory besides its name, and a partition of its transaction.
-ID_BYTES, KEPT_PARTITION_BYTES = 1_500, 200
+ID_BYTES, KEPT_PARTITION_BYTES = 1_950, 200
 #: Bytes in a record's value, at most: of all but its partitions, of a topic besides its name, and of a partition.
 VALUE_BYTES, TOPIC_BYTES, PARTITION_BYTES = 100, 11, 4
 #: Size of a partition whose topic has a name of 249 characters, the longest.
@@ -117,13 +117,15 @@ class Transaction:
     """`last_epoch` is the client's epoch before `producer`'s, by which a repeated request is known; a restart forgets it.
     `previous_id` is the producer id before the epochs of one ran out, `next_id` the id that begins when the transaction
     completes; both NO_PRODUCER_ID otherwise. `recorded` is the view of its newest record, None before the first. `is_outdated`:
-    newer records of it may be lost, and what its producer has open is to be aborted before another one begins. Times are in ms,
-    `start_ms` -1 before the first transaction."""
+    newer records of it may be lost, and what its producer has open is to be aborted before another one begins.
+    `is_alone`: it is certain that no other transaction has this one's epoch. Times are in ms, `start_ms` -1 before the
+    first transaction."""
 
     __slots__ = (
         "client_version",
         "counted_bytes",
         "expiry",
+        "is_alone",
         "is_outdated",
         "last_epoch",
         "next_id",
@@ -153,7 +155,7 @@ class Transaction:
         self.update_ms = now_ms
         self.client_version = 0
         self.recorded: TransactionView | None = None
-        self.is_outdated = False
+        self.is_outdated = self.is_alone = False
         #: The `kept_bytes` that its shard has counted.
         self.counted_bytes = 0
         #: When the open transaction is aborted, and when the idle id is forgotten.
@@ -204,10 +206,15 @@ class Transaction:
         return True
 
     # --- its transaction ----------------------------------------------------------------------------------------------
+    def _start(self, client_version: int, now_ms: int) -> None:
+        had_epoch = self.status in COMPLETED and self.client_version < EPOCH_PER_TRANSACTION
+        self.is_alone = client_version >= EPOCH_PER_TRANSACTION and not had_epoch
+        self.start_ms = now_ms
+
     def add(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> None:
         """Opens the transaction, unless it is open, with these partitions in it."""
         if self.status is not TransactionStatus.ONGOING:
-            self.start_ms = now_ms
+            self._start(client_version, now_ms)
         # As in Kafka: once the new id is in use, no client repeats the end of the previous id's last transaction.
         self.previous_id = NO_PRODUCER_ID
         self.partitions = (self.partitions or set()).union(partitions)
@@ -215,10 +222,10 @@ class Transaction:
         self.enter(TransactionStatus.ONGOING, now_ms)
 
     def prepare(self, *, commit: bool, client_version: int, spare_id: int, now_ms: int) -> None:
-        """Decides the transaction at the client's word. With version 2 the next epoch begins: markers carry it, so that no late
+        """Decides the transaction as the client asks. With version 2 the next epoch begins, and markers carry it. So no late
         batch of this transaction passes for one of the next."""
         if self.status is not TransactionStatus.ONGOING:
-            self.start_ms = now_ms
+            self._start(client_version, now_ms)
         self.client_version = client_version
         if client_version >= EPOCH_PER_TRANSACTION:
             if self.is_exhausted:
@@ -229,21 +236,30 @@ class Transaction:
 
     def fence(self, version: int, now_ms: int) -> None:
         """Decides to abort under an epoch that no client has: the producer is late, or another one begins. `version` is the
-        cluster's `transaction.version`. From 2 on the producer may begin again with the epoch that it knows, until another one
-        has begun; below it is fenced."""
+        cluster's `transaction.version`. From version 2 on, the producer may begin again with its known epoch until another
+        producer has begun. In earlier versions it is fenced."""
         is_known = version >= EPOCH_PER_TRANSACTION
         self.client_version = version if is_known else 0
         self.last_epoch = self.producer.epoch if is_known else NO_EPOCH
         self.producer = self.producer._replace(epoch=min(self.producer.epoch + 1, FENCING_EPOCH))
         self.enter(TransactionStatus.PREPARE_ABORT, now_ms)
 
-    def has_lost(self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int]) -> bool:
+    def has_lost(
+        self, lost: Set[TopicPartition] | None, epochs: Mapping[int, int], open_in: OpenTransactions | None = None
+    ) -> bool:
         """Whether newer records of it, or records of its open transaction, are gone. The partitions `lost` have lost their
         newest ones; None: the partition that it is recorded in. `epochs` are those that partitions know, by producer id: one
-        later than its own was given by a record that is gone."""
+        later than its own was given by a record that is gone. `open_in` is as for `has_undecided`."""
         if lost is None or epochs.get(self.producer.id, NO_EPOCH) > self.producer.epoch:
             return True
+        if open_in and self.has_undecided(open_in):
+            return True
         return self.status is TransactionStatus.ONGOING and not lost.isdisjoint(self.partitions or ())
+
+    def has_undecided(self, open_in: OpenTransactions) -> bool:
+        """Whether a partition has a transaction open under its present epoch that is not its present one: the marker of an
+        earlier one is lost. Before version 2 all have one epoch, so the next joins it, and its marker decides both."""
+        return not (self.partitions or set()).issuperset(open_in.get(self.producer, ()))
 
     def outdate(self) -> None:
         """Newer records of it, or records of its transaction, are lost: no client may continue as its producer, which may have
@@ -253,13 +269,14 @@ class Transaction:
             self.last_epoch, self.producer = NO_EPOCH, self.producer._replace(epoch=FENCING_EPOCH)
 
     def take_outdated(self) -> bool:
-        """Whether an outdated producer is to be ended now; it is outdated no more then."""
+        """Whether an outdated producer is to be ended now; afterwards it is no longer outdated."""
         is_due = self.is_outdated and self.status not in PREPARED
         self.is_outdated &= not is_due
         return is_due
 
     def complete(self, now_ms: int) -> None:
-        """All markers are written."""
+        """All markers are written. The record has version 2 only if the transaction was alone in its epoch: one that was fenced
+        has markers of version 2, also if its client knew none."""
         is_commit = self.status is TransactionStatus.PREPARE_COMMIT
         if self.next_id != NO_PRODUCER_ID:
             self.previous_id, self.producer, self.next_id = (
@@ -267,6 +284,8 @@ class Transaction:
                 ProducerIdAndEpoch(self.next_id, 0),
                 NO_PRODUCER_ID,
             )
+        if not self.is_alone:
+            self.client_version = min(self.client_version, EPOCH_PER_TRANSACTION - 1)
         self.partitions = set()
         self.enter(TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT, now_ms)
         if self.is_outdated:
@@ -332,8 +351,8 @@ class Transaction:
         return record_bytes(4 * len(self.transactional_id), VALUE_BYTES + count * PARTITION_AT_MOST_BYTES) <= most
 
     def record_bytes(self, more: Iterable[TopicPartition] = ()) -> int:
-        """Bytes of a batch of its record, at most, with these partitions in its transaction, and whatever its later records of
-        that transaction have besides."""
+        """Maximum bytes of a batch with its record, if these partitions are in its transaction. Covers the later
+        records of that transaction, too."""
         topics: dict[str, int] = {}
         for topic, _ in (self.partitions or set()).union(more):
             topics[topic] = topics.get(topic, 0) + 1
@@ -365,6 +384,9 @@ class Transaction:
                     yield
         found.start_ms = value.start_timestamp
         found.client_version = value.client_version
+        # A transaction that is to be aborted may have been fenced, and its client may not have known version 2.
+        is_clients = value.status is not TransactionStatus.PREPARE_ABORT
+        found.is_alone = is_clients and value.client_version >= EPOCH_PER_TRANSACTION
         found.recorded = found.view
         return found
 

@@ -1,4 +1,5 @@
 """The bucket's documents as values and as bytes: manifests, pages, keys, `cluster.json`, `topic.json`, and their commits.
 
-All but `commit` and the two files' read-change-write loops is pure. Only the port of `stores` is known here.
+Modules that read or write do so through the port of `stores`, except `saved_manifest`, which uses the local disk. The others
+are pure.
 """

@@ -1,6 +1,6 @@
 """`cluster.json`: the cluster in this bucket, and the node start that owns it.
 
-    {"format": 1, "least_reader": 1, "cluster_id": "…", "incarnation": 7,
+    {"format": 2, "least_reader": 2, "cluster_id": "…", "incarnation": 7,
      "holder": {"node_id": 1, "directory_id": "…", "start_id": "…"}}
 
 The incarnation rises by one at every start of a quorum of one, and by TAKE_OVER_GAP at a take-over. The node first writes the
@@ -11,7 +11,7 @@ whose answer was lost.
     directory: had N, means N+1 as S  ──>  swap N -> (N+1, S)  ──>  directory: has N+1
 
 Invariants: the incarnation never falls; no manifest is committed before the swap, and each records the incarnation
-(`transitions.check_writer` refuses a lower one). Not promised: that the older copy notices before it commits or asks.
+(`transitions.check_writer` refuses a lower one). Not promised: that the older copy notices before its next commit or check.
 """
 
 from __future__ import annotations

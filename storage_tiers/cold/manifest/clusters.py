@@ -1,7 +1,7 @@
 """Lists the clusters in a store: a node checks this before it starts on an empty directory.
 
-A folder is a cluster's if it has a `cluster.json`, or topics without one (what is left of a copy or a mistake is no free
-place). Reads only. Not promised: detection of a cluster that starts at the same moment.
+A folder is a cluster's if it has a `cluster.json`, or topics without one (the remains of a copy or a mistake: such a folder
+is not free). Reads only. Not promised: detection of a cluster that starts at the same moment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def _cluster_in(store: ObjectStore, folder: str) -> ClusterFound | None:
     try:
         key, topics_prefix = keys.cluster_key(folder), keys.topics_prefix(folder)
     except ValueError:
-        return None  # no name that a cluster could have
+        return None  # a cluster cannot have this name
     try:
         started_ms: int | None = (await store.head(key)).modified_ms
     except TierObjectMissing:

@@ -6,7 +6,7 @@
 
 Invariants: every attempt of one operation carries the same commit id, so that a write whose answer was lost is recognised
 while its id is among the last 32 in the manifest. No two attempts can both take effect: each replaces exactly the version
-that it read, and no two versions are equal bytes. `prepare` has run on the very manifest that the commit replaces. The
+that it read, and no two versions have equal bytes. `prepare` has run on the very manifest that the commit replaces. The
 manifest in memory is dropped before each write and set again only when the outcome is known. A manifest is used only if it
 contains the newest one seen (`lineage`), by this loop or by a caller (`expect`). A store that has gone backwards raises
 StoreBehind, and a partition that had a manifest never gets a first one again.
@@ -81,7 +81,8 @@ class LoadedManifest:
 
 
 class PageCache:
-    """Decoded pages by key, least recently used out first, bounded by the items in them (about 1.2 KB each)."""
+    """Decoded pages by key. The least recently used page is dropped first; the bound counts the items in all pages (about 1.2
+    KB each)."""
 
     def __init__(self, max_items: int = 16_384) -> None:
         self._max_items = max_items
@@ -226,7 +227,7 @@ class CommitLoop:
             if manifest is not None and manifest.state is not State.DELETED:
                 check_writer(
                     manifest, self.writer
-                )  # a successor may have claimed it where the store had gone backwards
+                )  # FencedWriter: a successor may have claimed the older manifest that the store shows
             raise StoreBehind(
                 f"{self.ids}: {fault}. The store has gone backwards: nothing is deleted or evicted until it shows that "
                 f"again. Put the newest version of {self.ids.manifest_key} back, with every object that was there then, or "
@@ -298,8 +299,8 @@ class CommitLoop:
 
     async def seen(self) -> Manifest | None:
         """The newest manifest that this loop has read or that `expect` named; None if there is none."""
-        told = None if self._expected is None else await self._read_saved(self._expected)
-        known = [manifest for manifest in (self._newest, told) if manifest is not None]
+        expected = None if self._expected is None else await self._read_saved(self._expected)
+        known = [manifest for manifest in (self._newest, expected) if manifest is not None]
         return max(known, key=lambda manifest: manifest.commit, default=None)
 
     async def lost(self, manifest: Manifest, saved: Manifest) -> str | None:
@@ -403,7 +404,7 @@ class CommitLoop:
         info = await self._store.put(write.ref.key, write.data)
         self.store_clock.wrote(info.modified_ms)
         if info.size != write.ref.length or info.crc32c not in (None, write.ref.crc32c):
-            raise TierUnavailable(f"the store holds {info.size} other bytes of {write.ref.key}; it is written again")
+            raise TierUnavailable(f"the store holds other bytes of {write.ref.key} than were sent; it is written again")
         self._pages.put(write.ref.key, write.page)
 
     async def _swap(self, change: ManifestChange) -> Manifest:

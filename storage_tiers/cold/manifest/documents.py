@@ -1,4 +1,4 @@
-"""The JSON documents of a bucket: written for people, one list item a line; read strictly, with errors that name the field.
+"""The JSON documents of a bucket: easy to read, with one list item a line. Reading is strict, and errors name the field.
 
 Every document says its `format` and the oldest `least_reader` that understands it, and ends with a checksum of all bytes
 before that last field, which also detects a flipped digit. Missing or mistyped fields, and a checksum that does not match, are
@@ -68,7 +68,7 @@ class Fields:
     def number(self, name: str) -> int:
         value = self._fields.get(name)
         if type(value) is not int or not -_INT64 <= value < _INT64:
-            raise self.bad(f"{name!r} is {self._shown(name)}, not a number of 64 bits")
+            raise self.bad(f"{name!r} is {self._shown(name)}, not a 64-bit integer")
         return value
 
     def natural(self, name: str) -> int:
@@ -83,13 +83,13 @@ class Fields:
     def text(self, name: str) -> str:
         value = self._fields.get(name)
         if not isinstance(value, str):
-            raise self.bad(f"{name!r} is {self._shown(name)}, not a text")
+            raise self.bad(f"{name!r} is {self._shown(name)}, not a string")
         return value
 
     def texts(self, name: str) -> list[str]:
         values = self._list(name)
         if not all(isinstance(value, str) for value in values):
-            raise self.bad(f"{name!r} holds something else than texts")
+            raise self.bad(f"{name!r} holds an item that is not a string")
         return values
 
     def flag(self, name: str) -> bool:
@@ -147,14 +147,14 @@ def check_version(fields: Fields) -> int:
     """The format of a document that this reader understands and that is unchanged since it was written."""
     version, least = fields.number("format"), fields.number("least_reader")
     if version < 1 or not 1 <= least <= version:
-        raise fields.bad(f"format {version} for readers from {least} on does not exist")
+        raise fields.bad(f"format {version} with least_reader {least} does not exist")
     if least > FORMAT:
         raise StoreRefused(
             f"{fields.bad(f'format {version} needs a reader of format {least}')}; this version of tidelog reads up to "
             f"{FORMAT}: upgrade it"
         )
     if not fields.intact:
-        raise fields.bad("its checksum does not fit its bytes; it was changed after it was written")
+        raise fields.bad("its checksum does not match its bytes; it was changed after it was written")
     return version
 
 

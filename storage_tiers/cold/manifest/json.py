@@ -1,11 +1,11 @@
 """Manifests and pages as bytes: readable JSON, one line for each segment, fields always in the same order.
 
 Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; one that lies elsewhere begins with `/`. Reading is
-strict: what is missing, of the wrong type or against an invariant is `TierCorrupt` that names the field; unknown fields
-are ignored, and a document whose least reader is newer than this one is `StoreRefused`. A page is the same JSON, gzipped,
+strict: a field that is missing, has the wrong type or breaks an invariant raises a `TierCorrupt` that names it; a document
+whose least reader is newer than this one raises `StoreRefused`. Unknown fields are ignored. A page is the same JSON, gzipped,
 and is compared with the length and CRC-32C that the manifest records before it is unpacked.
 
-Not promised: byte-identical gzip across versions of zlib; nothing compares compressed bytes but with their own CRC.
+Not promised: byte-identical gzip across versions of zlib; compressed bytes are compared only with their own CRC.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import TopicId
 
 T = TypeVar("T")
-#: An unpacked page of 8,192 segments is about 5 MiB; more than this is a bomb.
+#: An unpacked page of 8,192 segments takes about 5 MiB; more bytes than this bound are a decompression bomb.
 MAX_PAGE_BYTES = 64 << 20
 _GZIP_LEVEL = 6
 
@@ -187,7 +187,7 @@ def _page_ref(ref: PageRef, prefix: str) -> dict[str, object]:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manifest:
-    """`ids`, where the reader knows them, must be those inside: a manifest under another's key is not served.
+    """The manifest must contain exactly these `ids`, if given: a manifest under another partition's key is not served.
 
     TierCorrupt if it cannot be parsed, or, unless `sound` is False (`tidelog fsck` names each fault), breaks an invariant.
     """

@@ -14,9 +14,9 @@
 The objects that a reader of the bucket keeps for itself (JSON too) have other suffixes, so that its own writes never cause a
 notification on `.json` that wakes it.
 
-Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and whatever `parse` accepts
-is written back to the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids
-are printed as Kafka prints a Uuid; every other uuid is 32 hexadecimal digits, so that `-` separates fields.
+Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and `key` turns whatever `parse`
+accepts back into the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids are
+printed as Kafka prints a Uuid; every other uuid is 32 hexadecimal digits, so that `-` separates fields.
 
 Not promised: that a key in a listing is one of ours; `parse` raises ValueError for what is not.
 """
@@ -100,7 +100,7 @@ class SegmentKey:
 
 @dataclass(frozen=True, slots=True)
 class SidecarKey:
-    """Named as its segment is, but for the suffix."""
+    """The key of a segment's sidecar: its segment's name with another suffix."""
 
     cluster: str
     topic: str
@@ -238,7 +238,7 @@ def key(parsed: Key) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether `parse` takes it."""
+    """Whether `parse` accepts it."""
     try:
         parse(text)
     except ValueError:

@@ -4,12 +4,12 @@ A store can go backwards: a bucket is restored, a prefix is copied in the wrong 
 then sound in itself, and deleting, evicting or committing by it would destroy what it does not name. So every reader of a
 manifest keeps a digest of it (`SeenManifest`), and checks whether each manifest that the store shows *contains* that one:
 
-    the line is another                                  it does not; only a repair begins one
-    the commit id is in `recent`                         it does, whatever was committed since
-    the commit's number does, under another id           it does not: a second history
-    the number is higher, or there is no manifest        it does not: older, or gone
-    the number is older than `recent` goes back          no field fell, and each segment that was live then is live now or
-                                                         was removed later (`lost`; it needs the whole manifest seen)
+    another line                                    no: only a repair begins a line
+    the commit seen is in `recent`                  yes, whatever was committed since
+    its number is in `recent`, with another id      no: a second history
+    its number is higher, or there is no manifest   no: the manifest is older, or gone
+    its number is lower than all in `recent`        yes, if no field fell and each segment live then is live now or was
+                                                    removed later (`lost`, which needs the whole manifest seen)
 
 Pure; faults are sentences, as in `transitions.broken`. Not promised: detection of a bucket that was put back and then committed
 on more than 32 times by another writer, if every segment seen is still live or removed since: then nothing is lost.
@@ -99,7 +99,7 @@ def fault(manifest: Manifest | None, seen: SeenManifest) -> str | None:
     if not beyond_recent(manifest, seen):
         if manifest.has_commit(seen.commit_id):
             return None
-        return f"{shown}, which does not follow from what was seen: its commit {seen.commit} is another one"
+        return f"{shown}, which does not follow from what was seen: its commit {seen.commit} has another id"
     for name in _RISING:
         before, now = getattr(seen, name), getattr(manifest, name)
         if now < before:
@@ -114,7 +114,7 @@ def beyond_recent(manifest: Manifest, seen: SeenManifest) -> bool:
 
 def lost(manifest: Manifest, saved: Manifest, load_page: LoadPage) -> str | None:
     """A sentence about a segment that was live in `saved` and is neither live nor removed since; None if there is none. Loads
-    the pages that the two do not share. For a page of `saved` that is gone, `load_page` may give an empty one."""
+    the pages that the two do not share. For a page of `saved` that is gone, `load_page` may return an empty one."""
     if manifest.state is State.DELETED:
         return None  # a deletion removes everything
     shared = {ref.key for ref in saved.live_pages} & {ref.key for ref in manifest.live_pages}

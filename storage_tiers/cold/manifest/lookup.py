@@ -3,9 +3,9 @@
 Pure: pages come from `load_page`, which either reads the store (blocking tools) or raises `PageNeeded`; `CommitLoop.look` then
 fetches the page and runs the lookup again. A page is loaded only if its offsets or times can matter.
 
-Invariants: a segment wholly below log start is never returned by a lookup of live ones; one that log start cuts is, and the
-reader skips its first records. Not promised: that a segment's objects still exist when they are read. A 404 means that the
-manifest is outdated: load it again.
+Invariants: a segment wholly below log start is never returned by a lookup of live ones; one that contains log start is
+returned, and the reader skips its first records. Not promised: that a segment's objects still exist when they are read. A 404
+means that the manifest is outdated: load it again.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class TombstonedKey:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keeps the objects of the state at `commit` (its own), as offsets [log_start, end)."""
+    """Keeps the objects of the state at `commit`, the commit that made the pin: offsets [log_start, end)."""
 
     name: str
     commit: int
@@ -254,7 +254,7 @@ class PageRef:
 @dataclass(frozen=True, slots=True)
 class ManifestPage:
     """Segments that left the manifest: `segments` of a live page in offset order, or `removed` ones in the order of removal.
-    Or, of level 1, `pages` that left it: of the same kind, of level 0, in order."""
+    A page of level 1 holds `pages` instead, which left the manifest: of the same kind, of level 0, in order."""
 
     kind: PageKind
     segments: tuple[RemoteSegment, ...] = ()

@@ -11,8 +11,8 @@ pages hold offsets below the manifest's segments, in offset order; removed pages
 Invariants: after `paginate` a manifest has at most 64 segments (live and removed), 64 pages and 32 KiB; a page has at most
 8,192 segments, one of level 1 at most 1,024 pages. A new page is merged with the pages before it while they are no larger than
 the merged page, like the carry of a binary counter: a remote segment is rewritten about log2(8192/32) times in its life, and
-few pages are smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that write
-little else. So a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
+few pages hold less than 4,096. Pages that can be merged no further are folded, 32 at a time, in commits that write little
+else. So a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
 `Author.pages`: a transition that lacks one raises `PageNeeded`.
 
 Not promised: unlimited room. A manifest full of pages of level 1, which takes 500 million segments, refuses to grow.

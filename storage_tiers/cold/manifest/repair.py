@@ -1,25 +1,26 @@
 """Recreates a manifest where the store has gone backwards (I10): from evidence to a manifest, or to a refusal. Pure.
 
-A listing alone cannot tell what was committed from orphans, from a zombie's offloads, from what was removed or compacted away.
-So the evidence, in this order, is: the newest manifest seen (it is saved beside the local log, with a checksum) and its pages;
-that every object which it names is there with the very bytes that it names; and the local log, for what is not.
+A listing alone does not show which objects were committed: it also holds orphans, offloads of fenced writers, and objects
+that were removed or compacted away. So the evidence is, in this order: the newest manifest seen, which is saved beside the
+local log with a checksum, and its pages; each object that it names, compared with the recorded length and CRC-32C; and the
+local log, for objects that are missing.
 
-    basis()  which manifest to begin with                the newest seen, or the one shown if it lacks nothing of that
-    plan()   all that it names is there                  that manifest, under a new line
+    basis()  which manifest to begin with                the newest seen, or the one shown if it lacks nothing of it
+    plan()   every object that it names is there         that manifest, under a new line
              missing from some offset on, held locally   that manifest up to there; the rest is offloaded again
-             lost, what it was compacted from there      that manifest; copies of those segments stand where the lost one was
-             missing, and the loss accepted by name      that manifest; a segment without records stands where the lost one was
-             anything else                               refused, with what is missing
+             lost, but its older segments are there      that manifest, with copies of those segments in its place
+             only a sidecar lost, and recoverable        that manifest, with a copy of the segment and a new sidecar
+             missing, and the loss accepted by name      that manifest, with a segment without records in its place
+             anything else                               refused, with the missing keys
 
 Invariants: no key that was removed or tombstoned becomes live again; leader epoch, incarnation and `swept` are the largest
-seen, the commit number is above every one seen, log start is the largest seen as far as it lies below `end`; `added` and pins
-are kept, so that no reader's cursor skips or repeats a commit. `end` falls only to what the local log continues. A range is
-given up only where exactly its offsets were named, and nothing of it is in the store; its offsets are never given to other
-records.
+seen, the commit number is above every one seen, log start is the largest seen, but at most `end`; `added` and pins are kept,
+so that no reader's cursor skips or repeats a commit. `end` falls only to an offset from which the local log has the records.
+A range is given up only if the operator named exactly its offsets and the store holds none of its records; no other record
+ever gets these offsets.
 
-Not promised: that a key which was deleted before a lost compaction stays deleted where its older segments stand in: its
-tombstone may have gone since. A manifest for a partition whose manifest was never seen. `deleted` is the last state of a
-partition here, too.
+A deleted partition stays deleted. Not promised: that deleted keys stay deleted where older segments replace a lost compacted
+one, since the tombstone may be gone; a repair of a partition whose manifest was never seen.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The surviving objects of a basis. `missing` are keys that it, or its pages, name as live, and that the store lacks or
-    holds other bytes of; `lost` are the segments of those that are no pages, in offset order. `unnamed` are the first offsets
-    of segments that are there and that it does not name. `earlier` are the segments that were live before inside the offsets of
-    a lost one, as far as the store still holds them. `last_paged` is the last segment of its last live page (None: it has
-    none). `local` is what the local log holds, `epochs` its leader epochs, `log_start` the partition's own."""
+    """The surviving objects of a basis. `missing`: keys that the basis or its pages name as live, and that the store lacks or
+    holds with other bytes. `lost`: the segments with such a key, in offset order. `unnamed`: first offsets of segments in the
+    store that the basis does not name. `earlier`: segments that were live before inside the offsets of a lost one, as far as
+    the store still holds them. `last_paged`: the last segment of the basis's last live page (None: it has no live page).
+    `local`: the offsets in the local log; `epochs`: its leader epochs; `log_start`: the partition's. `found_again`: keys of
+    intact segments whose lost sidecar can be written again. `lacks_state`: the sidecar of the basis's end is lost."""
 
     missing: Collection[str]
     unnamed: Collection[int]
@@ -80,15 +82,18 @@ class Evidence:
     log_start: int
     lost: tuple[RemoteSegment, ...] = ()
     earlier: tuple[RemoteSegment, ...] = ()
+    found_again: Collection[str] = ()
+    lacks_state: bool = False
 
 
-#: In place of a part of a lost segment: a copy of an earlier segment, or a segment without records over these offsets.
+#: The replacement of a part of a lost segment: a copy of an earlier segment, a copy of the segment itself if only its sidecar
+#: is lost, or (as a range) a segment without records.
 Part = RemoteSegment | OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """`parts`, in offset order, stand in place of the segment `lost`."""
+    """`parts`, in offset order, replace the segment `lost`."""
 
     lost: RemoteSegment
     parts: tuple[Part, ...]
@@ -96,6 +101,11 @@ class Substitution:
     @property
     def copied(self) -> tuple[RemoteSegment, ...]:
         return tuple(part for part in self.parts if isinstance(part, RemoteSegment))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether only the sidecar is lost: the segment is copied with a new one."""
+        return self.parts == (self.lost,)
 
     @property
     def empty(self) -> tuple[OffsetRange, ...]:
@@ -114,17 +124,26 @@ class RepairPlan:
     sidecar: NewestSidecar | None
     dropped: tuple[RemoteSegment, ...] = ()
     substitutions: tuple[Substitution, ...] = ()
+    #: Whether the sidecar of its end is written again, with the epochs that the node knows and without producers.
+    lacks_state: bool = False
 
     @property
     def summary(self) -> str:
         kept = f"commit {self.basis.commit} is committed again, up to offset {self.end}"
-        if copied := joined(part for each in self.substitutions for part in each.copied):
+        if whole := joined(each.lost for each in self.substitutions if each.is_whole):
+            kept += f"; offsets {_spelled(whole)}, whose segments lack only their .idx, are copied with a new index"
+        if copied := joined(part for each in self.substitutions if not each.is_whole for part in each.copied):
             kept += (
                 f"; offsets {_spelled(copied)} are copied from the segments that compaction had replaced: a key that was "
                 "deleted since may have its last value again"
             )
         if empty := joined(part for each in self.substitutions for part in each.empty):
             kept += f"; offsets {_spelled(empty)} are given up and hold no record from now on"
+        if self.lacks_state:
+            kept += (
+                "; the .idx of its end, whose records expired, is written again without producers: if the disk is lost "
+                "as well, a batch that a producer sends again may be stored twice"
+            )
         if self.end == self.again:
             return kept
         return f"{kept}; offsets [{self.end}, {self.again}) are offloaded again from the local log"
@@ -150,14 +169,15 @@ def basis(
 ) -> Manifest | Refused | None:
     """The manifest that a repair begins with; None if the manifest needs none.
 
-    `shown` is what the store shows (None: nothing that can be read), `saved` the newest manifest seen here; `lost` says what of
-    the saved one the one shown has lost (`lineage.lost`; None: nothing, or there are not both); `local` is what the local log
-    holds. `uncommitted`: where neither manifest is there, all else says that there never was one."""
+    `shown` is what the store shows (None: nothing that can be read), `saved` the newest manifest seen here; `lost` names
+    something live in the saved manifest that the shown one lacks (`lineage.lost`; None: nothing, or one of the two is
+    absent); `local` is the range of offsets in the local log. `uncommitted`: if both manifests are absent, everything else
+    shows that there never was one."""
     if shown is not None and shown.state is State.DELETED:
         return Refused(
             f"{shown.ids} is deleted in the bucket, which is final for a partition. If that was a "
-            f"mistake, put the version of {shown.ids.manifest_key} back that was there before; else delete the topic and "
-            "create it anew"
+            f"mistake, put back the version of {shown.ids.manifest_key} from before the deletion; else delete the topic and "
+            "create it again"
         )
     if saved is None:
         if shown is not None or uncommitted:
@@ -167,7 +187,7 @@ def basis(
             "unknown. Put the newest version of its manifest back"
         )
     if saved.state is State.DELETED:
-        return Refused(f"{saved.ids} is deleted; delete the topic and create it anew")
+        return Refused(f"{saved.ids} is deleted; delete the topic and create it again")
     seen = lineage.seen_of(saved)
     if shown is None or seen is None:
         return saved
@@ -180,13 +200,13 @@ def basis(
                 f"offset {saved.end} on that are not among them, and would be discarded. Consume them from here and keep "
                 "them before anything else; nothing was changed"
             )
-        return shown  # another node's repair, of which nothing is missing
+        return shown  # another node's repair, which lacks nothing
     stray = _stray(shown, saved)
     if stray is not None:
         return Refused(
             f"the bucket shows another history of {saved.ids} than the one seen here: its segment [{stray.base}, {stray.end}) "
             f"came with a commit {stray.added.commit} that was never seen here. If this node's history is the one to keep, put "
-            f"the version of {saved.ids.manifest_key} back that was there before that commit"
+            f"back the version of {saved.ids.manifest_key} from before that commit"
         )
     return saved
 
@@ -220,12 +240,8 @@ def plan(
     if cut is not None:
         lost = [segment for segment in lost if segment.end <= cut.base]
     if manifest == shown and not lost:
-        accepted = ()  # a repair that was cut has given it up already
-    substitutions = tuple(
-        # Where only the sidecar is lost, the records are there: older copies would bring deleted keys back.
-        Substitution(each, _parts(each, evidence.earlier if each.key in evidence.missing else ()))
-        for each in lost
-    )
+        accepted = ()  # an interrupted repair has already given it up
+    substitutions = tuple(Substitution(each, _parts(each, evidence)) for each in lost)
     refused = _unaccepted(manifest, substitutions, evidence, accepted)
     if refused is not None:
         return refused
@@ -234,12 +250,18 @@ def plan(
     whole = RepairPlan(
         manifest, manifest.end, manifest.end, min(log_start, manifest.end), manifest.last_record_epoch, manifest.sidecar
     )
-    return replace(whole, substitutions=substitutions)
+    newest = manifest.sidecar
+    is_replaced = newest is not None and any(each.lost.sidecar_key == newest.key for each in substitutions)
+    return replace(whole, substitutions=substitutions, lacks_state=evidence.lacks_state and not is_replaced)
 
 
-def _parts(lost: RemoteSegment, earlier: Sequence[RemoteSegment]) -> tuple[Part, ...]:
-    """The newest segments inside the lost one's offsets, and what none of them covers. A compacted segment covers exactly
-    those that it replaced, so two of them lie apart or one inside the other."""
+def _parts(lost: RemoteSegment, evidence: Evidence) -> tuple[Part, ...]:
+    """The newest segments inside the lost one's offsets, and ranges of offsets that none of them covers. A compacted segment
+    covers exactly those that it replaced, so two of them lie apart or one inside the other."""
+    if lost.key in evidence.found_again:
+        return (lost,)
+    # If only the sidecar is lost, the records are still there, and older copies would bring deleted keys back.
+    earlier = evidence.earlier if lost.key in evidence.missing else ()
     chosen: list[RemoteSegment] = []
     inside = (each for each in earlier if lost.base <= each.base and each.end <= lost.end and each.key != lost.key)
     for each in sorted(inside, key=lambda each: each.added.commit, reverse=True):
@@ -288,7 +310,7 @@ Fillers = Mapping[str, tuple[RemoteSegment, ...]]
 
 
 def with_fillers(manifest: Manifest, fillers: Fillers, by: Author) -> ManifestChange:
-    """The manifest of a repair with other segments, by the key of the lost one in whose place they stand. PageNeeded."""
+    """The manifest of a repair, in which the segments under a lost one's key in `fillers` replace it. PageNeeded."""
     stamp = Stamp(manifest.commit, by.now_ms)
     swap = _Swap(manifest, fillers, stamp, by)
     pages = tuple(
@@ -356,7 +378,7 @@ def _bunches(items: tuple[T, ...], size: int) -> Iterator[tuple[T, ...]]:
 
 
 def _stands_in(manifest: Manifest, segment: RemoteSegment, log_start: int, evidence: Evidence) -> bool:
-    """Whether the local log holds everything from a lost segment on, and no pin keeps it. Only the manifest's own may be cut
+    """Whether the local log holds everything from a lost segment on, and no pin keeps it. Segments in pages cannot be cut
     off."""
     local = evidence.local
     if local.base > max(segment.base, log_start) or local.end < manifest.end or segment not in manifest.segments:
@@ -367,26 +389,34 @@ def _stands_in(manifest: Manifest, segment: RemoteSegment, log_start: int, evide
 def _unaccepted(
     manifest: Manifest, substitutions: Sequence[Substitution], evidence: Evidence, accepted: Sequence[OffsetRange]
 ) -> Refused | None:
-    """The refusal if `accepted` names other offsets than those that nothing in the store holds; else None."""
+    """The refusal, unless `accepted` names exactly the offsets that no object in the store holds. A segment that is there is
+    never given up."""
+    intact = next((each.lost for each in substitutions if each.empty and each.lost.key not in evidence.missing), None)
+    if intact is not None:
+        return Refused(
+            f"{intact.sidecar_key} is missing, or is not what was uploaded, but the segment {intact.key} is intact: offsets "
+            f"[{intact.base}, {intact.end}) are not lost. No new index can be made, because the segments beside it do not "
+            "show which of its transactions were aborted: put the .idx back"
+        )
     lost = [each.lost for each in substitutions if each.empty]
     ranges = joined(part for each in substitutions for part in each.empty)
     if sorted(accepted) == list(ranges):
         return None
     if not lost:
         return Refused(
-            f"offsets {_spelled(sorted(accepted))} are not lost: nothing is given up. Leave --accept-loss away"
+            f"offsets {_spelled(sorted(accepted))} are not lost: nothing is given up. Run this without --accept-loss"
         )
     flags = " ".join(f"--accept-loss {manifest.ids.partition}:{each.base}-{each.end}" for each in ranges)
     missing = frozenset(evidence.missing)
     keys = [key for segment in lost for key in (segment.key, segment.sidecar_key) if key in missing]
     pins = {pin.name for pin, segment in itertools.product(manifest.pins, lost) if pin.end > segment.base}
     local = evidence.local
-    kept = f"the local log holds [{local.base}, {local.end}) and cannot stand in"
+    kept = f"the local log holds [{local.base}, {local.end}) and cannot replace them"
     if pins:
-        kept = f"the pin {min(pins)} keeps what it holds"
+        kept = f"the pin {min(pins)} keeps the segment"
     return Refused(
         f"{keys[0]} is missing, or is not what was uploaded{_and_more(len(keys) - 1)}: offsets {_spelled(ranges)}; {kept}; put "
-        "the object back. Only if no copy of it exists anywhere: to continue without the records of exactly these offsets, for "
+        "the object back. Only if no copy of it exists anywhere: to give up the records of exactly these offsets for "
         f"ever, add {flags}"
     )
 
@@ -396,8 +426,8 @@ def _and_more(count: int) -> str:
 
 
 def _stray(shown: Manifest, saved: Manifest) -> RemoteSegment | None:
-    """A live segment of the manifest shown that the saved one neither has nor removed: another node continued from an older
-    manifest."""
+    """A segment that is live in the manifest shown, but neither live nor removed in the saved one: another node continued
+    from an older manifest."""
     if shown.recent and shown.recent[-1] in saved.recent:
         return None
     known = {segment.key for segment in saved.segments}

@@ -6,7 +6,7 @@ grace has passed. Nothing else of the manifest changes, so any authorised writer
 Invariants: the new segment has exactly the offsets of those it replaces; the newest segment is never replaced, because its
 sidecar is the state that the next leader begins with.
 
-Not promised: that segments in pages of level 1 can be replaced. Pure.
+Pure. Not promised: that segments in pages of level 1 can be replaced.
 """
 
 from __future__ import annotations

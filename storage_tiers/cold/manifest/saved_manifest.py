@@ -17,8 +17,8 @@ FILE_NAME = "tiered-manifest.json"
 
 
 def read_manifest(directory: str, ids: Ids) -> Manifest | None:
-    """The saved manifest; None if nothing is tiered yet. Raises TierCorrupt if the file is damaged: the store's own manifest is
-    then read first."""
+    """The saved manifest; None if nothing is tiered yet. Raises TierCorrupt if the file is damaged: the caller then reads the
+    store's manifest first."""
     try:
         with open(os.path.join(directory, FILE_NAME), "rb") as file:
             data = file.read()

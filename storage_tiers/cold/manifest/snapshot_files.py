@@ -2,9 +2,9 @@
 
     <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
 
-Opaque bytes here. The key carries the incarnation of who wrote it, so that one who does not know yet that it was replaced
-writes beside the newer ones and never over them. The newest is the one with the highest (incarnation, index). Writing one
-removes all but the newest KEPT of those that its writer may know of, and never one of a higher incarnation.
+This module does not look into the bytes. The key carries the writer's incarnation, so that a node that was replaced and has
+not noticed writes beside newer snapshots, never over them. The newest is the one with the highest (incarnation, index).
+Writing one removes all but the newest KEPT of its own and lower incarnations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEPT = 3
 async def put_snapshot(
     store: ObjectStore, cluster_id: str, incarnation: int, index: int, body: bytes | FileBody
 ) -> None:
-    """Durable, and verified by its size, when it returns. May be made again."""
+    """The snapshot is durable and its size verified on return. The call may be repeated."""
     key = keys.snapshot_key(cluster_id, incarnation, index)
     info = await store.put(key, body)
     size = body.length if isinstance(body, FileBody) else len(body)

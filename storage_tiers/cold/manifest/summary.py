@@ -1,10 +1,10 @@
 """A broker's summary of a partition's newest manifest: less than 2 KiB, whatever its history.
 
-It answers every periodic question about a partition: whether something expires, is due to be swept, or is hidden;
-whether the manifest that the store shows contains the one seen. The segments themselves are in the manifest, which is loaded
-when a segment is asked for (`cold/read/known_segments.py`).
+It answers every periodic question about a partition: whether something expires or is due to be swept, and whether the
+manifest that the store shows contains the one seen. The segments themselves are in the manifest, which is loaded when a
+segment is asked for (`cold/read/known_segments.py`).
 
-Pure. Not promised: anything about segments but the oldest one.
+Pure. Not promised: anything about single segments other than the oldest one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`topic.json`: the topic id that a name means now, for readers of the bucket that have no broker to ask.
 
-    {"format": 1, "least_reader": 1, "cluster_id": "…", "topic": "flights", "topic_id": "…", "state": "live",
+    {"format": 2, "least_reader": 2, "cluster_id": "…", "topic": "flights", "topic_id": "…", "state": "live",
      "revision": 3, "partitions": 6, "incarnation": 7, "configs": {"retention.ms": "-1"}, "earlier": ["…", …]}
 
 Only the controller changes it, by compare-and-swap. Every change is an idempotent pure function of the state found: if an
@@ -8,7 +8,7 @@ answer is lost, the operation is repeated.
 
 Invariants: an id in `earlier` never becomes current again; `deleted` is set only while the file still names that id, and
 that id is never live again; the incarnation never falls. `revision` rises by one with every write, so that no two versions
-are equal bytes and a delayed write cannot replace a later version.
+have equal bytes and a delayed write cannot replace a later version.
 
 Not promised: more than MAX_EARLIER (256) earlier ids.
 """

@@ -5,8 +5,8 @@ transition is one commit: `commit` rises by one. `recent` keeps the last 32 comm
 finds its own.
 
 Invariants, kept by every transition and checked again before a manifest is written (`broken`, `broken_step`):
-- live segments tile: each begins at the previous one's end, or records that end in `gap_from`, and then the offsets
-  between are below log start; the last one ends at `end`; every offset from log start to `end` is covered;
+- live segments tile: each begins at the previous one's end, unless it records that end in `gap_from` and all offsets between
+  are below log start; the last one ends at `end`; every offset from log start to `end` is covered;
 - no transition lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
 - a key in `removed` or `tombstoned` never becomes a live segment's again.
 
@@ -52,8 +52,8 @@ def check_writer(manifest: Manifest, writer: ManifestWriter) -> None:
     if manifest.state is State.DELETED:
         raise DeletedInStore(
             f"{manifest.ids} with topic id {manifest.ids.topic_id} is deleted in the bucket, which is final: "
-            "nothing more is offloaded, evicted or swept. To keep the topic, put the version of "
-            f"{manifest.ids.manifest_key} before the deletion back, with every object that was there then; else delete the "
+            "nothing more is offloaded, evicted or swept. To keep the topic, put back the version of "
+            f"{manifest.ids.manifest_key} from before the deletion, with every object that was there then; else delete the "
             "topic"
         )
     check_not_fenced(manifest, writer)

@@ -2,8 +2,8 @@
 
     Bucket.cluster ──> topic ──> manifest ──> pages, sidecars ──> `partition`: offsets, times, records
 
-Every offline reader of a bucket (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) uses this module; no other one decodes
-a stored document. It only reads, makes one request a call, and caches nothing except in the loader of `pages`.
+Every offline reader of a bucket (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) uses this module, and decodes no
+stored document itself. It only reads, makes one request a call, and caches nothing except in the loader of `pages`.
 
 Invariants: it never guesses: several clusters, or a topic that is absent or deleted, raise an error that lists what there is. A
 page or a section is returned only if its checksum matches. Not promised: a snapshot of several partitions at one moment.
@@ -78,7 +78,7 @@ class Bucket:
             fitting = [cluster for cluster in self._having(found, topic) if cluster in fitting]
         if len(fitting) != 1:
             have = (
-                f", {len(fitting) or 'none'} of which with {_listed([*map(repr, topics)])}" if found and topics else ""
+                f", {len(fitting) or 'none'} of which have {_listed([*map(repr, topics)])}" if found and topics else ""
             )
             raise InvalidRequest(self._holds(found) + have + (f": {advice}" if found else ""))
         return fitting[0]
@@ -87,7 +87,7 @@ class Bucket:
         """Clusters with a live topic of that name; if there is none, those where it was deleted."""
         states: dict[State, list[str]] = {State.LIVE: [], State.DELETED: []}
         for cluster in clusters:
-            with contextlib.suppress(ValueError):  # a name that no topic could have
+            with contextlib.suppress(ValueError):  # a topic cannot have this name
                 state = self.topic_state(cluster, topic)
                 if state is not None:
                     states[state.state].append(cluster)
@@ -99,7 +99,7 @@ class Bucket:
     def _has_cluster(self, cluster: str) -> bool:
         try:
             self.store.get(keys.cluster_key(cluster), 0, 1)
-        except (TierObjectMissing, ValueError):  # ValueError: a name that could be no cluster's
+        except (TierObjectMissing, ValueError):  # ValueError: a cluster cannot have this name
             return False
         return True
 

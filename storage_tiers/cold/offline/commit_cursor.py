@@ -1,6 +1,6 @@
 """The state of a reader of commits in the bucket: its position (`CommitCursor`), its verdicts, and the segments it missed.
 
-    {"format": 1, "least_reader": 1, "reader": "verify-commit", "cluster_id": "…", "topic": "flights", "topic_id": "…",
+    {"format": 2, "least_reader": 2, "reader": "verify-commit", "cluster_id": "…", "topic": "flights", "topic_id": "…",
      "partition": 3, "commit": 41, "writer": "9f…", "advanced_at": 1700000000000}
 
 A cursor is one small object a partition, changed only by compare-and-swap and only after the work up to its commit was
@@ -60,7 +60,7 @@ def advance_cursor(
     """PreconditionFailed if another reader advanced it meanwhile: read it again and continue from there. After any other error
     the outcome is open; do the same.
 
-    `writer` names the invocation, so that no two cursors are equal bytes.
+    `writer` names the invocation, so that no two cursors have equal bytes.
     """
     if commit <= cursor.commit:
         raise ValueError(f"a cursor at commit {cursor.commit} cannot go back to {commit}")

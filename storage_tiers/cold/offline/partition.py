@@ -43,11 +43,11 @@ class BatchRun(NamedTuple):
 
 
 def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifest:
-    """The manifest as of one of its commits, without pages. InvalidRequest if that has not happened, or is no longer
-    whole.
+    """The manifest as of one of its commits, without pages. InvalidRequest for a future commit, or for one whose segments may
+    have been swept.
 
-    Log start of a past commit is known where it is pinned; else it is where its first segment begins, or what log start is
-    now if that cuts this very segment.
+    A pin records the log start of its commit. Without a pin, log start is the base of the commit's first segment, or the
+    present log start if that lies inside this segment.
     """
     if commit == manifest.commit:
         return manifest
@@ -74,7 +74,7 @@ def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifes
 def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, timestamp: int) -> int | None:
     """The offset of the first record, from log start on, at or after `timestamp` (ms); None if the bucket has none.
 
-    As Kafka's ListOffsets means it: the first in offset order, timestamps need not rise, markers do not count. Bytes are
+    As in Kafka's ListOffsets: the first in offset order, although timestamps need not rise; markers do not count. Bytes are
     fetched a MiB at a time from the interval that the index names, and only batches that can hold it are decoded.
     """
     for segment in segments_for_timestamp(manifest, load_page, timestamp):
@@ -107,15 +107,15 @@ def _first_at(records: Iterable[Record], timestamp: int, log_start: int) -> int 
 
 
 def verify_checks(segment: RemoteSegment, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
-    """Bytes from `start`, a multiple of CHECK_BYTES from the segment's first byte, to a check's end or the segment's.
-    TierCorrupt names the MiB that differs from the upload."""
+    """Compares `data` with its checks. It begins at byte `start` of the segment, a multiple of CHECK_BYTES, and ends where a
+    check or the segment ends. TierCorrupt names the MiB that differs from the upload."""
     for at in range(0, len(data), CHECK_BYTES):
         expected = mib_crcs[(start + at) // CHECK_BYTES]
         found = crc32c(data[at : at + CHECK_BYTES])
         if found != expected:
             raise TierCorrupt(
                 f"{segment.key}: the MiB at byte {segment.position + start + at} has CRC-32C {found:08x}, its sidecar says "
-                f"{expected:08x}: it is not what was uploaded, its bytes were changed in the bucket. Run `tidelog fsck`"
+                f"{expected:08x}: its bytes were changed in the bucket. Run `tidelog fsck`"
             )
 
 

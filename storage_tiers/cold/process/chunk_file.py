@@ -45,7 +45,7 @@ class ChunkFile:
         try:
             return os.open(self._temporary, flags, 0o644)
         except FileNotFoundError:
-            # The directory was removed while the node runs; nothing in it must survive.
+            # The directory was removed while the node runs. Its files are only copies, so it is created again.
             directory = os.path.dirname(self._path)
             os.makedirs(directory, exist_ok=True)
             events.warning(log, "cache.directory_lost", path=directory)

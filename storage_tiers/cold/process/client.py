@@ -5,7 +5,7 @@ starts only after the last has ended. Every question gets an answer: the process
 ended or the deadline has passed. No question is lost to a process that exits because it is idle. A process that hangs is killed
 within seconds, not only at a question's deadline.
 
-Not promised: a question whose answer was lost may have taken effect. Every operation may be repeated.
+Not promised: that a question whose answer was lost had no effect. Every operation may be repeated.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class TierClient:
 
     async def _listen(self, life: _TierLife) -> None:
         """Reads frames until the process ends, breaks the protocol, or is idle without an open question."""
-        reason = "the tier process ended before it answered; it is started again, ask again"
+        reason = "the tier process ended before it answered; it is being restarted, ask again"
         try:
             while (frame := await read_frame(life.reader)) is not None:
                 life.silent_beats = 0
@@ -251,7 +251,7 @@ class TierClient:
                     self._part(life, "")
                     return
         except ProtocolError as error:
-            reason = f"the tier process broke the protocol ({error}); it is started again, ask again"
+            reason = f"the tier process broke the protocol ({error}); it is being restarted, ask again"
         if self._life is life:
             self._lost(life, reason)
 
@@ -267,7 +267,7 @@ class TierClient:
         patience = self._settings.silent_beats if life.has_answered else self._settings.starting_beats
         if life.silent_beats >= patience:
             silent_s = patience * self._settings.heartbeat_s
-            self._lost(life, f"the tier process hung for {silent_s:g} s; it is started again, ask again", grace_s=0.0)
+            self._lost(life, f"the tier process hung for {silent_s:g} s; it is being restarted, ask again", grace_s=0.0)
             return
         if life.waiting:
             life.silent_beats += 1

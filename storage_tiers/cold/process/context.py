@@ -82,7 +82,7 @@ class TierContext:
             page = await asyncio.to_thread(manifest_json.decode_page, data, ids, ref)
             self._pages.put(ref.key, page)
         if page.kind is not PageKind.LIVE:
-            raise InvalidRequest(f"{ref.key} is a page of removed segments; nobody reads those")
+            raise InvalidRequest(f"{ref.key} is a page of removed segments; only live pages are read")
         return page
 
     async def in_time(self, work: Awaitable[T], what: str, extra_s: float = 0.0) -> T:

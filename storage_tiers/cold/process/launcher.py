@@ -1,4 +1,4 @@
-"""Starts a tier process, and knows how it ends."""
+"""Starts a tier process, and waits for its end."""
 
 from __future__ import annotations
 

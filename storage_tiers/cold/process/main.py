@@ -1,8 +1,8 @@
 """The tier process: all store traffic of one broker, in an interpreter of its own. `python -m storage_tiers.cold.process.main`
 
 The broker starts it with one inherited socket. The store's location arrives over that socket, credentials in the environment.
-It ends when the socket closes, so it never outlives its broker, and on SIGTERM. It ignores SIGINT: a Ctrl-C in a terminal
-reaches the broker too, whose last offloads still need this process.
+It ends when the socket closes, so it never outlives its broker. It also ends on SIGTERM, but ignores SIGINT: a Ctrl-C in a
+terminal reaches the broker too, whose last offloads still need this process.
 """
 
 from __future__ import annotations

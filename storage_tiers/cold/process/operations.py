@@ -26,8 +26,8 @@ LISTED_KEYS = 1000
 MAX_PAGE_SEGMENTS = 64
 #: Seconds that a repair may take for each segment: two requests, many segments at once; some segments are read whole.
 REPAIR_S_PER_SEGMENT = 0.5
-#: And for its copies of segments that compaction had replaced: how many there are is only known once the store was asked. The
-#: command waits as long.
+#: Seconds that a repair may take, in addition, to copy segments that compaction had replaced: their number is known only
+#: after the store was listed. The `tidelog` command waits as long.
 REPAIR_COPIES_S = 3600.0
 
 
@@ -106,7 +106,8 @@ class LoadManifest(Question[Manifest | None]):
 
 @dataclass(frozen=True, slots=True)
 class Extend(Question[Manifest]):
-    """Offloads a segment. The answer is the newest manifest; it lacks the segment if its end is not where `job` begins."""
+    """Offloads a segment. The answer is the newest manifest. If that did not end where `job` begins, the segment is not
+    added."""
 
     ids: Ids
     writer: ManifestWriter
@@ -224,8 +225,8 @@ class Repair(Question[Repaired]):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Question[SweepReport]):
-    """Deletes objects that the manifest no longer names, and those in `listed` (None: of a new listing) that it never named,
-    each after at least `grace_ms`. If the answer is `cut_short`, save the newest manifest and repeat."""
+    """Deletes objects that the manifest no longer names, and orphans among the keys `listed` (None: lists them itself), each
+    after at least `grace_ms`. If the answer is `cut_short`, save the newest manifest and repeat."""
 
     ids: Ids
     writer: ManifestWriter
@@ -236,8 +237,8 @@ class Sweep(Question[SweepReport]):
 
 @dataclass(frozen=True, slots=True)
 class SweepDeleted(Question[SweepReport]):
-    """Deletes the `listed` objects of a deleted partition, keys of a listing just made. InvalidRequest if the partition is not
-    deleted in the store."""
+    """Deletes the objects of a deleted partition that a listing has just found (`listed`). InvalidRequest if the partition is
+    not deleted in the store."""
 
     ids: Ids
     writer: ManifestWriter

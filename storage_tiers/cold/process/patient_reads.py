@@ -32,15 +32,20 @@ class PatientReads:
         """Repeats `attempt` with back-off; TierUnavailable at the deadline, with the store's last error."""
         backoff = Backoff(self._backoff, self._rng)
         failure = "no answer yet"
+
+        async def repeat() -> T:
+            nonlocal failure
+            while True:
+                try:
+                    return await attempt()
+                except TierUnavailable as error:
+                    failure = str(error)
+                self.repeated += 1
+                await self._clock.sleep(backoff.next_delay())
+
         try:
             async with asyncio.timeout(self._deadline_s):
-                while True:
-                    try:
-                        return await attempt()
-                    except TierUnavailable as error:
-                        failure = str(error)
-                    self.repeated += 1
-                    await self._clock.sleep(backoff.next_delay())
+                return await repeat()
         except TimeoutError as error:
             raise TierUnavailable(
                 f"the store gave no {what} within {self._deadline_s:g} s ({failure}); retry"

@@ -101,7 +101,7 @@ def decode(body: bytes) -> Frame:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """None at the end of the socket, even inside a frame; ProtocolError for other bytes than a frame."""
+    """None at the end of the socket, even inside a frame; ProtocolError for bytes that are not a frame."""
     try:
         (length,) = struct.unpack(">I", await reader.readexactly(4))
         if length > MAX_FRAME_BYTES:

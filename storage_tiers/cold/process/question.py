@@ -1,4 +1,4 @@
-"""A question of the broker to the tier process, and an operation: a question's row in `table.py`, with its deadline.
+"""Base classes: `Question`, which the broker asks of the tier process, and `Operation`, a question's row in `table.py`.
 
 The name of a question's class is its name on the wire.
 """
@@ -21,14 +21,14 @@ class Deadline(Enum):
     """The deadline of a question in the tier process. The broker waits longer than that for the answer."""
 
     NONE = "the store is not asked; the answer does not say whether it works"
-    READ = "read_deadline_s for all attempts: it is asked again while the store does not answer"
+    READ = "read_deadline_s for all attempts: the read is repeated while the store does not answer"
     COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is open"
-    OFFLOAD = "as COMMIT, from when an offload slot is free"
+    OFFLOAD = "as COMMIT, counted from when an offload slot is free"
     STEPS = "each of its reads and commits has its own"
 
 
 class Question(Generic[Answer]):
-    """One operation. Its type argument is the type of its answer."""
+    """One question. Its type argument is the type of the answer."""
 
     __slots__ = ()
 
@@ -40,7 +40,8 @@ class Question(Generic[Answer]):
     def by(
         cls: type[Asked], deadline: Deadline, run: Callable[[Context, Asked], Awaitable[Answer]], what: str = ""
     ) -> Operation[Context]:
-        """This question's row. `run` returns the answer; `what` names the work in errors, a format with the question as `q`."""
+        """This question's row. `run` returns the answer. `what` is the format string that names the work in errors, with the
+        question as `q`."""
         return Operation(cls, cls.__orig_bases__[0].__args__[0], deadline, run, what)  # type: ignore[attr-defined]
 
 

@@ -204,6 +204,7 @@ class TierSession:
             self._idle_timer.cancel()
         if self._store is not None:
             try:
-                await asyncio.wait_for(self._store.close(), CLOSE_S)
+                async with asyncio.timeout(CLOSE_S):
+                    await self._store.close()
             except (LogError, TimeoutError) as error:
                 events.warning(log, "store.not_closed", error=error)

@@ -2,11 +2,12 @@
 
 The tier process makes the files; only the broker removes them. Invariants: a chunk that another program has changed is never
 served. Used bytes (known chunks, and removed chunks whose descriptor an answer still holds) plus reserved bytes never exceed
-the limit. A chunk in the cache can be opened, or is a miss. The directory is emptied at the start: nothing in it must survive.
+the limit. A chunk whose file is gone or was changed is a miss. The directory is emptied at every start, since its files are
+only copies.
 
 A chunk's bytes are verified before it gets its name, and never again: reading 4 MiB for each answer would cost more than
 sending them. Instead its file's identity is noted when the chunk is added: inode, size, and the times of the last change of
-contents and of the inode. No program can set the last one, so one fstat before each answer detects a chunk that was
+contents and of the inode. No program can set the last of these, so one fstat before each answer detects a chunk that was
 overwritten, truncated, replaced, removed or merely touched.
 
 Not promised: that a chunk stays: a caller that plans an answer from one acquires its file in the same turn of the loop. Nor
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 MAX_OPEN_FILES = 256
 #: Open descriptors that are examined to find one to close.
 MAX_LOOKED_AT = 8
-#: Chunks of small segments are small files; so many at most.
+#: The most chunks. Those of small segments are small files, so bytes alone do not bound their number.
 MAX_CHUNKS = 16_384
 #: The cache's share of its file system, unless its size is set.
 DISK_SHARE = 0.1
@@ -157,7 +158,8 @@ class ChunkCache:
         self.reserved_bytes -= size
 
     def add(self, key: ChunkKey, path: str, size: int, *, unread: bool) -> None:
-        """A chunk that the tier process has finished, after its reservation was given back. `unread`: read ahead."""
+        """Adds a chunk that the tier process has finished; the caller has ended its reservation. `unread`: it was read
+        ahead."""
         known = self._chunks.get(key)
         if known is not None:
             if known.path != path:
@@ -175,7 +177,7 @@ class ChunkCache:
         self._limit = min(self._max_bytes, self._limit + size)
 
     def shrink(self) -> None:
-        """The disk is full: gives half of what is used back, and grows again by what is added later."""
+        """Halves the used space because the disk is full. Each chunk added later raises the limit again by its size."""
         self._limit = max(SHRUNK_BYTES, min(self._limit, self.used_bytes) // 2)
         self._make_room(0)
 

@@ -244,7 +244,7 @@ class Hydrator:
         if question.urgent:
             self.pace.delay(question.length, self._clock.monotonic(), urgent=True)
             return
-        # One at a time, each at the rate of its own moment.
+        # One at a time, so that the current rate paces each.
         async with self._pacing:
             held_s = self.pace.delay(question.length, self._clock.monotonic(), urgent=False)
             if held_s > 0:
@@ -297,7 +297,8 @@ class Hydrator:
             self._room.clear()
             try:
                 # The end of a download sets the event; the end of an answer does not.
-                await asyncio.wait_for(self._room.wait(), ROOM_STEP_S)
+                async with asyncio.timeout(ROOM_STEP_S):
+                    await self._room.wait()
             except TimeoutError:
                 patience -= ROOM_STEP_S
 

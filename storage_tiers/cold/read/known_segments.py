@@ -1,7 +1,7 @@
 """The remote segments that a broker has in memory: manifests of partitions, and runs of neighbours out of their pages.
 
-A partition without cold reads has nothing here. Manifests come from the copies saved beside the local segments (`Load` of
-`reader`), segments in pages from the tier process.
+A partition without cold reads has nothing here. Manifests come from the copies saved beside the local segments
+(`reader.Load`), segments in pages from the tier process.
 
 Invariants: the estimated size stays within `MAX_KNOWN_BYTES`, except that one partition is always kept; the least recently
 used partition is dropped first. A replaced manifest is never returned.
@@ -17,7 +17,7 @@ from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 
 #: Bytes of manifests and of neighbours from pages in memory: 200 full manifests, or 1,300 of 24 segments.
 MAX_KNOWN_BYTES = 32 << 20
-#: Runs of neighbours from pages for each partition: so many readers at different offsets.
+#: The most runs of neighbours kept for each partition: one for each reader at an offset of its own.
 MAX_RUNS = 16
 #: Bytes in memory of a manifest without segments, of a remote segment and of a reference to a page, keys and sections included.
 MANIFEST_BYTES, SEGMENT_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 
-#: So many tasks take their next step within a few milliseconds, and keep all connections to the store busy.
+#: This many tasks take their next step within a few milliseconds, and keep all connections to the store busy.
 MAX_HYDRATIONS = 256
 
 
@@ -25,8 +25,8 @@ class LookupPermits:
         self.taken = 0
 
     def take(self) -> asyncio.Future[None] | None:
-        """None: the caller has a permit until `give_back`. Else a future, after whose end the caller tries again; all waiting
-        callers share it: await it shielded."""
+        """None: the caller has a permit until `give_back`. Otherwise a future, and the caller tries again when it is done.
+        All waiting callers share it: await it shielded."""
         if self.taken < self._limit:
             self.taken += 1
             return None

@@ -23,7 +23,7 @@ FIRST_RATE = 64 << 20
 LEAST_RATE = 32 << 20
 #: Factors of a step: up before the first time that it was too fast, up after that, and down.
 RISE_AT_FIRST, RISE, FALL = 1.25, 1.05, 0.9
-#: An unused rate grows to at most so many times the achieved one.
+#: A rate that is not used up grows to at most this many times the achieved one.
 MOST_UNUSED = 2.0
 #: Seconds of fetches that undelayed ones may borrow from later ones.
 MOST_OWED_S = 1.0
@@ -49,8 +49,8 @@ class Pace:
         self.rate: float | None = None
 
     def delay(self, size: int, now: float, *, urgent: bool) -> float:
-        """Seconds to wait before `size` bytes are fetched, which count as fetched from then on. One caller at a time: it waits
-        so long before the next one calls. `urgent` fetches get 0 and call at any time."""
+        """Seconds to wait before `size` bytes are fetched, which count as fetched from then on. Callers take turns: each
+        waits that long before the next one calls. `urgent` fetches get 0 and call at any time."""
         if now - self._looked_at >= PERIOD_S:
             self._adjust(now)
         self._fetched += size

@@ -31,7 +31,7 @@ from storage_tiers.types import NO_EPOCH, SharedFile, TimestampOffset
 
 T = TypeVar("T")
 
-#: Returns the manifest that is current; or, `Reload`, fetches the newest from the store and makes that current first.
+#: `Load` returns the current manifest. `Reload` first fetches the newest one from the store and makes it current.
 Load = Callable[[Ids], Awaitable[Manifest]]
 Reload = Callable[[Ids], Awaitable[Manifest]]
 

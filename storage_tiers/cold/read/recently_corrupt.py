@@ -16,7 +16,7 @@ from storage_tiers.errors import TierCorrupt
 
 #: Seconds after its second failure until a corrupt object is asked for again.
 CORRUPT_S = 1.0
-#: Failures remembered; the oldest make room.
+#: The most failures remembered; the oldest is dropped first.
 MOST = 1000
 
 
@@ -29,7 +29,7 @@ class _Failure(NamedTuple):
 
 
 class RecentlyCorrupt:
-    """By the download's name."""
+    """Failures by the download's name."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

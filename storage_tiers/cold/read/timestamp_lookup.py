@@ -2,7 +2,7 @@
 interval is decoded. Timestamps need not rise with offsets: manifest and sidecar record the maximum so far.
 
 Invariant: no record below log start is returned. Where log start cuts a remote segment, the rest of that segment may be walked
-batch by batch, since its maximum includes hidden records.
+batch by batch, since its maximum includes records below log start.
 
 Not promised: bounded time; each step waits for the downloads it needs.
 """

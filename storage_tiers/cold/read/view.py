@@ -1,5 +1,5 @@
-"""Answers about one partition's remote segments from memory and the chunk cache, without waiting; or `Missing`, which can
-download what lacks.
+"""Answers questions about one partition's remote segments from memory and the chunk cache, without waiting. If a piece is
+missing, it raises `Missing`, which can download that piece.
 
 `answer` makes a whole read in one pass: from an offset to the segment, its sidecar, the interval, the batch by that interval's
 batch headers, and the chunks. Every method either answers in this turn of the loop or raises `Missing`. So a read is plain
@@ -35,7 +35,7 @@ T = TypeVar("T")
 WALK_BYTES = 128 << 10
 #: Things that one attempt may lack, one after another: a page, a sidecar, chunks of a batch.
 MAX_STEPS = 64
-#: After so many, chunks are probably evicted as others arrive: from then on downloaded chunks are held.
+#: After this many steps, arriving chunks probably evict those that the answer needs: from then on downloaded chunks are held.
 STEPS_WITHOUT_HOLDING = 12
 
 
@@ -54,7 +54,7 @@ class ColdSlices:
     """Bytes to send; the caller releases every slice's file. `aborted` are the aborted transactions that overlap offsets up to
     `next_offset`, which no batch in the slices reaches.
 
-    No slices: there is no batch from the offset up to `next_offset`, the manifest's end. Continue there.
+    Without slices, no batch lies between the offset and `next_offset`, the manifest's end. Continue there.
     """
 
     slices: tuple[FileSlice, ...]
@@ -112,7 +112,7 @@ class ColdView:
 
     def _locate(self, manifest: Manifest, offset: int, log_start: int) -> Located | None:
         """The batch that holds `offset`, or the next one; None if the tier has no more. Segments that compaction left without
-        a record are passed over: consumers take an answer without one for one that their limit cut short."""
+        a record are passed over, because consumers mistake an answer without records for one that their limit cut short."""
         log_start = max(log_start, manifest.log_start)
         if offset < log_start:
             raise OffsetOutOfRange(f"{self.ids}: offset {offset} is below log start {log_start}; read from there")
@@ -175,7 +175,7 @@ class ColdView:
 
     # --- segments ------------------------------------------------------------------------------------------------------
     def segment_at(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
-        """The segment that holds `offset`, or the next one where a gap does; None at or past the end."""
+        """The segment that holds `offset`, or the next one if `offset` is in a gap; None at or past the end."""
         if manifest.pages:
             for page in manifest.live_pages:
                 if offset < page.end:

@@ -2,7 +2,7 @@
 
 Commit order: store objects -> verify -> compare-and-swap; the caller then informs replicas and evicts. A writer whose swap
 failed reads the manifest and verifies its objects again before it commits on that manifest. A sweeper deletes an object only
-after a commit has tombstoned it, so either the swap fails or the verification misses the object. A key in `removed` or
+after a commit has tombstoned it, so either the swap fails or the verification finds the object missing. A key in `removed` or
 `tombstoned` is never referenced again: the segment is offloaded under a new uuid.
 
 Not promised: that `extend` adds the caller's segment. If the manifest's end has moved, the manifest shows where the next
@@ -78,8 +78,8 @@ class PartitionTier:
         return await self._loop.look(question)
 
     async def extend(self, job: ExtendJob) -> Manifest:
-        """Offloads a segment and appends it to the manifest. Returns the newest manifest. It lacks the segment if its end is
-        not where `job` begins; the caller then sends another job."""
+        """Offloads a segment and appends it to the manifest. Returns the newest manifest. If that did not end where `job`
+        begins, the segment is not added, and the caller sends another job."""
         manifest = await self._loop.current()
         if not self._continues(manifest, job):
             loaded = await self._loop.load()
@@ -123,7 +123,8 @@ class PartitionTier:
         continues: Callable[[Manifest], bool],
         transition: Callable[[Manifest, RemoteSegment, Author], ManifestChange | Manifest | None],
     ) -> Manifest:
-        """Stores the objects of `job`, then commits `transition` with their segment on the newest manifest that `continues`."""
+        """Stores the objects of `job`, then commits `transition` with their segment on the newest manifest, as long as
+        `continues` accepts it."""
         built = await self._offloader.build(job)
         offloaded = await self._offloader.offload(job, built, manifest)
 

@@ -4,32 +4,30 @@ Every live object of the manifest to be committed is proven. A segment's length 
 store reports, or with the bytes read back where it reports none. Each sidecar and each page is read and compared with the
 manifest. Nothing is written before all evidence is complete.
 
-A manifest that contains everything seen is compared with one listing of the partition's objects, by key and size. Only if the
-listing lacks some is every object proven, and the manifest repaired like a lost one.
+A manifest that contains everything seen is compared with one listing of the partition's objects, by key and size. If the
+listing lacks some, every object is proven, and the manifest is repaired like a lost one.
 
-In place of a lost segment that compaction wrote stand copies of those that it replaced, as far as the store still holds them:
-under new keys, because their own ones are named as removed and are swept. An operator gives the rest up by naming its offsets.
-A segment without records replaces it: empty batches over the same offsets, as compaction leaves them, which every reader can
-pass.
+If compaction wrote a lost segment, copies of the segments that it had replaced fill its offsets, as far as the store still
+holds them. The copies get new keys, because the old keys are named as removed and are swept. A segment that lacks only its
+sidecar is replaced by a copy of itself with a new sidecar. Other lost offsets can only be given up, by an operator who names
+them: a segment of empty batches then covers them, as compaction leaves them, and every reader passes over it.
 
 Bounds: CHECKS_AT_ONCE objects at a time, and the keys of one partition in memory. Not promised: that a proven object still
-exists a moment later; a sweep or an operator may remove it, and the next read fails. Nor that changed bytes of unchanged size
-are found under a sound manifest: `tidelog fsck` reads them.
+exists a moment later; a sweep or an operator may remove it, and the next read fails. Also not promised: that changed bytes of
+unchanged size are found under a sound manifest; `tidelog fsck` reads them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest import keys, lookup
 from storage_tiers.cold.manifest.commit import CommitLoop
-from storage_tiers.cold.manifest.model import Author, Manifest, PageRef, RemoteSegment
+from storage_tiers.cold.manifest.model import Author, Manifest, ManifestPage, NewestSidecar, PageRef, RemoteSegment
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.repair import (
     Evidence,
@@ -42,8 +40,17 @@ from storage_tiers.cold.manifest.repair import (
     with_fillers,
 )
 from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.lost_sidecar import (
+    READ_BACK_BYTES,
+    SegmentState,
+    download,
+    found_again,
+    stored_state,
+    temporary,
+)
 from storage_tiers.cold.segments.offloader import ExtendJob, Offloader
-from storage_tiers.cold.segments.segment_check import sidecar_bytes
+from storage_tiers.cold.segments.pinned_sidecars import restore_pinned
+from storage_tiers.cold.segments.segment_check import sections_bytes, sidecar_bytes
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing, TierUnavailable
 from storage_tiers.hot.producer_state import ProducerStateManager
@@ -54,7 +61,6 @@ from storage_tiers.types import EpochEntry, OffsetRange
 CHECKS_AT_ONCE = 16
 #: Attempts to compare a listing with a manifest that changes meanwhile.
 _LOOKS = 5
-_READ_BACK_BYTES = 8 << 20
 #: The most offsets that one batch spans.
 _MOST_OF_A_BATCH = 1 << 31
 
@@ -91,8 +97,20 @@ class Repairer:
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, Manifest | None]:
-        """The plan, and with `apply` the manifest committed. `accepted` are the offsets whose loss the caller accepts. Errors:
-        the store's, and FencedWriter."""
+        """The plan, and with `apply` the manifest committed, if one has to be. `accepted` are the offsets whose loss the caller
+        accepts. Errors: the store's, and FencedWriter."""
+        report, manifest = await self._repair_manifest(local, accepted, apply=apply)
+        if not report.refused and (current := manifest or await self._loop.shown()) is not None:
+            pinned = await restore_pinned(self._store, self._loop, current, local.epochs, apply=apply)
+            summary = "; ".join(filter(None, (report.summary, pinned.summary)))
+            if summary and pinned.refused:
+                summary += f". {pinned.refused}"
+            report = RepairReport(summary, "" if summary else pinned.refused, report.checked)
+        return report, manifest
+
+    async def _repair_manifest(
+        self, local: LocalEvidence, accepted: Sequence[OffsetRange], *, apply: bool
+    ) -> tuple[RepairReport, Manifest | None]:
         # Before the manifest is read: one that a first commit creates meanwhile is then seen.
         uncommitted = local.uncommitted and await self._holds_nothing()
         shown, saved = await self._loop.shown(), await self._loop.seen()
@@ -107,14 +125,14 @@ class Repairer:
             return RepairReport(), None
         if isinstance(begin, Refused):
             return RepairReport(refused=begin.why), None
-        evidence, checked = await self._evidence(begin, shown, local)
-        if is_sound and not evidence.missing:
+        evidence, states, checked = await self._evidence(begin, shown, local)
+        if is_sound and not evidence.missing and not evidence.lacks_state:
             return RepairReport(), None
         found = plan(begin, shown, evidence, accepted)
         if isinstance(found, Refused):
             return RepairReport(refused=found.why, checked=checked), None
         report = RepairReport(found.summary, checked=checked)
-        return report, (await self._commit(found, shown, local) if apply else None)
+        return report, (await self._commit(found, shown, local, states) if apply else None)
 
     async def _holds_nothing(self) -> bool:
         """Whether no object proves an earlier manifest. Interrupted offloads before the first manifest all begin at the same
@@ -144,6 +162,9 @@ class Repairer:
         sizes = {info.key: info.size async for info in self._store.list(ids.segments_prefix)}
         if manifest.live_pages:
             sizes.update({info.key: info.size async for info in self._store.list(ids.pages_prefix)})
+        newest = manifest.sidecar
+        if newest is not None and sizes.get(newest.key) != sections_bytes(newest.sections):
+            return True
         refs, segments = list(manifest.live_pages), list(manifest.segments)
         while refs or segments:
             if any(_is_missed(segment, log_start, sizes) for segment in segments):
@@ -161,28 +182,43 @@ class Repairer:
                 segments.extend(page.segments)
         return False
 
-    async def _commit(self, repair: RepairPlan, shown: Manifest | None, local: LocalEvidence) -> Manifest:
+    async def _commit(
+        self, repair: RepairPlan, shown: Manifest | None, local: LocalEvidence, states: Mapping[str, SegmentState]
+    ) -> Manifest:
         fillers = dict[str, tuple[RemoteSegment, ...]]()
         for each in repair.substitutions:
-            parts = [await self._filler(repair.basis, each.lost, part, local.epochs) for part in each.parts]
+            parts = [await self._filler(repair.basis, each.lost, part, local.epochs, states) for part in each.parts]
             fillers[each.lost.key] = tuple(parts)
 
+        state = await self._new_state(repair.basis, local.epochs) if repair.lacks_state else None
+
         def make(by: Author) -> ManifestChange:
-            return with_fillers(repaired(repair, shown, by), fillers, by)
+            change = with_fillers(repaired(repair, shown, by), fillers, by)
+            return change if state is None else replace(change, manifest=replace(change.manifest, sidecar=state))
 
         return await self._loop.commit_repair(shown, make)
 
+    async def _new_state(self, manifest: Manifest, epochs: tuple[EpochEntry, ...]) -> NewestSidecar:
+        """Writes a sidecar for the manifest's end, without producers. The segment that it is made of is swept as an orphan."""
+        built = await self._filler(manifest, None, OffsetRange(manifest.end - 1, manifest.end), epochs, {})
+        return NewestSidecar(built.sidecar_key, built.sections, alone=True)
+
     async def _filler(
-        self, manifest: Manifest, lost: RemoteSegment, part: Part, epochs: tuple[EpochEntry, ...]
+        self,
+        manifest: Manifest,
+        lost: RemoteSegment | None,
+        part: Part,
+        epochs: tuple[EpochEntry, ...],
+        states: Mapping[str, SegmentState],
     ) -> RemoteSegment:
-        """Offloads the segment that stands in place of a part of a lost one."""
-        with tempfile.TemporaryDirectory() as directory:
+        """Offloads the segment that replaces a part of a lost one."""
+        with temporary() as directory:
             paths = Path(directory, "segment.log"), Path(directory, "segment.snapshot")
             if isinstance(part, RemoteSegment):
-                state = sidecar.parse((await self._store.get(part.sidecar_key)).data, part.sidecar_key)
+                state = states.get(part.key) or await stored_state(self._store, part)
                 history = tuple(each for each in state.epochs if each.start_offset < part.end)
-                producers, aborted, length = state.producer_snapshot, tuple(state.aborted), part.length
-                await self._download(part, paths[0])
+                producers, aborted, length = state.producer_snapshot, state.aborted, part.length
+                await download(self._store, part, paths[0])
             else:
                 last_epoch = manifest.last_record_epoch if part.end == manifest.end else None
                 data, history = empty_segment(part.base, part.end, epochs, last_epoch)
@@ -204,21 +240,47 @@ class Repairer:
             built = await self._offloader.build(job)
             return (await self._offloader.offload(job, built, manifest)).segment
 
-    async def _download(self, segment: RemoteSegment, path: Path) -> None:
-        with path.open("wb") as file:
-            for at in range(0, segment.length, _READ_BACK_BYTES):
-                size = min(_READ_BACK_BYTES, segment.length - at)
-                piece = (await self._store.get(segment.key, segment.position + at, size)).data
-                await asyncio.to_thread(file.write, piece)
-
-    async def _producers(self, lost: RemoteSegment, end: int) -> bytes:
+    async def _producers(self, lost: RemoteSegment | None, end: int) -> bytes:
         """The producer snapshot at offset `end` of a lost segment, if that is where it ends and its sidecar still exists; else
         an empty one: a snapshot may not know batches beyond its segment."""
-        if end == lost.end and await _there(self._holds_sidecar(lost)):
+        if lost is not None and end == lost.end and await _there(self._holds_sidecar(lost)):
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()
 
-    async def _evidence(self, manifest: Manifest, shown: Manifest | None, local: LocalEvidence) -> tuple[Evidence, int]:
+    async def _states(
+        self, manifest: Manifest, lost: Iterable[RemoteSegment], local: LocalEvidence
+    ) -> dict[str, SegmentState]:
+        """The content of the lost sidecars of these intact segments, by the segment's key, as far as it can be recovered."""
+        found = dict[str, SegmentState]()
+        for segment in lost:
+            around = await self._neighbours(manifest, segment)
+            with temporary() as directory:
+                path = Path(directory, "segment.log")
+                await download(self._store, segment, path)
+                state = await found_again(self._store, segment, path, around, local.epochs)
+            if state is not None:
+                found[segment.key] = state
+        return found
+
+    async def _neighbours(
+        self, manifest: Manifest, segment: RemoteSegment
+    ) -> tuple[RemoteSegment | None, RemoteSegment | None]:
+        """The live segments that end where this one begins, and begin where it ends."""
+
+        def look(load_page: lookup.LoadPage) -> tuple[RemoteSegment | None, RemoteSegment | None]:
+            before = after = None
+            for each in lookup.live_segments(manifest, load_page, segment.base - 1):
+                if each.base >= segment.end:
+                    after = each if each.base == segment.end else None
+                    break
+                before = each if each.end == segment.base else before
+            return before, after
+
+        return await self._loop.look(look)
+
+    async def _evidence(
+        self, manifest: Manifest, shown: Manifest | None, local: LocalEvidence
+    ) -> tuple[Evidence, dict[str, SegmentState], int]:
         missing: set[str] = set()
         lost: list[RemoteSegment] = []
         last_paged: RemoteSegment | None = None
@@ -239,10 +301,22 @@ class Repairer:
         segments = len(manifest.segments) + sum(ref.count for ref in manifest.live_pages)
         earlier = await self._earlier([manifest] if shown is None else [manifest, shown], lost)
         checked = 2 * (segments + len(earlier)) + len(manifest.live_pages)
+        states = dict[str, SegmentState]()
+        if not missing.intersection(ref.key for ref in manifest.live_pages):
+            states = await self._states(manifest, [each for each in lost if each.key not in missing], local)
         found = Evidence(
-            missing, unnamed, last_paged, local.held, local.epochs, local.log_start, tuple(lost), tuple(earlier)
+            missing,
+            unnamed,
+            last_paged,
+            local.held,
+            local.epochs,
+            local.log_start,
+            tuple(lost),
+            tuple(earlier),
+            frozenset(states),
+            lacks_state=not await _there(self._holds_state(manifest)),
         )
-        return found, checked
+        return found, states, checked
 
     async def _earlier(self, manifests: Sequence[Manifest], lost: Sequence[RemoteSegment]) -> list[RemoteSegment]:
         """The segments that these manifests name as live or removed, inside the offsets of a lost one, and that the store
@@ -256,19 +330,27 @@ class Repairer:
 
         for manifest in manifests if lost else ():
             note((*manifest.segments, *(item.segment for item in manifest.removed)))
-            refs = list(manifest.pages)
-            while refs:
-                ref = refs.pop()
-                if any(one.base < ref.end and ref.base < one.end for one in lost):
-                    with contextlib.suppress(TierObjectMissing, TierCorrupt):
-                        page = await self._loop.page(ref)
-                        note((*page.segments, *(item.segment for item in page.removed)))
-                        refs += page.pages
+            async for page in self._pages_around(manifest, lost):
+                note((*page.segments, *(item.segment for item in page.removed)))
         for each in lost:
             found.pop(each.key, None)
         missing, absent = set[str](), list[RemoteSegment]()
         await self._look_for(tuple(found.values()), missing, absent)
         return [each for each in found.values() if each not in absent]
+
+    async def _pages_around(self, manifest: Manifest, lost: Sequence[RemoteSegment]) -> AsyncIterator[ManifestPage]:
+        """The manifest's pages, of all levels, that overlap a lost segment. Missing and damaged pages are skipped."""
+        refs = list(manifest.pages)
+        while refs:
+            ref = refs.pop()
+            if not any(one.base < ref.end and ref.base < one.end for one in lost):
+                continue
+            try:
+                page = await self._loop.page(ref)
+            except (TierObjectMissing, TierCorrupt):
+                continue
+            yield page
+            refs += page.pages
 
     async def _unnamed(self, manifest: Manifest) -> set[int]:
         """First offsets of segments in the store that may have been committed after `manifest`: they begin at or above its end,
@@ -302,6 +384,14 @@ class Repairer:
         gone = [] if await _there(self._holds_segment(segment)) else [segment.key]
         return gone if await _there(self._holds_sidecar(segment)) else [*gone, segment.sidecar_key]
 
+    async def _holds_state(self, manifest: Manifest) -> bool:
+        """Whether the sidecar of the manifest's end is there. Its segment may be gone."""
+        if manifest.sidecar is None:
+            return True
+        data = (await self._store.get(manifest.sidecar.key)).data
+        parsed = sidecar.parse(data, manifest.sidecar.key)
+        return parsed.end == manifest.end and sidecar.read_table(data) == manifest.sidecar.sections
+
     async def _holds_page(self, ref: PageRef) -> bool:
         """Reads the page from the store: a copy in memory does not prove that the store still has it."""
         data = (await self._store.get(ref.key)).data
@@ -315,7 +405,7 @@ class Repairer:
             return info.crc32c == segment.crc32c
         found, at = 0, segment.position
         while at < segment.position + segment.length:
-            size = min(_READ_BACK_BYTES, segment.position + segment.length - at)
+            size = min(READ_BACK_BYTES, segment.position + segment.length - at)
             piece = (await self._store.get(segment.key, at, size)).data
             if not piece:
                 return False

@@ -3,10 +3,10 @@
     store ──pieces──> batches ──> expected manifest fields and sidecar ──compare──> findings
                          └──────> `observe`, for callers that check a partition across segments
 
-`tidelog fsck` checks all segments with it, a handler those that a commit added. Compared is all that this segment's batches
-determine alone: its sums and times in the manifest, the sidecar's index and checks. Epochs, producers and aborted transactions
-need the previous segments and are left to the observer. Payloads are decompressed and walked record by record only on request:
-the batch's CRC-32C covers them, and the broker validated them when it appended them.
+`tidelog fsck` checks every segment with it, the Lambda `verify_commit` those that a commit added. It compares everything that
+follows from this segment's batches alone: the sums and times in the manifest, the sidecar's index and checks. Epochs,
+producers and aborted transactions need the previous segments and are left to the observer. Payloads are decompressed and
+walked record by record only on request: the batch's CRC-32C covers them, and the broker validated them when it appended them.
 
 The index rules are implemented a second time here, from `docs/formats.md` and not from the writer's code, so that a mistake
 of the writer shows. Memory is bounded by PIECE_BYTES, the largest batch and the sidecar.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest.model import RemoteSegment
+from storage_tiers.cold.manifest.model import RemoteSegment, Section
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, IndexRow, Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -75,7 +75,11 @@ class SegmentVerdict:
 
 def sidecar_bytes(segment: RemoteSegment) -> int:
     """The length of the sidecar's object, from the section table in the manifest."""
-    return max((section.position + section.length for section in segment.sections), default=0)
+    return sections_bytes(segment.sections)
+
+
+def sections_bytes(sections: Sequence[Section]) -> int:
+    return max((section.position + section.length for section in sections), default=0)
 
 
 def check_segment(
@@ -93,7 +97,9 @@ def check_segment(
         check.segment()
     except TierObjectMissing as error:
         check.add(
-            Fault.MISSING, segment.key, f"it is named for offsets [{segment.base}, {segment.end}) and gone: {error}"
+            Fault.MISSING,
+            segment.key,
+            f"the manifest names it for offsets [{segment.base}, {segment.end}), and it is gone: {error}",
         )
         check.walk.sound = False
     check.compare()
@@ -191,7 +197,7 @@ class _SegmentCheck:
         try:
             data = self._store.get(segment.sidecar_key).data
         except TierObjectMissing as error:
-            detail = f"it is named for offsets [{segment.base}, {segment.end}) and gone: {error}"
+            detail = f"the manifest names it for offsets [{segment.base}, {segment.end}), and it is gone: {error}"
             self.add(Fault.MISSING, segment.sidecar_key, detail)
             return
         self.bytes_read += len(data)

@@ -1,4 +1,4 @@
-"""A segment's own sidecar, read by what the manifest states of the segment.
+"""Reads a segment's sidecar and checks it against the manifest's record of the segment.
 
 It exists so that the broker's reader and the offline reader check a sidecar against the same six fields.
 Not promised: that the sections asked for are there; a section that `data` does not hold wholly is left empty.

@@ -220,7 +220,7 @@ def _parse_head(data: bytes, where: str) -> tuple[int, int, int, int, tuple[Sect
         raise TierCorrupt(f"{where} does not begin as a sidecar")
     _, version, least, count, base, end, length, crc = HEAD.unpack_from(data)
     if not 1 <= least <= version:
-        raise TierCorrupt(f"{where}: format {version} for readers from {least} on does not exist")
+        raise TierCorrupt(f"{where}: format {version} with least reader {least} does not exist")
     table_at = HEAD.size + CRC.size
     table_end = table_at + count * TABLE_ROW.size
     if least > FORMAT:

@@ -90,11 +90,8 @@ def build(
     found = {
         INDEX: b"".join(INDEX_ROW.pack(row.base_offset - base, row.position, row.max_timestamp) for row in walk.rows),
         CHECKS: b"".join(map(CRC.pack, walk.checks)),
-        ABORTED: b"".join(
-            ABORTED_ROW.pack(0, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
-            for txn in aborted
-        ),
-        EPOCHS: b"".join(EPOCH_ROW.pack(entry.epoch, entry.start_offset) for entry in epochs),
+        ABORTED: aborted_rows(aborted),
+        EPOCHS: epoch_rows(epochs),
         PRODUCER: producer_snapshot,
     }
     data, sections = _assemble(found, base, end, length, walk.crc)
@@ -110,6 +107,17 @@ def build(
         walk.next_offset,
         walk.last_epoch,
     )
+
+
+def aborted_rows(aborted: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(
+        ABORTED_ROW.pack(0, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
+        for txn in aborted
+    )
+
+
+def epoch_rows(epochs: Iterable[EpochEntry]) -> bytes:
+    return b"".join(EPOCH_ROW.pack(entry.epoch, entry.start_offset) for entry in epochs)
 
 
 def _assemble(

@@ -45,9 +45,9 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The result of one sweep, in objects. `waiting` counts those too young or pinned, and among them `young` the unreferenced
-    ones that are too young to judge. `done`: a deleted partition has no object left but its manifest. `cut_short`: MAX_COMMITS
-    commits did not suffice; sweep again."""
+    """The result of one sweep, in objects. `waiting` counts objects that are too young or pinned; `young` counts those of
+    them that are unreferenced and too young to judge. `done`: a deleted partition has no object left but its manifest.
+    `cut_short`: MAX_COMMITS commits did not suffice; sweep again."""
 
     removed: int = 0
     orphans: int = 0
@@ -225,8 +225,8 @@ class Sweeper:
         return await self._delete_and_drop({tombstoned.key for tombstoned in manifest.tombstoned}, (), allowance)
 
     async def _unreferenced(self, manifest: Manifest, listed: Sequence[Listed]) -> list[Listed]:
-        """The listed objects that are not named by the manifest or by pages that their keys point to. A packed object's key
-        may point to another page, so all pages are searched before anything is tombstoned."""
+        """The listed objects that are not named by the manifest or by pages that their keys point to. One object may hold
+        several segments, so its key may point to the wrong page: all pages are searched before anything is tombstoned."""
         found = {info.key: info for info in listed}
         _discard(found, manifest.keys())
         refs = list(manifest.pages)

@@ -1,7 +1,7 @@
 """Reads the body of an object to store, bytes in memory or a range of a local file, in bounded and verified pieces.
 
 A file's bytes are compared with the CRC-32C that its owner computed when it wrote them, so that damage by the disk or in
-memory is found before an object repeats it.
+memory is found before it is copied into an object.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class CountingStore:
         self._store = store
         self._now = seconds
         self.calls: Counter[str] = Counter()
-        #: By call and error, as in `get TierUnavailable`.
+        #: Failed calls by kind and error, as in `get TierUnavailable`.
         self.failures: Counter[str] = Counter()
-        #: By call: the number of those that ended, and in `seconds` their total time.
+        #: Ended calls by kind, and in `seconds` their total time.
         self.ended: Counter[str] = Counter()
         self.seconds: dict[str, float] = {}
         self.bytes_downloaded = 0

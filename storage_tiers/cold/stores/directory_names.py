@@ -49,7 +49,7 @@ def object_path(root: str, key: str) -> str:
     # Only files have a longer temporary name, so a folder may use the full length, for example for a topic of 249 characters.
     lengths = [*(len(os.fsencode(name)) for name in names[:-1]), len(os.fsencode(names[-1])) + _UPLOAD_BYTES]
     if max(lengths) > _MAX_NAME_BYTES:
-        raise StoreRefused(f"a store in a directory has no file name as long as a component of the key {key}")
+        raise StoreRefused(f"a component of the key {key} is too long for a file name in a directory store")
     return os.path.join(root, *names)
 
 

@@ -5,9 +5,9 @@ SDK, aiohttp on a lost connection, and the wait for `100 Continue`; all three ar
 unconditional writes of whole objects are attempted up to ATTEMPTS times. Every write carries the CRC-32C of its bytes, which
 the server compares with the bytes received and reports later.
 
-Memory is bounded by the caller's concurrency times MULTIPART_THRESHOLD (one object in a single request) or PARTS_AT_ONCE
-times PART_BYTES (one object in parts), each about three times, since the library copies what it signs and sends: an object
-of 256 MiB took 97 MiB above the idle process.
+Memory is bounded for each concurrent call by about three times MULTIPART_THRESHOLD (an object in a single request) or three
+times PARTS_AT_ONCE times PART_BYTES (an object in parts). The factor comes from the library, which copies the bytes that it
+signs and sends: an object of 256 MiB took 97 MiB above the idle process.
 
 Not promised: that a server honours conditions on CompleteMultipartUpload. AWS and versitygw do. A server that ignores the
 condition (moto: If-Match) leaves only the check right before completing, which is not atomic; servers that answer 501 are

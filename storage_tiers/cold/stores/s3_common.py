@@ -1,7 +1,7 @@
 """The common part of both S3 stores: client settings, the form of keys, ranges and checksums, the meaning of errors.
 
-Pure but for the import of botocore's exceptions. Timeouts are per attempt: an attempt fails after READ_SECONDS without a
-byte from the server.
+It does no I/O; of the SDK it imports only the exceptions. Timeouts are per attempt: an attempt fails after READ_SECONDS
+without a byte from the server.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def full_key(location: StoreLocation, key: str) -> str:
     full = full_prefix(location, key)
     if len(full.encode()) > MAX_KEY_BYTES:
         raise StoreRefused(
-            f"{full[:80]}... exceeds the {MAX_KEY_BYTES} bytes of a key by the length of the store's prefix"
+            f"{full[:80]}... is longer than the {MAX_KEY_BYTES} bytes of a key, because of the store's prefix"
         )
     return full
 

@@ -251,11 +251,18 @@ const commands = {
     await first.disconnect()
     return { shared, left: own[0] }
   },
+  // The names of the methods of its admin client.
+  adminCalls: async question => {
+    const admin = client(question).admin()
+    return Object.keys(admin).filter(name => typeof admin[name] === 'function')
+  },
   // Any method of its admin client.
   admin: async question => {
     const admin = client(question).admin()
     await admin.connect()
     try {
+      const [before, ...asked] = question.after ?? []
+      if (before) await admin[before](...asked)
       return (await admin[question.method](...(question.arguments ?? []))) ?? null
     } finally {
       await admin.disconnect()

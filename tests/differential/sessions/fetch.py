@@ -112,7 +112,7 @@ def waiting(peer: Peer, version: int) -> None:
 @session("fetch")
 def followers(peer: Peer, version: int) -> None:
     topic = three_batches(peer)
-    for replica in (-2, -3):
+    for replica in (-2, -3, 5):
         state = {"replica_id": replica, "replica_epoch": -1}
         label = f"replica {replica}"
         peer.ask("fetch", version, label, **NOW, replica_id=replica, replica_state=state, topics=of(topic, {0: 0}))

@@ -5,13 +5,18 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from grpc_api.contract import coordinator_errors
 from grpc_api.messages.errors import DETAILS_KEY, TABLE, detail_in, detail_of, error_of, retriable, trailing_metadata
 from grpc_api.proto.errors_pb2 import ErrorDetail, Status
 from kafka_gateway.errors import CODES
 from storage_tiers import errors
 from storage_tiers.errors import Advice, LogError
 
-ALL_ERRORS = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, LogError)]
+ALL_ERRORS = [
+    error
+    for error in {**vars(errors), **vars(coordinator_errors)}.values()
+    if isinstance(error, type) and issubclass(error, LogError)
+]
 
 
 def test_every_error_is_in_the_table_under_the_gateways_name() -> None:

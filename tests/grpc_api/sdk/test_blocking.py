@@ -15,16 +15,10 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import ProducerFenced
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.values import ConsumerOptions, ProducerOptions, ReaderOptions
-from storage_tiers.errors import (
-    InvalidRecord,
-    InvalidRequest,
-    LeaderNotAvailable,
-    LogError,
-    ProducerFenced,
-    UnknownTopicOrPartition,
-)
+from storage_tiers.errors import InvalidRecord, InvalidRequest, LeaderNotAvailable, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
 from tests.grpc_api.support import served
 

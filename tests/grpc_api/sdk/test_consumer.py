@@ -11,22 +11,20 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    FencedInstanceId,
+    GroupIdNotFound,
+    IllegalGeneration,
+    NonEmptyGroup,
+    UnknownMemberId,
+)
 from grpc_api.contract.groups import DescribeGroup, HeartbeatAnswer, LeaveGroup, LeavingMember
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.consumer import GroupConsumer
 from grpc_api.sdk.consumer_protocol import decode_subscription
 from grpc_api.sdk.values import ConsumerOptions, Message
-from storage_tiers.errors import (
-    FencedInstanceId,
-    GroupIdNotFound,
-    IllegalGeneration,
-    InvalidRequest,
-    LogError,
-    NonEmptyGroup,
-    UnknownMemberId,
-    UnknownTopicOrPartition,
-)
+from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
 from tests.grpc_api.support import Served, served
 from tests.service.broker.support import until

@@ -166,7 +166,7 @@ async def test_the_error_of_a_timed_out_record_says_whether_it_may_be_in_the_log
     async with client.producer(options) as producer:
         flew = await producer.send("t", b"flew")
         await until(lambda: answers.calls == 1)
-        with pytest.raises(RequestTimedOut, match="may or may not be there"):
+        with pytest.raises(RequestTimedOut, match="may or may not be in the log"):
             await flew
         # The producer has a new identity: the next record counts neither as a duplicate nor as out of order.
         assert (await (await producer.send("t", b"next"))).offset == 1

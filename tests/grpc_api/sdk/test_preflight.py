@@ -42,7 +42,7 @@ async def listener() -> AsyncIterator[Callable[[bytes | None], object]]:
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it speaks HTTP"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "it speaks TLS"),
-        (b"", "ends the connection, as Kafka's listeners do"),
+        (b"", "closes the connection, like a Kafka listener"),
         (b"220 mail ready\r\n", "answers b'220 mail "),
     ],
 )
@@ -80,7 +80,7 @@ def test_the_other_ports_of_a_node_are_named_and_the_remedy_holds(tmp_path_facto
     node = Node(tmp_path_factory.mktemp("node"))
     node.start()
     try:
-        for other, sentence in ((node.kafka, "Kafka's listeners"), (node.http, "HTTP")):
+        for other, sentence in ((node.kafka, "a Kafka listener"), (node.http, "HTTP")):
             with pytest.raises(InvalidRequest, match=sentence):
                 asyncio.run(require_grpc(other))
         asyncio.run(require_grpc(node.grpc))

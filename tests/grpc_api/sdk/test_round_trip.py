@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -216,13 +217,16 @@ def test_impossible_options_are_refused_when_given(wrong: dict[str, object]) -> 
 async def test_full_batches_are_sent_while_the_program_keeps_producing(client: Client) -> None:
     """A program that awaits only `send` leaves the loop no other turn; the buffer never fills here."""
     await client.create_topic("t")
+    work = bytes(1 << 20)
     options = ProducerOptions(linger_s=1.0, batch_bytes=10_000, buffer_bytes=1 << 30)
     async with client.producer(options) as producer:
         first = await producer.send("t", bytes(1000))
-        for _ in range(50_000):
+        for number in range(600_000):
             if first.done():
                 break
             await producer.send("t", bytes(1000))
+            if number % 10 == 0:  # a batch; the program works between them, or a slow disk would see it end first
+                zlib.crc32(work)
         assert first.done()
         assert first.result().offset == 0
 

@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import IllegalGeneration, InvalidTransactionTimeout, ProducerFenced
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.transactional import TransactionalProducer
 from grpc_api.sdk.values import ConsumerOptions, ProducerOptions, ReaderOptions
 from storage_tiers.errors import (
-    IllegalGeneration,
     InvalidConfig,
     InvalidProducerEpoch,
     InvalidRequest,
-    InvalidTransactionTimeout,
     LogError,
-    ProducerFenced,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -119,6 +120,35 @@ async def test_a_start_beyond_the_end_fails_or_moves_as_configured(client: Clien
         assert len(await read(client, start={0: 2}, options=options)) == expected
 
 
+# --- missing topics ---------------------------------------------------------------------------------------------------
+REQUESTS_ABOUT_A_TOPIC: Mapping[str, Callable[[Client], Awaitable[object]]] = {
+    "offsets": lambda client: client.offsets("none", "latest"),
+    "delete_records": lambda client: client.delete_records("none", 0, -1),
+    "delete_topic": lambda client: client.delete_topic("none"),
+    "add_partitions": lambda client: client.add_partitions("none", 3),
+    "configs": lambda client: client.configs("none"),
+    "alter_configs": lambda client: client.alter_configs("none", {"retention.ms": "1"}),
+    "seal": lambda client: client.seal("none"),
+    "cold_manifests": lambda client: client.cold_manifests("none"),
+    "cold_segments": lambda client: anext(client.cold_segments("none", 0)),
+    "reader": lambda client: anext(client.reader("none")),
+}
+
+
+@pytest.mark.parametrize("request_about", REQUESTS_ABOUT_A_TOPIC.values(), ids=REQUESTS_ABOUT_A_TOPIC)
+async def test_the_error_of_a_missing_topic_names_it_and_the_way_to_make_it(
+    client: Client, request_about: Callable[[Client], Awaitable[object]]
+) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="this cluster has no topic 'none'; make it with `create_topic`"):
+        await request_about(client)
+
+
+async def test_a_missing_partition_of_a_topic_is_named(client: Client) -> None:
+    await client.create_topic("t")
+    with pytest.raises(UnknownTopicOrPartition, match="no partition t-7"):
+        await client.delete_records("t", 7, -1)
+
+
 # --- moments ----------------------------------------------------------------------------------------------------------
 SECOND = datetime(2024, 1, 1, tzinfo=UTC)
 SECOND_MS = 1_704_067_200_000
@@ -144,11 +174,11 @@ async def test_a_moment_is_a_datetime_or_its_text(client: Client) -> None:
     async with client.producer() as producer:
         for number in range(4):
             await producer.send("t", b"%d" % number, timestamp=SECOND_MS + 1000 * number)
-    for text in ("2024-01-01T00:00:02Z", "2024-01-01T01:00:01.5+01:00"):
+    for text in ("2024-01-01T00:00:02Z", "2024-01-01T01:00:01.5+01:00", "2024-01-01T00:00:02"):
         assert [message.value for message in await read(client, start=text)] == [b"2", b"3"]
         assert await client.offsets("t", text) == {0: 2}
     with pytest.raises(InvalidConfig, match="no time zone"):
-        await client.offsets("t", "2024-01-01T00:00:02")
+        await client.offsets("t", datetime(2024, 1, 1))
     with pytest.raises(InvalidRequest, match=r"'yesterday' is not a start position: .* a time as '2024-"):
         await read(client, start="yesterday")
 

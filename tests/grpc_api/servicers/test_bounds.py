@@ -182,7 +182,7 @@ async def test_a_batch_that_no_message_holds_is_an_error_in_its_place(
     wanted = log_pb2.FetchPartition(topic="t", partition=0, offset=1, max_bytes=1000)
     answer = await log.Fetch(log_pb2.FetchRequest(partitions=[wanted], max_bytes=1000, min_bytes=1))
     assert answer.partitions[0].error.kafka_error == "MESSAGE_TOO_LARGE"
-    assert "read it by Kafka's protocol, or read on behind it" in answer.partitions[0].error.message
+    assert "read it by Kafka's protocol, or continue after it" in answer.partitions[0].error.message
     await node.node.append("t", b"behind")
     behind = log_pb2.FetchPartition(topic="t", partition=0, offset=2, max_bytes=1000)
     answer = await log.Fetch(log_pb2.FetchRequest(partitions=[behind], max_bytes=1000, min_bytes=1))
@@ -295,9 +295,9 @@ async def test_an_idle_check_rebuilds_nothing_for_a_streams_partitions() -> None
     follower = _Follower(Fetch(wanted, 100, 1, 1, Isolation(0)))
     silence = [Fetched(None, 0, 0, 0)] * 100
     assert len((await follower.parts(silence))[0]) == 100
-    kept = (*follower.next_fetch(100).partitions, *follower._told)
+    kept = (*follower.next_fetch(100).partitions, *follower._answered)
     assert await follower.parts(silence) == ([], None)
-    assert list(map(id, (*follower.next_fetch(100).partitions, *follower._told))) == list(map(id, kept))
+    assert list(map(id, (*follower.next_fetch(100).partitions, *follower._answered))) == list(map(id, kept))
     assert list(map(id, kept[:100])) == list(map(id, wanted))
 
 

@@ -12,7 +12,7 @@ from grpc_api.contract.log import Append, Fetched, FetchPartition
 from kafka_gateway.fetch_sessions import CachedPartition
 from kafka_gateway.handlers.fetch import encode
 from kafka_gateway.reply import DelayedReply
-from storage_tiers.errors import FencedLeaderEpoch, TierUnavailable, UnknownLeaderEpoch
+from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import AbortedTransaction, TopicId, TopicPartition
 from tests.kafka_gateway.handler_client import HandlerClient, joined
 from tests.kafka_gateway.kio_frames import milliseconds, record_batch, response
@@ -221,22 +221,6 @@ async def test_below_version_13_a_failed_request_fails_for_every_partition_too(
         assert (int(answer.error_code), answer.session_id) == (42, 17)
     if version < 13:
         assert answer.responses[0].partitions[0].aborted_transactions == ()
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_client_with_an_old_epoch_learns_the_current_leader(
-    handlers: HandlerClient, core: MemoryCore, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    core.port = 9092
-    fenced = [Fetched(None, 0, 0, 0), Fetched(FencedLeaderEpoch("old")), Fetched(UnknownLeaderEpoch("new"))]
-    monkeypatch.setattr(core, "fetch", lambda fetch: fenced)
-    answer = await HandlerClient(core).ask("fetch", version, **request(core, [(0, 0), (1, 0), (2, 0)]))
-    assert [row[1] for row in rows_of(answer)] == [0, 74, 75]
-    if version >= 12:
-        leaders = [(p.current_leader.leader_id, p.current_leader.leader_epoch) for p in answer.responses[0].partitions]
-        assert leaders == [(-1, -1), (1, 0) if version >= 16 else (-1, -1), (-1, -1)]
-    if version >= 16:
-        assert [(n.node_id, n.host, n.port, n.rack) for n in answer.node_endpoints] == [(1, "127.0.0.1", 9092, None)]
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import NotCoordinator
 from grpc_api.contract.request_parts import AT_ONCE
 from grpc_api.contract.topics import NewTopic
 from kafka_gateway.handlers import offset_fetch
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import NotCoordinator
 from storage_tiers.turns import TurnScheduler
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.memory_core import MemoryCore

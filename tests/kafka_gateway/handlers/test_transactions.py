@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import CoordinatorLoading, NotCoordinator
 from grpc_api.contract.groups import TxnOffsetCommit
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import CoordinatorLoading, LogError, NotCoordinator
+from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import record_batch

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from grpc_api.contract.coordinator_errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import (
     Append,
@@ -28,6 +29,7 @@ from service.build.ground import Host
 from service.build.tier import Tier
 from service.lifecycle.readiness import Readiness
 from service.lifecycle.supervisor import supervised
+from service.metadata.log import MetadataLog
 from service.node import Node
 from service.serve.rounds import rounds
 from service.settings.node_settings import NodeSettings
@@ -36,7 +38,7 @@ from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.errors import CoordinatorLoading, CoordinatorNotAvailable, LogError, NotCoordinator
+from storage_tiers.errors import LogError
 from storage_tiers.files import Files, OsFiles
 from storage_tiers.records.batch import BatchHeader, headers
 from storage_tiers.records.builder import NewRecord, build_batch
@@ -176,6 +178,13 @@ async def once_loaded(ask: Callable[[], Awaitable[Answer]]) -> Answer:
                 return await ask()
             except (CoordinatorNotAvailable, CoordinatorLoading, NotCoordinator):
                 await asyncio.sleep(0.005)
+
+
+def metadata_log(node: Running) -> MetadataLog:
+    """The node's own metadata log."""
+    own = node.node.ground.own_log
+    assert own is not None
+    return own
 
 
 async def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:

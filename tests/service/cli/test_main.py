@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.client.topic import _seal
+from service.cli.client.sealing import Sealing
 from service.cli.errors import Unreachable
 from tests.service.cli.support import ROOT, tidelog, tidelog_process
 from tests.support.ports import free_port
@@ -41,6 +41,25 @@ def test_without_the_server_distribution_the_command_names_it() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr == "tidelog: this command needs typer; in a clone: pip install -e packaging/server\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("group", "reset-offsets", "g", "--to-latest"), "No such option: --to-latest; write --to end"),
+        (("group", "reset-offsets", "g", "--dry-run"), "--dry-run; leave it out: nothing is changed without --execute"),
+        (("cold", "repair", "t", "--dry-run"), "--dry-run; leave it out: nothing is changed without --apply"),
+        (("group", "describe", "--group", "g"), "write the name after the command, without an option"),
+        (("group", "describe", "g", "--members"), "leave it out: members are always shown"),
+        (("topic", "describe", "--topic", "t"), "write the name after the command, without an option"),
+        (("consume", "t", "--from-beginning"), "write --from beginning, the default"),
+        (("group", "reset-offsets", "g", "--to-curent"), "(Possible options: --to-current)"),
+        (("fsck", "--dry-run"), "No such option: --dry-run"),
+    ],
+)
+def test_an_option_of_kafkas_tools_is_answered_with_the_words_for_it(words: tuple[str, ...], said: str) -> None:
+    ran = tidelog(*words)
+    assert ran.code == 2 and said in " ".join(ran.err.replace("│", " ").split())
 
 
 def test_help_prints_every_word() -> None:
@@ -139,4 +158,4 @@ def test_a_missing_store_is_one_line_and_exit_code_2() -> None:
 def test_a_grpc_listener_that_is_not_there_is_unreachable_too() -> None:
     with pytest.raises(Unreachable, match=r"cannot seal flights through 127\.0\.0\.1"):
         address = f"127.0.0.1:{free_port()}"
-        _seal(address, address, "flights", wait=True, timeout=1)
+        Sealing(address, "flights", lambda: "").seal([address], wait=True, timeout=1)

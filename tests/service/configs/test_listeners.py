@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpc_api.contract.topics import Endpoint
-from service.configs.listeners import MAX_PORT, Listeners, host_and_port, parse_listeners, text_of, url_of
+from grpc_api.contract.topics import Endpoint, text_of
+from service.configs.listeners import MAX_PORT, Listeners, host_and_port, parse_listeners, url_of
 from service.serve.app import run
 from service.settings.node_settings import load_settings
 from storage_tiers.errors import InvalidConfig

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpc_api.contract.groups import (
-    DeleteGroup,
-    LeaveGroup,
-    LeavingMember,
-    MemberProtocol,
-    OffsetDelete,
-    TopicPartitionIndexes,
-)
-from service.coordination.groups.rebalancing import GroupSettings
-from service.coordination.transactions.shard import TransactionSettings
-from storage_tiers.errors import (
+from grpc_api.contract.coordinator_errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     GroupMetadataTooLarge,
@@ -29,6 +19,16 @@ from storage_tiers.errors import (
     TransactionAbortable,
     UnknownMemberId,
 )
+from grpc_api.contract.groups import (
+    DeleteGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberProtocol,
+    OffsetDelete,
+    TopicPartitionIndexes,
+)
+from service.coordination.groups.rebalancing import GroupSettings
+from service.coordination.transactions.shard import TransactionSettings
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.groups.driver import Driver
 from tests.service.coordination.groups.shard_driver import SUBSCRIPTION, Broker

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable, NotCoordinator
 from grpc_api.contract.groups import Heartbeat
 from service.coordination.answer_queue import ANSWERS_A_TURN
 from service.coordination.ports import WriteSettings
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import CoordinatorNotAvailable, NotCoordinator
 from tests.service.broker.support import until
 from tests.service.coordination.test_runtime_log import CALLER, MemoryLog, active, commit, end, fetched
 

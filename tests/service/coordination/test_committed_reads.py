@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import GroupIdNotFound, NotCoordinator, TransactionalIdNotFound
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribedGroup,
@@ -38,7 +39,7 @@ from service.coordination.transactions.transaction import TransactionEvent
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import GroupIdNotFound, NotCoordinator, StorageError, TransactionalIdNotFound
+from storage_tiers.errors import StorageError
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from grpc_api.contract.groups import DescribeGroup, Heartbeat, JoinGroup, MemberProtocol, SyncGroup
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import AT_ONCE_MS, GroupShard
@@ -13,7 +14,6 @@ from service.coordination.groups.unfinished import MEMBERS_A_STEP
 from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
-from storage_tiers.errors import CoordinatorNotAvailable
 from storage_tiers.records.batch import headers
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition

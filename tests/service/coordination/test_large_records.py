@@ -9,6 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorRecordTooLarge,
+    GroupMetadataTooLarge,
+    OffsetMetadataTooLarge,
+)
 from grpc_api.contract.groups import DeleteGroup, DescribeGroup, LeavingMember, OffsetDelete, TopicPartitionIndexes
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from grpc_api.contract.transactions import AddPartitions, ProducerIdAndEpoch
@@ -20,7 +25,7 @@ from service.coordination.record_batches import MOST_GZIP_BYTES, encode_batch
 from service.coordination.transaction_records import encode_key, encode_value
 from service.coordination.transactions.shard import TIME_OUT_AGAIN_MS
 from service.coordination.transactions.transaction import Transaction
-from storage_tiers.errors import CoordinatorRecordTooLarge, GroupMetadataTooLarge, NotLeader, OffsetMetadataTooLarge
+from storage_tiers.errors import NotLeader
 from storage_tiers.records.batch import headers
 from storage_tiers.records.codecs import Codec
 from storage_tiers.types import TopicPartition

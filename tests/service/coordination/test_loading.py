@@ -6,14 +6,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import NotCoordinator
 from grpc_api.contract.groups import (
     Heartbeat,
 )
 from service.broker.coordinators.coordinator_log import PartitionLog
-from storage_tiers.errors import (
-    NotCoordinator,
-    StorageError,
-)
+from storage_tiers.errors import StorageError
 from tests.service.coordination.held import CALLER, Held, release, turn
 
 

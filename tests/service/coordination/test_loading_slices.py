@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import NotCoordinator
 from service.coordination.commit_fields import encode_offset_key
 from service.coordination.group_records import (
     CommittedOffset,
@@ -37,7 +38,6 @@ from service.coordination.transactions.shard import TransactionSettings, Transac
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import NotCoordinator
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.turns import SLICE_S, TurnScheduler
 from storage_tiers.types import TopicPartition

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import NotCoordinator
 from grpc_api.contract.groups import Heartbeat
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.partition import Partition
@@ -21,7 +22,7 @@ from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.read.reader import ColdMiss
-from storage_tiers.errors import NotCoordinator, StorageError
+from storage_tiers.errors import StorageError
 from storage_tiers.turns import AT_WORK, TurnScheduler
 from storage_tiers.types import FileSlice, TopicPartition
 from tests.service.broker.support import running, until

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from grpc_api.contract.coordinator_errors import CoordinatorLoading, NotCoordinator, UnknownMemberId
 from grpc_api.contract.groups import (
     Heartbeat,
     JoinGroup,
@@ -39,14 +40,7 @@ from service.coordination.shard_state import ShardState
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import (
-    CoordinatorLoading,
-    LeaderNotAvailable,
-    LogError,
-    NotCoordinator,
-    StorageError,
-    UnknownMemberId,
-)
+from storage_tiers.errors import LeaderNotAvailable, LogError, StorageError
 from storage_tiers.records.batch import headers
 from storage_tiers.turns import SLICE_S, TurnScheduler
 from storage_tiers.types import TopicPartition

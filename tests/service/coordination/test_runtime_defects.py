@@ -8,12 +8,13 @@ from typing import NoReturn
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from service.coordination import runtime
 from service.coordination.groups.shard import GroupShard
 from service.coordination.outcome import Outcome
 from service.coordination.runtime import ShardHost
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import CoordinatorNotAvailable, InvalidRequest, LogError
+from storage_tiers.errors import InvalidRequest, LogError
 from tests.service.broker.support import running, until
 from tests.service.coordination.test_runtime_log import (
     CALLER,

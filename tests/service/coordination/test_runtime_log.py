@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorNotAvailable,
+    CoordinatorRecordTooLarge,
+    NotCoordinator,
+    UnknownMemberId,
+)
 from grpc_api.contract.groups import (
     DescribeGroup,
     Heartbeat,
@@ -41,16 +47,12 @@ from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
-    CoordinatorNotAvailable,
-    CoordinatorRecordTooLarge,
     InvalidProducerEpoch,
     LogError,
-    NotCoordinator,
     NotEnoughReplicas,
     RecordTooLarge,
     RequestTimedOut,
     StorageError,
-    UnknownMemberId,
     UnknownTopicOrPartition,
 )
 from storage_tiers.records.batch import headers, read_header

@@ -59,7 +59,7 @@ def test_a_directory_that_took_the_cluster_over_is_not_called_moved(tmp_path: Pa
     guard = HomeGuard(str(tmp_path), lambda: str(tmp_path), lambda: 0, OsFiles(), clock, wait_ms=0, unclaimed="refuse")
     assert not guard.look(new=False, taken_over=True, has_store=True, had_store=True)
     assert guard.holding == (
-        "the data directory has just taken the cluster over: nothing is taken before the store is claimed"
+        "the data directory has just taken the cluster over: the node accepts no records before it has claimed the store"
     )
 
 

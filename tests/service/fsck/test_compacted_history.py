@@ -8,12 +8,13 @@ from typing import NamedTuple, cast
 import pytest
 
 from service.fsck.history import History
+from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.records.batch import CONTROL_MASK, LAST_OFFSET_DELTA, PRODUCER_ID, assign, read_header, set_crc
 from storage_tiers.records.builder import ControlKind, build_empty_batch
-from storage_tiers.types import AbortedTransaction, EpochEntry
+from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
 from tests.storage_tiers.compaction.support import batch
 from tests.storage_tiers.hot.support import marker
 
@@ -25,6 +26,7 @@ class Segment(NamedTuple):
     end: int
     sidecar_key: str = "a sidecar"
     records: int = 1
+    key: str = ""
 
 
 def data(base: int, epoch: int = 0, sequence: int = 0) -> bytearray:
@@ -57,6 +59,7 @@ def faults(
     *left: bytearray,
     base: int = 0,
     is_compacted: bool = False,
+    offloaded_in: int = 1,
 ) -> list[str]:
     found: list[str] = []
     history = History(base, 0, lambda _, fault: found.append(fault), is_compacted=is_compacted)
@@ -64,7 +67,8 @@ def faults(
         history.add(read_header(each), memoryview(each))
     end = read_header(left[-1]).next_offset
     sidecar = Sidecar(base, end, 0, 0, aborted=aborted, epochs=(EpochEntry(1, 0),), producer_snapshot=snapshot)
-    history.finish(cast(RemoteSegment, Segment(base, end)), sidecar)
+    key = keys.key(keys.SegmentKey("c", "t", TopicId(bytes(16)), 0, base, offloaded_in, "0" * 32))
+    history.finish(cast(RemoteSegment, Segment(base, end, key=key)), sidecar)
     history.close()
     return found
 
@@ -129,7 +133,7 @@ def test_records_removed_by_compaction_are_no_fault(left: tuple[bytearray, ...])
 def test_records_after_the_gap_are_compared() -> None:
     assert "last offset is 0" in faults(state(WRITTEN[0]), (), WRITTEN[1])[0]
     newer = data(3, epoch=1)
-    assert "epoch is 0" in faults(state(*WRITTEN), (), *WRITTEN[1:], newer)[0]
+    assert "epoch is 2" in faults(state(*WRITTEN, data(3, epoch=2)), (), *WRITTEN[1:], newer)[0]
     assert faults(state(*WRITTEN, newer), (ABORTED,), *WRITTEN[1:], newer) == []
     late = AbortedTransaction(PRODUCER, 3, 4, 5)
     aborted = (*WRITTEN, newer, ended(4, ControlKind.ABORT, epoch=1))
@@ -167,3 +171,22 @@ def test_a_batch_that_lost_its_newest_record_has_an_older_timestamp_than_its_pro
         assign(each, base_offset=2, leader_epoch=1)
     assert faults(state(whole, following), (), left, following) == []
     assert "its timestamp is" in faults(state(whole, newer), (), left, following)[0]
+
+
+def test_a_gap_shows_that_a_topic_was_compacted_whatever_its_configs_say() -> None:
+    """The broker's default policy compacts, or the topic's own did before it was changed."""
+    later = data(4, epoch=1), data(5, epoch=1, sequence=1)
+    assert faults(state(later[0]), (), *later, base=4) != []
+    assert faults(state(later[0]), (), WRITTEN[0], *later) == []
+
+
+def test_only_a_later_start_leaves_an_older_batch_where_nothing_shows_a_compaction() -> None:
+    """The local log was compacted first. The batches here are of leader epoch 1."""
+    older = state(WRITTEN[0], WRITTEN[2])
+    assert faults(older, (ABORTED,), *WRITTEN, offloaded_in=2) == []
+    assert "last offset is 0" in faults(older, (ABORTED,), *WRITTEN, offloaded_in=1)[0]
+    assert "is not in it" in faults(state(*WRITTEN), (), *WRITTEN, offloaded_in=2)[0], (
+        "it has the transaction's records"
+    )
+    newer = state(*WRITTEN, data(3, epoch=1))
+    assert "last offset is 3" in faults(newer, (ABORTED,), *WRITTEN, offloaded_in=2)[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from service.lifecycle.readiness import Readiness, Reports
 from storage_tiers.errors import RequestTimedOut, StorageError
 from tests.service.broker.support import TIERED, Running, running, until
 
@@ -47,3 +48,10 @@ async def test_a_disk_that_refuses_produce_is_named_and_fetches_are_served(tmp_p
             await node.append("t", b"b")
         assert "produce is refused" in json.loads(readiness.body())["disk"]
         assert [record.value for record in await node.read_all("t")] == [b"a"]
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_broker_is_ready_once_its_controller_lets_it_lead(fenced: bool) -> None:
+    readiness = Readiness(recovered=True, probed=True, reports=Reports(fenced=lambda: fenced))
+    assert readiness.ready is not fenced
+    assert json.loads(readiness.body())["fenced"] is fenced

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, PartitionImage, config_record, partition_record
+from service.metadata.image import MetadataImage
+from service.metadata.parts import PartitionImage
+from service.metadata.snapshot import config_record, partition_record
 from storage_tiers.types import TopicId
 
 
@@ -51,6 +53,30 @@ def broker(node_id: int, epoch: int = 1, rack: str | None = None) -> pb.Metadata
         rack=rack,
     )
     return pb.MetadataRecord(broker=record)
+
+
+def broker_change(
+    node_id: int, epoch: int = 1, *, fenced: bool | None = None, shutting_down: bool | None = None
+) -> pb.MetadataRecord:
+    change = pb.BrokerChangeRecord(broker_id=node_id, broker_epoch=epoch, fenced=fenced, shutting_down=shutting_down)
+    return pb.MetadataRecord(broker_change=change)
+
+
+def unregistered(node_id: int, epoch: int = 1) -> pb.MetadataRecord:
+    record = pb.BrokerUnregistrationRecord(broker_id=node_id, broker_epoch=epoch)
+    return pb.MetadataRecord(broker_unregistration=record)
+
+
+def command(node_id: int, sequence: int, *, epoch: int = 1, answered_below: int = 0) -> pb.MetadataRecord:
+    """Its result is its sequence number."""
+    record = pb.CommandRecord(
+        broker_id=node_id,
+        broker_epoch=epoch,
+        sequence=sequence,
+        answered_below=answered_below,
+        result=b"%d" % sequence,
+    )
+    return pb.MetadataRecord(command=record)
 
 
 def image_with_brokers(racks: Sequence[str | None]) -> MetadataImage:

@@ -18,6 +18,7 @@ from grpc_api.contract.features import FeatureChange, FeatureUpdate
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Endpoint, NewTopic, Resource, ResourceKind
 from service.configs.resolve import Resolver
 from service.metadata import commands
+from service.metadata import records_pb2 as pb
 from service.metadata.commands import (
     PLANNERS,
     AllocateProducerIds,
@@ -29,6 +30,8 @@ from service.metadata.commands import (
     CreateTopic,
     DeletedTopic,
     DeleteTopic,
+    ElectUnclean,
+    FenceBroker,
     ForgetTopic,
     FoundCluster,
     LeadEverything,
@@ -36,14 +39,17 @@ from service.metadata.commands import (
     PlacedTopic,
     ProducerIdBlock,
     RegisterBroker,
+    ShutDownBroker,
     SkipProducerIds,
     TopicFilesSeen,
+    UnfenceBroker,
     UpdateFeatures,
     plan,
 )
 from service.metadata.controller import Controller
-from service.metadata.image import MetadataImage, StartImage
+from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
+from service.metadata.parts import NO_LEADER, StartImage
 from service.metadata.planner import PRODUCER_ID_GAP
 from storage_tiers.errors import InvalidRequest, LogError, StorageError, TopicExists, UnknownTopicOrPartition
 from tests.service.metadata.disks import TroubledFiles
@@ -93,14 +99,14 @@ EXAMPLES = [
     Example(CreatePartitions("t", 5), None, lambda image: len(image.topics[topic_id(1)].partitions), 2, 5),
     Example(CreatePartitions("t", 3, ((1,),)), None, lambda image: len(image.topics[topic_id(1)].partitions), 2, 3),
     Example(
-        AlterConfigs(TOPIC, _set("retention.ms", "7")),
+        AlterConfigs(TOPIC, _set("retention.ms", "7"), 1),
         None,
         lambda image: image.topic_config("t"),
         {},
         {"retention.ms": "7"},
     ),
     Example(
-        AlterConfigs(METRICS, _set("interval.ms", "1000")),
+        AlterConfigs(METRICS, _set("interval.ms", "1000"), 1),
         None,
         lambda image: image.config(*METRICS),
         {},
@@ -128,11 +134,15 @@ EXAMPLES = [
     Example(FoundCluster("c"), None, lambda image: (image.cluster_id, image.features.get(LEVEL)), ("", None), ("c", 2)),
     Example(
         RegisterBroker(7, b"disk", (AT,), "rack"),
-        None,
+        1,
         lambda image: image.brokers[7].endpoints if 7 in image.brokers else None,
         None,
         (AT,),
     ),
+    Example(UnfenceBroker(8, 1), None, lambda image: image.brokers[8].may_lead, False, True),
+    Example(FenceBroker(1, 1), None, lambda image: image.brokers[1].fenced, False, True),
+    Example(ShutDownBroker(1, 1), None, lambda image: image.brokers[1].shutting_down, False, True),
+    Example(ElectUnclean("t", 1), None, lambda image: image.topics[topic_id(1)].partitions[1].leader, NO_LEADER, 1),
     Example(LeadEverything(1), None, lambda image: image.topics[topic_id(1)].partitions[0].leader_epoch, 0, 1),
 ]
 
@@ -142,6 +152,11 @@ def start_of(command: Command[Any]) -> MetadataImage:
     if isinstance(command, UpdateFeatures):
         registered = plan(BEFORE, RegisterBroker(1, b"disk", (AT,)), CONFIGS)[0]
         return BEFORE.apply_batch(registered)
+    if isinstance(command, UnfenceBroker):
+        return BEFORE.apply_batch(plan(BEFORE, RegisterBroker(8, b"disk", (AT,), fenced=True), CONFIGS)[0])
+    if isinstance(command, ElectUnclean):
+        lost = pb.PartitionChangeRecord(topic_id=topic_id(1), index=1, leader=NO_LEADER)
+        return BEFORE.apply_batch([pb.MetadataRecord(partition_change=lost)])
     if isinstance(command, ConfirmIncarnation):
         return BEFORE.apply_batch(plan(BEFORE, ClaimIncarnation(1, 5, b"me"), CONFIGS)[0])
     return BEFORE

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from grpc_api.contract.features import FeatureChange, FeatureUpdate
-from service.metadata import features, planner
+from service.metadata import features, planner, registrations
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, to_records
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot import to_records
 from storage_tiers.errors import InvalidUpdateVersion
 from tests.service.metadata.records import broker
 
@@ -18,7 +19,7 @@ UP, DOWN = FeatureChange.UPGRADE, FeatureChange.SAFE_DOWNGRADE
 def founded() -> MetadataImage:
     image = MetadataImage()
     image = image.apply_batch(planner.found_cluster(image, "cluster"))
-    return image.apply_batch(planner.register_broker(image, 1, b"disk", (), None))
+    return image.apply_batch(registrations.register(image, 1, b"disk", (), None).records)
 
 
 def levels(image: MetadataImage) -> dict[str, int]:
@@ -43,7 +44,7 @@ def test_a_new_cluster_has_the_highest_levels() -> None:
 def test_a_cluster_without_recorded_levels_has_the_lowest_and_can_be_updated() -> None:
     image = MetadataImage().apply(pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id="cluster")))
     assert planner.found_cluster(image, "cluster") == (), "it is not a new one"
-    image = image.apply_batch(planner.register_broker(image, 1, b"disk", (), None))
+    image = image.apply_batch(registrations.register(image, 1, b"disk", (), None).records)
     assert levels(image) == {"metadata.version": 29}
     assert levels(updated(image, 2)) == {"metadata.version": 29, NAME: 2}
 
@@ -87,7 +88,7 @@ def test_a_broker_that_starts_with_newer_software_unblocks_the_level() -> None:
     image = updated(founded(), 0, DOWN).apply(broker(2))
     with pytest.raises(InvalidUpdateVersion):
         updated(image, 2)
-    image = image.apply_batch(planner.register_broker(image, 2, b"disk", (), None))
+    image = image.apply_batch(registrations.register(image, 2, b"disk", (), None).records)
     assert levels(updated(image, 2))[NAME] == 2
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,19 +13,23 @@ from hypothesis import strategies as st
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
-from service.metadata.image import (
-    MAX_GONE_TOPICS,
-    MAX_UNCONFIRMED_STARTS,
-    Changes,
-    DeletingTopic,
-    MetadataImage,
-    PartitionImage,
-    StartImage,
-    to_records,
-    topic_files_record,
-)
+from service.metadata.delta import MAX_GONE_TOPICS, MAX_UNCONFIRMED_STARTS
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes, DeletingTopic, PartitionImage, SessionImage, StartImage
+from service.metadata.snapshot import partition_record, to_records, topic_files_record
 from storage_tiers.errors import MetadataCorrupt
-from tests.service.metadata.records import broker, configured, deleted, elected, forgotten, new_topic, topic_id
+from tests.service.metadata.records import (
+    broker,
+    broker_change,
+    command,
+    configured,
+    deleted,
+    elected,
+    forgotten,
+    new_topic,
+    topic_id,
+    unregistered,
+)
 
 
 def image_of(*records: pb.MetadataRecord) -> MetadataImage:
@@ -72,6 +79,59 @@ def test_an_isr_may_become_empty() -> None:
     assert image.partition("a", 0) == PartitionImage(0, -1, 1, 1, (1,), ())
 
 
+def test_a_change_sets_only_the_fields_that_it_has() -> None:
+    whole = PartitionImage(0, 1, 0, 0, (1, 2), (1,), (b"a", b"b"), (2,), (3,), (4,), (5,), recovering=True)
+    record = pb.MetadataRecord(partition=partition_record(topic_id(1), whole))
+    image = image_of(new_topic("a", 1)[0], record)
+    assert image.partition("a", 0) == whole
+
+    def changed(**fields: Any) -> PartitionImage | None:
+        change = pb.PartitionChangeRecord(topic_id=topic_id(1), index=0, **fields)
+        return image.apply(pb.MetadataRecord(partition_change=change)).partition("a", 0)
+
+    assert changed() == replace(whole, partition_epoch=1)
+    assert changed(directories=pb.DirectoryList(ids=[b"c"])) == replace(whole, partition_epoch=1, directories=(b"c",))
+    assert changed(recovering=False) == replace(whole, partition_epoch=1, recovering=False)
+    assert changed(removing=pb.ReplicaList()) == replace(whole, partition_epoch=1, removing=())
+    for name in ("adding", "eligible_leaders", "last_known_leaders"):
+        given: Any = {name: pb.ReplicaList(nodes=[7])}
+        wanted: Any = {name: (7,)}
+        assert changed(**given) == replace(whole, partition_epoch=1, **wanted)
+
+
+def test_a_broker_is_fenced_shuts_down_and_leaves() -> None:
+    image = image_of(broker(1, epoch=3), broker(2))
+    assert [each.may_lead for each in image.brokers.values()] == [True, True]
+    fenced = image.apply(broker_change(1, epoch=3, fenced=True))
+    assert [each.may_lead for each in fenced.brokers.values()] == [False, True]
+    assert fenced.apply(broker_change(1, epoch=3, fenced=False)) == image
+    leaving = image.apply(broker_change(1, epoch=3, shutting_down=True)).brokers[1]
+    assert (leaving.fenced, leaving.shutting_down, leaving.may_lead) == (False, True, False)
+    assert list(image.apply(unregistered(1, epoch=3)).brokers) == [2]
+
+
+def test_results_of_commands_stay_until_their_broker_has_them() -> None:
+    image = image_of(broker(1), command(1, 1), command(1, 2), command(1, 4, answered_below=2))
+    assert image.sessions[1] == SessionImage(1, 2, {2: b"2", 4: b"4"})
+    assert image.apply(command(1, 5)).sessions[1].answered_below == 2, "it never falls"
+    assert image.apply(broker(1, epoch=2)).sessions == {}, "another process has sent other commands"
+    assert image.apply(unregistered(1)).sessions == {}
+
+
+def test_a_change_takes_no_memory_that_grows_with_the_topics() -> None:
+    """A copied dictionary of 10,000 topics has 300 KB and more."""
+    image = image_of(*(record for number in range(1, 10_000) for record in new_topic(f"t.{number}", number)))
+    changes = ([elected(1, 0, 2)], new_topic("more.1", 20_000), [configured("t.1", "retention.ms", "5")], [deleted(1)])
+    for change in changes:
+        tracemalloc.start()
+        try:
+            image = image.apply_batch(change)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 50_000
+
+
 def test_deleting_frees_the_name_and_keeps_the_partition_count_until_forgotten() -> None:
     created = image_of(
         *new_topic("a", 1, 5), configured("a", "retention.ms", "5"), configured("b", "retention.ms", "6")
@@ -82,7 +142,7 @@ def test_deleting_frees_the_name_and_keeps_the_partition_count_until_forgotten()
     assert deleting.topic_config("b") == {"retention.ms": "6"}
     assert deleting.deleting == {topic_id(1): DeletingTopic("a", topic_id(1), 5)}
     again = deleting.apply_batch(new_topic("a", 2))
-    assert again.topic_ids == {"a": topic_id(2)}
+    assert dict(again.topic_ids) == {"a": topic_id(2)}
     assert again.apply(forgotten(1)).deleting == {}
 
 
@@ -96,7 +156,7 @@ def test_create_configure_delete_and_create_again_in_one_batch() -> None:
         configured("a", "segment.ms", "7"),
         forgotten(1),
     )
-    assert image.topic_ids == {"a": topic_id(2)}
+    assert dict(image.topic_ids) == {"a": topic_id(2)}
     assert image.topic_config("a") == {"segment.ms": "7"}
     assert image.deleting == {}
 
@@ -131,11 +191,11 @@ def test_revisions_of_topic_files_rise_and_end_with_their_topics() -> None:
     image = image_of(*new_topic("a", 1), *new_topic("b", 2))
     seen = {topic_id(1): 4, topic_id(2): 2, topic_id(3): 9}
     image = image.apply(pb.MetadataRecord(topic_files=topic_files_record(seen)))
-    assert image.topic_files == {topic_id(1): 4, topic_id(2): 2}
+    assert dict(image.topic_files) == {topic_id(1): 4, topic_id(2): 2}
     image = image.apply(pb.MetadataRecord(topic_files=topic_files_record({topic_id(1): 3, topic_id(2): 5})))
-    assert image.topic_files == {topic_id(1): 4, topic_id(2): 5}
+    assert dict(image.topic_files) == {topic_id(1): 4, topic_id(2): 5}
     assert MetadataImage().apply_batch(to_records(image)) == image
-    assert image.apply(deleted(1)).topic_files == {topic_id(2): 5}
+    assert dict(image.apply(deleted(1)).topic_files) == {topic_id(2): 5}
 
 
 def test_feature_levels_and_cluster_id() -> None:
@@ -175,6 +235,10 @@ MISFITS: dict[str, tuple[Callable[[], pb.MetadataRecord], str]] = {
     "a second deletion": (lambda: deleted(2), "not live"),
     "forgetting what lives": (lambda: forgotten(1), "not being deleted"),
     "a stale broker": (lambda: broker(1, epoch=3), "not above its last, 3"),
+    "a change of another registration": (lambda: broker_change(1, epoch=2, fenced=True), "broker 1 of epoch 2"),
+    "a change of no broker": (lambda: broker_change(9, fenced=True), "broker 9 of epoch 1"),
+    "an unregistration of another one": (lambda: unregistered(1, epoch=2), "broker 1 of epoch 2"),
+    "a command of another registration": (lambda: command(1, 1, epoch=2), "broker 1 of epoch 2"),
     "producer ids again": (
         lambda: pb.MetadataRecord(producer_id_block=pb.ProducerIdBlockRecord(first_producer_id=999, count=1000)),
         "the next one is 1000",
@@ -216,7 +280,7 @@ def test_ten_thousand_elections_build_the_next_image_once() -> None:
 
 # --- any history ------------------------------------------------------------------------------------------------------
 
-STEPS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 3)), max_size=40)
+STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4), st.integers(0, 3)), max_size=40)
 
 
 def history(steps: list[tuple[int, int, int]]) -> MetadataImage:
@@ -226,6 +290,7 @@ def history(steps: list[tuple[int, int, int]]) -> MetadataImage:
         name = f"t{one}"
         live = image.topic_ids.get(name)
         number = int.from_bytes(live, "big") if live is not None else serial + 100
+        epoch = image.brokers[one].broker_epoch if one in image.brokers else 1
         choices: list[Callable[[], list[pb.MetadataRecord]]] = [
             lambda: new_topic(name, serial + 100, two + 1),  # noqa: B023
             lambda: [elected(number, two, one)],  # noqa: B023
@@ -239,6 +304,9 @@ def history(steps: list[tuple[int, int, int]]) -> MetadataImage:
                     producer_id_block=pb.ProducerIdBlockRecord(first_producer_id=serial * 1000, count=1000)  # noqa: B023
                 ),
             ],
+            lambda: [broker_change(one, epoch=epoch, fenced=bool(two & 1), shutting_down=bool(two & 2))],  # noqa: B023
+            lambda: [unregistered(one, epoch=epoch)],  # noqa: B023
+            lambda: [command(one, serial, epoch=epoch, answered_below=serial - two)],  # noqa: B023
         ]
         try:
             image = image.apply_batch(choices[kind]())
@@ -263,9 +331,11 @@ def test_an_image_lists_what_its_batch_touched() -> None:
         (elected(1, 0, 2), (topic_id(1),)),
         (deleted(1), (topic_id(1),)),
         (forgotten(1), (topic_id(1),)),
-        (broker(1), ()),
     ):
         image = image.apply(record)
         assert image.changes == Changes(topics)
+    assert image.apply(broker(1)).changes == Changes(brokers=(1,))
+    assert image_of(broker(1), broker(2)).apply(broker_change(2, fenced=True)).changes == Changes(brokers=(2,))
     joined = Changes.joined((Changes((topic_id(2), topic_id(1))), Changes((topic_id(1), topic_id(3)))))
     assert joined == Changes((topic_id(2), topic_id(1), topic_id(3)))
+    assert Changes.joined((Changes(brokers=(2, 1)), Changes(brokers=(1,)))) == Changes(brokers=(2, 1))

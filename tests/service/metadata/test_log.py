@@ -12,8 +12,9 @@ import pytest
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
-from service.metadata.image import Changes, MetadataImage
+from service.metadata.image import MetadataImage
 from service.metadata.log import MAX_PROPOSAL_BYTES, MetadataLog
+from service.metadata.parts import Changes
 from service.metadata.store import DIRECTORY, LOG_BYTES_PER_SNAPSHOT
 from storage_tiers.errors import InvalidRequest, MetadataCorrupt, StorageError
 from tests.service.metadata.disks import TroubledFiles

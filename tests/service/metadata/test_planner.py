@@ -10,7 +10,7 @@ import pytest
 
 from grpc_api.contract.topics import Endpoint, NewTopic
 from service.configs.resolve import Resolver, check_static
-from service.metadata import planner
+from service.metadata import placement, planner, registrations
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage
 from service.metadata.planner import create_partitions, create_topic, delete_topic, delete_topic_by_id
@@ -29,7 +29,7 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
 )
 from storage_tiers.types import TopicId
-from tests.service.metadata.records import deleted, image_with_brokers, new_topic, topic_id
+from tests.service.metadata.records import broker_change, deleted, image_with_brokers, new_topic, topic_id
 from tests.support.clock import SeededRng
 
 CONFIGS = Resolver({}, node_id=1, has_store=False)
@@ -182,19 +182,46 @@ def test_a_new_topic_is_led_by_its_first_replica_at_epoch_zero() -> None:
     image = image_with_brokers([None, None])
     plan = create_topic(
         image,
-        NewTopic("t", configs={"segment.ms": "5"}, assignments={1: [2, 1], 0: [1, 2]}),
+        NewTopic("t", configs={"segment.ms": "5"}, assignments={1: [2], 0: [1]}),
         CONFIGS,
         topic_id(9),
     )
-    assert (plan.topic_id, plan.partitions, plan.replication_factor) == (topic_id(9), 2, 2)
+    assert (plan.topic_id, plan.partitions, plan.replication_factor) == (topic_id(9), 2, 1)
     created = image.apply_batch(plan.records)
     topic = created.topic("t")
     assert topic is not None
     assert [(p.leader, p.leader_epoch, p.replicas, p.isr) for p in topic.partitions] == [
-        (1, 0, (1, 2), (1, 2)),
-        (2, 0, (2, 1), (2, 1)),
+        (1, 0, (1,), (1,)),
+        (2, 0, (2,), (2,)),
     ]
     assert created.topic_config("t") == {"segment.ms": "5"}
+
+
+def test_a_partition_has_one_replica_whatever_is_asked_for_or_configured() -> None:
+    image = image_with_brokers([None] * 3)
+    three = Resolver(check_static({"default.replication.factor": "3"}), node_id=1, has_store=False)
+    for topic, configs in (
+        (NewTopic("t", 1, 2), CONFIGS),
+        (NewTopic("t"), three),
+        (NewTopic("t", assignments={0: [1, 2]}), CONFIGS),
+    ):
+        with pytest.raises(InvalidReplicationFactor, match=r"ask for a replication factor of 1\."):
+            create_topic(image, topic, configs, topic_id(9))
+    assert create_topic(image, NewTopic("t", 1, 1), three, topic_id(9)).replication_factor == 1
+
+
+def test_brokers_that_may_not_lead_get_no_partition() -> None:
+    image = image_with_brokers([None] * 3).apply_batch(
+        [broker_change(1, fenced=True), broker_change(3, shutting_down=True)]
+    )
+    made = image.apply_batch(create_topic(image, NewTopic("t", 4, 1), CONFIGS, topic_id(9)).records)
+    assert {(p.leader, p.directories) for p in made.topics[topic_id(9)].partitions} == {(2, (b"disk",))}
+    for broker_id in (1, 3):
+        with pytest.raises(InvalidReplicaAssignment, match="for partition 0 are fenced or in controlled shutdown"):
+            create_topic(image, NewTopic("t", assignments={0: [broker_id]}), CONFIGS, topic_id(9))
+    alone = image.apply(broker_change(2, fenced=True))
+    with pytest.raises(InvalidReplicationFactor, match="All brokers are currently fenced"):
+        create_topic(alone, NewTopic("t", 1, 1), CONFIGS, topic_id(9))
 
 
 # --- more partitions --------------------------------------------------------------------------------------------------
@@ -327,7 +354,7 @@ def test_a_start_registers_the_broker_again_and_raises_every_leader_epoch() -> N
     image = MetadataImage()
     for expected in (1, 2):
         image = image.apply_batch(planner.name_cluster(image, "cluster"))
-        image = image.apply_batch(planner.register_broker(image, 1, b"disk", (at,), "rack"))
+        image = image.apply_batch(registrations.register(image, 1, b"disk", (at,), "rack").records)
         assert image.brokers[1].broker_epoch == expected
         assert image.brokers[1].endpoints == (at,)
         if expected == 1:
@@ -353,12 +380,10 @@ def test_an_incarnation_is_claimed_then_confirmed() -> None:
 
 
 def placed(racks: Sequence[str | None], partitions: int, factor: int) -> list[tuple[int, ...]]:
-    image = image_with_brokers(racks)
-    plan = create_topic(image, NewTopic("t", partitions, factor), CONFIGS, topic_id(1 << 70))
-    topic = image.apply_batch(plan.records).topic("t")
-    assert topic is not None
-    assert len(topic.partitions) == partitions
-    return [partition.replicas for partition in topic.partitions]
+    brokers = list(image_with_brokers(racks).brokers.values())
+    found = placement.place(brokers, 0, partitions, factor, topic_id(1 << 70))
+    assert len(found) == partitions
+    return found
 
 
 def test_leaders_are_spread_evenly() -> None:

@@ -10,7 +10,7 @@ from tests.service.observability.event_calls import ROOT, event_calls
 PAGE = ROOT / "docs" / "operations.md"
 ROW = re.compile(r"\| `([a-z_]+(?:\.[a-z_]+)?)` \| ([A-Z, a-z]+) \| (.*?) \| (.+) \|")
 #: Fields that the log formats write themselves.
-TAKEN = {"time", "level", "logger", "event", "traceback", "left_out"}
+TAKEN = {"time", "level", "logger", "event", "traceback", "left_out", "node"}
 
 
 def documented() -> dict[str, tuple[set[str], set[str]]]:

@@ -24,6 +24,8 @@ IN_A_PROCESS = {
     "tidelog_tier_process_peak_resident_bytes",
     "tidelog_tier_process_lost_total",
     "tidelog_node_info",
+    "tidelog_broker_up",
+    "tidelog_broker_restarts_total",
 }
 _MODULES = (works, works_cold, works_coordinators, works_fetching)
 _SUFFIXES = ("_count", "_sum", "_bucket")

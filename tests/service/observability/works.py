@@ -284,7 +284,9 @@ async def the_disk_refuses_metadata(world: World) -> AsyncIterator[None]:
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.inner.ground.metadata._store, "append", refuse)
+        own_log = world.inner.ground.own_log
+        assert own_log is not None
+        patch.setattr(own_log._store, "append", refuse)
         with pytest.raises(StorageError):
             await world.inner.configs.controller.execute(AllocateProducerIds(1))
     yield

@@ -10,7 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.cli.offline.restore import recovered
 from service.directory.verify import verify
+from service.takeover.plan import Claimed
+from service.takeover.run import RecoveryPoint
 from storage_tiers.errors import StoreRefused
 from tests.faults.clients import seal, until
 from tests.support.clients import TIERED, consume, create, produce
@@ -89,3 +92,20 @@ async def test_a_check_runs_in_a_directory_with_a_file_of_a_packages_name(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreRefused, match="the store holds no cluster none"):
         await verify("store", "none", endpoint=None, region=None)
+
+
+def point(topic: str, partition: int, end: int) -> RecoveryPoint:
+    return RecoveryPoint(topic, partition, Claimed(1, 0, end, 1_700_000_000_000))
+
+
+def test_partitions_without_records_share_a_line() -> None:
+    one = [point("a", 0, 7), point("a", 1, 0)]
+    assert list(recovered(one)) == [
+        "a-0: offsets [0, 7), as of 2023-11-14T22:13:20+00:00",
+        "1 partition is empty, with nothing in the store: a (1)",
+    ]
+    many = [point(f"t{topic:03}", partition, 0) for topic in range(12) for partition in range(1000)]
+    (line,) = recovered(many)
+    assert line.startswith("12000 partitions are empty, with nothing in the store: t000 (1000), t001 (1000), ")
+    assert line.endswith(", t009 (1000), 2 more topics")
+    assert list(recovered([])) == []

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from immutables import Map
 
 from grpc_api.contract.topics import Resource, ResourceKind
-from service.metadata.image import DeletingTopic, MetadataImage, PartitionImage, TopicImage
+from service.metadata.image import MetadataImage
+from service.metadata.parts import DeletingTopic, PartitionImage, TopicImage
 from service.metadata.planner import PRODUCER_ID_GAP
 from service.takeover.plan import (
     EPOCH_GAP,
@@ -30,13 +32,15 @@ def known(live: TopicId | None = None, deleting: TopicId | None = None, partitio
     made = tuple(PartitionImage(number, 1, 7, 9, (1,), (1,)) for number in range(partitions))
     return MetadataImage(
         cluster_id="c",
-        topics={} if live is None else {live: TopicImage("t", live, made)},
-        topic_ids={} if live is None else {"t": live},
+        topics=Map({} if live is None else {live: TopicImage("t", live, made)}),
+        topic_ids=Map({} if live is None else {"t": live}),
         deleting={} if deleting is None else {deleting: DeletingTopic("t", deleting, 2)},
-        configs={
-            Resource(ResourceKind.TOPIC, "t"): {"retention.ms": "1"},
-            Resource(ResourceKind.BROKER, ""): {"num.partitions": "3"},
-        },
+        configs=Map(
+            {
+                Resource(ResourceKind.TOPIC, "t"): {"retention.ms": "1"},
+                Resource(ResourceKind.BROKER, ""): {"num.partitions": "3"},
+            }
+        ),
         features={"f": 2},
         next_producer_id=5000,
     )

@@ -32,19 +32,18 @@ def records(world: World, segment: RemoteSegment) -> list[int]:
     return [r.offset for at, header in headers(data) for r in decode_batch(data[at : at + header.size])]
 
 
-async def lose(world: World, count: int, *lost: int, sidecars: bool = False) -> list[RemoteSegment]:
+async def lose(world: World, count: int, *lost: int) -> list[RemoteSegment]:
     """Extends by `count` segments, deletes the manifest and the `lost` objects, and returns the live segments."""
     saved = await world.extend(count)
     segments = stored_live(world.store.blocking(), saved)
-    world.store.blocking().delete([segments[place].sidecar_key if sidecars else segments[place].key for place in lost])
+    world.store.blocking().delete([segments[place].key for place in lost])
     restore(world, None)
     return segments
 
 
 @pytest.mark.parametrize("place", [0, 3, 69], ids=["in a page", "further in the page", "the last"])
-@pytest.mark.parametrize("sidecars", [False, True], ids=["segment", "sidecar"])
-async def test_lost_segments_are_accepted_if_their_offsets_are_named(world: World, place: int, sidecars: bool) -> None:
-    before = await lose(world, 70, place, sidecars=sidecars)
+async def test_lost_segments_are_accepted_if_their_offsets_are_named(world: World, place: int) -> None:
+    before = await lose(world, 70, place)
     gone = before[place]
     dry, _ = await world.tier.repair(NOTHING, apply=True)
     assert f"offsets [{gone.base}, {gone.end})" in dry.refused
@@ -97,7 +96,7 @@ async def test_without_a_loss_nothing_is_accepted(world: World) -> None:
     await lose(world, 3)
     refused, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(0, 10),))
     assert manifest is None and "[0, 10) are not lost" in refused.refused
-    assert "Leave --accept-loss away" in refused.refused
+    assert "Run this without --accept-loss" in refused.refused
     _, manifest = await world.tier.repair(NOTHING, apply=True)
     assert manifest is not None and manifest.end == 30
 

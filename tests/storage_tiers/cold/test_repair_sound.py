@@ -38,12 +38,12 @@ async def test_complete_objects_need_one_listing_and_no_repair(world: World, seg
 
 
 @pytest.mark.parametrize("place", [0, 3, 79], ids=["in a page", "further in the page", "the last"])
-@pytest.mark.parametrize("damage", ["segment gone", "sidecar gone", "segment cut", "sidecar cut"])
+@pytest.mark.parametrize("damage", ["segment gone", "segment cut"])
 async def test_a_lost_object_is_named_and_accepted_only_by_its_offsets(world: World, place: int, damage: str) -> None:
     saved = await world.extend(80)
     blocking, before = world.store.blocking(), stored_live(world.store.blocking(), saved)
     gone = before[place]
-    key = gone.key if damage.startswith("segment") else gone.sidecar_key
+    key = gone.key
     kept = blocking.get(key).data
     blocking.delete([key])
     if damage.endswith("cut"):

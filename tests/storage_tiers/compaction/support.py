@@ -90,11 +90,11 @@ def clean(
 
 
 def swap_in(log: HotLog, new: RewrittenSegment) -> bool:
-    swap = log.begin_swap(new)
+    swap = log.swapping.begin(new)
     if swap is None:
         return False
     swap.prepare()
-    if not log.finish_swap(swap, new):
+    if not log.swapping.finish(swap, new):
         return False
     swap.commit()
     return True

@@ -351,16 +351,16 @@ def test_a_truncation_ends_a_swap(log: HotLog, monkeypatch: pytest.MonkeyPatch, 
         closed(log)
 
     def interrupted(log: HotLog, new: object) -> bool:
-        swap = log.begin_swap(new)  # type: ignore[arg-type]
+        swap = log.swapping.begin(new)  # type: ignore[arg-type]
         assert swap is not None
         assert log.evict_oldest(log.end_offset) is None
         if step != "begun":
             swap.prepare()
         if step == "renamed":
-            assert log.finish_swap(swap, new)  # type: ignore[arg-type]
+            assert log.swapping.finish(swap, new)  # type: ignore[arg-type]
         log.truncate_to(4)
         swap.prepare()
-        assert not log.finish_swap(swap, new)  # type: ignore[arg-type]
+        assert not log.swapping.finish(swap, new)  # type: ignore[arg-type]
         swap.commit()
         return True
 

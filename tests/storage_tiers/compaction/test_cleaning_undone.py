@@ -62,7 +62,7 @@ def test_a_swap_that_is_aborted_in_any_step_loses_nothing(
     expected = table(log)
 
     def given_up(log: HotLog, new: object) -> bool:
-        swap = log.begin_swap(new)  # type: ignore[arg-type]
+        swap = log.swapping.begin(new)  # type: ignore[arg-type]
         assert swap is not None
         if is_decided:
             swap.prepare()
@@ -88,10 +88,10 @@ def prepared(log: HotLog, monkeypatch: pytest.MonkeyPatch, *, swapped: bool = Fa
     """Cleans the log up to a swap that is prepared, or renamed and not committed; returns the swap file."""
 
     def kept(log: HotLog, new: RewrittenSegment) -> bool:
-        swap = log.begin_swap(new)
+        swap = log.swapping.begin(new)
         assert swap is not None
         swap.prepare()
-        return log.finish_swap(swap, new) if swapped else True
+        return log.swapping.finish(swap, new) if swapped else True
 
     monkeypatch.setattr(support, "swap_in", kept)
     clean(log)
@@ -113,7 +113,7 @@ def test_a_decision_without_its_new_files_removes_nothing(tmp_path: Path, monkey
             os.unlink(swap.with_name(name))
     recovery_point = log.recovery_point
     content = swap.read_bytes()
-    log.swap = None  # the process that made it is another one
+    log.swapping.swap = None  # the process that made it is another one
     log.close(clean=False)
     swap.write_bytes(content)
     log = open_log(tmp_path, settings=SETTINGS, recovery_point=recovery_point)
@@ -129,7 +129,7 @@ def test_a_decision_that_comes_back_takes_no_half_written_file(tmp_path: Path, m
         closed(log)
     swap = prepared(log, monkeypatch, swapped=True)
     recovery_point = log.recovery_point
-    log.swap = None
+    log.swapping.swap = None
     log.close(clean=False)
     assert swap.exists()
     swap.with_name("00000000000000000000.log.cleaned").write_bytes(b"")

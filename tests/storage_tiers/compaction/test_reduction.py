@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from storage_tiers.compaction.reduction import is_reduction
+from storage_tiers.compaction.reduction import are_of_one_batch
 from storage_tiers.hot.settings import LogSettings
-from storage_tiers.records.batch import assign
+from storage_tiers.records.batch import assign, headers
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
+from storage_tiers.records.decoder import decode_batch
 from tests.storage_tiers.compaction.support import batch, clean, closed, write
 from tests.storage_tiers.hot.support import marker, open_log, read_all
 
@@ -31,8 +34,7 @@ def test_a_cleaned_log_is_a_reduction(tmp_path: str, codec: Codec, producer: tup
     clean(log, delete_retention_ms=10**12)
     left = read_all(log, upto=3)
     assert left != stored(first)
-    assert is_reduction(left, stored(first))
-    assert not is_reduction(stored(first), left)
+    assert are_of_one_batch(left, stored(first)) and are_of_one_batch(stored(first), left)
 
 
 def test_an_emptied_batch_and_marker_are_reductions(tmp_path: str) -> None:
@@ -43,7 +45,7 @@ def test_an_emptied_batch_and_marker_are_reductions(tmp_path: str) -> None:
     clean(log)
     clean(log, now_ms=10**15)
     left = read_all(log)
-    assert is_reduction(left, stored(first)) or is_reduction(left, stored(second, 1))
+    assert are_of_one_batch(left, stored(first)) or are_of_one_batch(left, stored(second, 1))
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,40 @@ def test_an_emptied_batch_and_marker_are_reductions(tmp_path: str) -> None:
 def test_differences_that_no_cleaning_explains(other: bytes) -> None:
     full = stored(batch(("a", "1"), ("b", "1"), ("c", "1")))
     two = stored(batch(("a", "1"), ("b", "1")))
-    assert is_reduction(two, two)
-    assert not is_reduction(other, two)
-    assert not is_reduction(two, full), "its last offset is another"
+    assert are_of_one_batch(two, two)
+    assert not are_of_one_batch(other, two) and not are_of_one_batch(two, other)
+    assert not are_of_one_batch(two, full), "its last offset is another"
 
 
 def test_markers_are_compared_by_what_they_decide() -> None:
     abort, commit = (stored(marker(kind, 7)) for kind in (ControlKind.ABORT, ControlKind.COMMIT))
-    assert is_reduction(abort, abort)
-    assert not is_reduction(abort, commit)
+    assert are_of_one_batch(abort, abort)
+    assert not are_of_one_batch(abort, commit)
+
+
+def left_of(directory: Path, first: bytes, later: str, *, keeps_tombstones: bool) -> bytes:
+    """What cleanings leave of the first batch, where a later one has this key."""
+    directory.mkdir()
+    log = open_log(directory, settings=LogSettings(segment_bytes=100_000))
+    write(log, first)
+    closed(log)
+    write(log, batch((later, "later")))
+    closed(log)
+    clean(log)
+    if not keeps_tombstones:
+        clean(log, now_ms=10**15)
+    left = read_all(log)
+    ((position, header),) = [each for each in headers(left) if each[1].last_offset == 1]
+    return left[position : position + header.size]
+
+
+def test_two_cleanings_may_leave_different_records_of_a_batch(tmp_path: Path) -> None:
+    """The local log's has removed the tombstone; the bucket's has come to a later record of the other key."""
+    full = batch(("a", None), ("b", "1"))
+    tombstone = left_of(tmp_path / "bucket", full, "b", keeps_tombstones=True)
+    value = left_of(tmp_path / "local", full, "c", keeps_tombstones=False)
+    assert [each.offset for left in (tombstone, value) for each in decode_batch(left)] == [0, 1]
+    assert are_of_one_batch(tombstone, value) and are_of_one_batch(value, tombstone)
+    other = left_of(tmp_path / "other", batch(("a", None), ("b", "2")), "c", keeps_tombstones=False)
+    assert not are_of_one_batch(other, value)
+    assert not are_of_one_batch(stored(full), other)

@@ -19,7 +19,7 @@ from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.indexes import MAX_RELATIVE_OFFSET
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
-from storage_tiers.records.batch import read_header
+from storage_tiers.records.batch import HEADER_BYTES, read_header
 from tests.storage_tiers.hot.support import START_MS, append, batch_of, open_log, placed, read_all
 
 SETTINGS = LogSettings(segment_bytes=8 << 20, max_message_bytes=8 << 20)
@@ -240,13 +240,16 @@ def test_a_disk_that_does_not_say_when_a_segment_began_refuses_an_append(
     log = open_log(tmp_path, settings=SETTINGS)
     append(log, large), append(log, large)
     log.close(clean=True)
-    log = open_log(tmp_path, settings=SETTINGS, clean=True)
+    read = os.pread
 
-    def refuses(*_: object) -> bytes:
-        raise OSError(errno.EIO, "cannot read")
+    def refuses(fd: int, size: int, position: int) -> bytes:
+        if (size, position) == (HEADER_BYTES, 0):
+            raise OSError(errno.EIO, "cannot read")
+        return read(fd, size, position)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "pread", refuses)
+        log = open_log(tmp_path, settings=SETTINGS, clean=True)
         for appending in (begin, append):
             with pytest.raises(StorageError, match="cannot append"):
                 appending(log, large)

@@ -10,6 +10,7 @@ from storage_tiers.errors import (
     CorruptRecord,
     InvalidProducerEpoch,
     InvalidTransactionState,
+    NotEnoughReplicas,
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
@@ -17,6 +18,7 @@ from storage_tiers.hot.producer_state import CompletedTransaction, Duplicate, Pr
 from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.checksum import crc32c
+from storage_tiers.types import FENCING_EPOCH
 from tests.storage_tiers.hot.support import batch_of, marker
 
 MAX_SEQUENCE = (1 << 31) - 1
@@ -224,3 +226,25 @@ def test_a_damaged_snapshot_is_refused(damage: object) -> None:
     written(state, header(3, 0), 0)
     with pytest.raises(CorruptRecord):
         ProducerStateManager.restore(damage(state.snapshot()), now_ms=0)  # type: ignore[operator]
+
+
+def test_a_later_epoch_does_not_join_a_transaction_whose_marker_is_lost() -> None:
+    state = ProducerStateManager()
+    written(state, header(1, 0, epoch=3, transactional=True), 0)
+    for transactional in (True, False):
+        with pytest.raises(NotEnoughReplicas, match="epoch 3 at offset 0 has lost its marker"):
+            state.check(header(1, 0, epoch=4, transactional=transactional), now_ms=NOW)
+    state.check_marker(9, 4, 7, transaction_version=2)
+    end(state, 1, ControlKind.COMMIT, epoch=4)
+    written(state, header(1, 0, epoch=4, transactional=True), 2)
+
+
+def test_a_marker_of_a_later_transaction_does_not_decide_one_whose_marker_is_lost() -> None:
+    state = ProducerStateManager()
+    written(state, header(1, 0, epoch=3, transactional=True), 0)
+    with pytest.raises(InvalidProducerEpoch, match="is of a later transaction"):
+        state.check_marker(9, 5, 7, transaction_version=2)
+    state.check_marker(9, FENCING_EPOCH, 7, transaction_version=2)  # ends whatever is open
+    state.check_marker(9, 5, 7)  # an operator's, or of a fenced producer before version 2
+    end(state, 1, ControlKind.ABORT, epoch=4)
+    state.check_marker(9, 6, 7, transaction_version=2)  # nothing is open

@@ -17,6 +17,7 @@ from storage_tiers.records.batch import HEADER_BYTES, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.types import EpochEntry
 from tests.storage_tiers.hot.support import START_MS, append, batch_of, marker, open_log, placed, read_all
+from tests.support.clock import ManualClock
 
 SMALL = LogSettings(segment_bytes=2000, index_interval_bytes=300)
 
@@ -111,6 +112,36 @@ def test_a_log_of_an_earlier_start_is_continued(tmp_path: Path) -> None:
         content.append(placed(batch, append(log, batch, epoch=5 + start), 5 + start))
         assert read_all(log) == b"".join(content)
         assert log.offset_for_timestamp(START_MS + 1000 + start) == (START_MS + 1000 + start, 120 + start, 5 + start)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("first", "begun", "expected"),
+    [
+        (START_MS + 10, START_MS, START_MS + 10),
+        (START_MS - 500, START_MS, START_MS),
+        (START_MS + 9000, START_MS, START_MS + 5000),
+        (-1, START_MS, START_MS + 5000),
+    ],
+    ids=["its first record's", "an old record", "a record from the future", "without a timestamp"],
+)
+def test_the_newest_segment_is_dated_by_its_first_record(
+    tmp_path: Path, clean: bool, first: int, begun: int, expected: int
+) -> None:
+    """A node that crashes more often than its longest lag would else never offload a segment that is written to."""
+    log = open_log(tmp_path, settings=SMALL)
+    append(log, batch_of(1, timestamps=[START_MS]))
+    log.roll()
+    append(log, batch_of(1, timestamps=[first]))
+    append(log, batch_of(1, timestamps=[START_MS + 4000]))
+    log.flush()
+    log.close(clean=clean)
+    stem = log.segments()[-1].path.removesuffix(layout.LOG)
+    for suffix, changed_ms in ((layout.LOG, START_MS + 5000), (layout.SNAPSHOT, begun)):
+        os.utime(stem + suffix, ns=(changed_ms * 10**6, changed_ms * 10**6))
+    later = ManualClock(START_MS + 20_000)
+    again = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point, clock=later)
+    assert again.segments()[-1].first_append_ms == expected
 
 
 # --- cuts -------------------------------------------------------------------------------------------------------------

@@ -260,8 +260,8 @@ BATCH = build_batch([NewRecord(b"k", b"v", timestamp=5), NewRecord(b"k", b"v", t
         (BATCH[:-1] + b"\x01", "CRC-32C of the record batch is"),
         (repaired(BATCH, layout.BATCH_LENGTH, ">i", 40), "says that 40 bytes follow its length field"),
         (repaired(BATCH, layout.MAGIC, ">b", 1), "message format 1 is not read here"),
-        (repaired(BATCH, layout.BASE_OFFSET, ">q", -3), "a batch from offset -3 to -2 cannot be"),
-        (repaired(BATCH, layout.BASE_OFFSET, ">q", (1 << 63) - 2), "cannot be"),
+        (repaired(BATCH, layout.BASE_OFFSET, ">q", -3), "a batch from offset -3 to -2 is impossible"),
+        (repaired(BATCH, layout.BASE_OFFSET, ">q", (1 << 63) - 2), "is impossible"),
         (repaired(BATCH, layout.RECORDS_COUNT, ">i", -1), "says it has -1 records"),
         (
             repaired(BATCH, layout.RECORDS_COUNT, ">i", 3),

@@ -2,9 +2,9 @@
 
 A partition's local segments and those that the bucket holds are cleaned apart from each other, each from its own clean point
 (`cold_cleaning.py` has the bucket's). A reader takes the bucket's segments up to where the local ones begin, which moves while
-it reads. So a tombstone or marker of one tier hides values in the other too. A local one goes only below the offset that the
-bucket was cleaned to, or while the bucket holds nothing of the partition. One in the bucket goes only below the offset that the
-local log was cleaned to, or where it begins.
+it reads. So a tombstone or marker of one tier hides values in the other too. The cleaner removes a local one only below
+the offset that the bucket was cleaned to, or while the bucket holds nothing of the partition. It removes one in the
+bucket only below the offset that the local log was cleaned to, or below the local log's beginning.
 
 Invariants: one log is cleaned at a time; segments are swapped oldest first and not while they are uploaded. Not promised:
 that a log is cleaned while others are dirtier.
@@ -57,8 +57,8 @@ RETRY_MS = 300_000
 
 
 class CleanerSettings(NamedTuple):
-    """`log.cleaner.*`. `map_bytes` and `map_load` bound the map of keys. `bytes_per_second` of 0 stops the cleaner, as Kafka's,
-    which waits for ever; a negative one is no bound."""
+    """`log.cleaner.*`. `map_bytes` and `map_load` bound the map of keys. `bytes_per_second` of 0 stops the cleaner, as in
+    Kafka, where it waits for ever; a negative value means no bound."""
 
     is_enabled: bool
     backoff_ms: int
@@ -71,7 +71,7 @@ class CleanerSettings(NamedTuple):
         return self.is_enabled and self.bytes_per_second != 0
 
     def are_for_the_pass_of(self, others: CleanerSettings) -> bool:
-        """Whether both give a cleaning the same request, in which the pause between cleanings is not."""
+        """Whether a cleaning gets the same request under both. The pause between cleanings is not part of it."""
         return self._replace(backoff_ms=others.backoff_ms) == others
 
 
@@ -134,7 +134,7 @@ class Cleaning:
         self._rng = rng
         #: Clean points by log. A reopened log is another key.
         self._points: dict[HotLog, CleanPoint | None] = {}
-        #: By log, and whether it is the bucket's part, whose cleaning failed: the steady time in ms of the next attempt.
+        #: By log whose cleaning failed, and whether in the bucket: the steady time in ms of the next attempt.
         self._retries: dict[tuple[HotLog, bool], int] = {}
         self._due_ms = 0
         self.figures = CleaningFigures(clock.steady_ms())
@@ -174,7 +174,7 @@ class Cleaning:
         return found
 
     def _may_clean(self, partition: Partition) -> bool:
-        """Whether the log may be cleaned: not while it may be discarded for the bucket's, nor while the bucket is behind."""
+        """Whether the log may be cleaned. False while the bucket's log may replace it, and while the bucket is behind."""
         return (
             partition.leads
             and partition.log.hot.settings.cleanup_compact
@@ -219,7 +219,7 @@ class Cleaning:
             return None
         segments = hot.durable_segments()
         if len(segments) < hot.segment_count - 1:
-            self._flusher.request(partition)  # the files of a segment that was closed are not complete
+            self._flusher.request(partition)  # a segment was just closed, and its files are not complete yet
         return plan_cleaning(
             segments,
             cleaned_to=cleaned_to(self._point(hot), segments, hot.epoch_at),
@@ -238,8 +238,8 @@ class Cleaning:
     async def _try(self, due: _Dirty) -> None:
         settings = self._policy.settings()
         try:
-            if (swap := due.partition.log.hot.swap) is not None:
-                await asyncio.to_thread(swap.end)  # an earlier one that the disk refused to commit
+            if (swap := due.partition.log.hot.swapping.swap) is not None:
+                await asyncio.to_thread(swap.end)  # ends an earlier swap that the disk refused to commit
             await (self._clean_remote if due.is_remote else self._clean)(due.partition, due.plan, settings)
         except _Abandoned:
             await self._give_up(due.partition.log.hot)
@@ -251,10 +251,10 @@ class Cleaning:
         """Ends the process and a swap that the disk has refused, and removes the files written: they take room on a full disk,
         and nothing is evicted during a swap."""
         await self._process.end()
-        if hot.swap is not None:
+        if hot.swapping.swap is not None:
             with suppress(OSError):  # the next attempt, truncation or start ends it
-                await asyncio.to_thread(hot.swap.end)
-        if not hot.is_swapping:
+                await asyncio.to_thread(hot.swapping.swap.end)
+        if not hot.swapping.is_under_way:
             await asyncio.to_thread(remove_cleaned, self._files, hot.directory)
 
     def _retry_later(self, partition: Partition, *, is_remote: bool, error: Exception) -> None:
@@ -331,8 +331,9 @@ class Cleaning:
         return reached, counted
 
     def _check_goes_on(self, partition: Partition, hot: HotLog, settings: CleanerSettings) -> None:
-        """_Abandoned if the log may no longer be cleaned, or not with these settings: the process keeps those of its request,
-        and at a low rate would do so for days. The next attempt has the new ones, and begins at the clean point."""
+        """Raises _Abandoned if the log may no longer be cleaned, or if the settings have changed: the process keeps the
+        settings of its request, at a low rate for days. The next attempt has the new settings and begins at the clean
+        point."""
         if _is_gone(partition, hot) or not self._may_clean(partition):
             raise _Abandoned
         if not settings.are_for_the_pass_of(self._policy.settings()):
@@ -368,22 +369,22 @@ class Cleaning:
         return 0 if self._cold is None else self._cold.cleaned_to(partition)
 
     def _shown_below(self, hot: HotLog) -> int:
-        """The offset below which the bucket's tombstones and markers hide nothing in the local log. A reader that took a value
-        there continues in the bucket once the segments are evicted."""
+        """The offset below which the bucket's tombstones and markers hide nothing in the local log. A reader of a local value
+        continues in the bucket if the segments are evicted."""
         return max(hot.local_start_offset, cleaned_to(self._point(hot), hot.durable_segments(), hot.epoch_at))
 
     def _bucket_may_hold(self, partition: Partition) -> bool:
         """Whether the bucket may hold records of the partition, or hold some soon."""
         tiering, tier = self._tiering, partition.log.tier
         if tier is None and not tiering.is_tiered(partition):
-            # A start without a store knows no tier, and the next one may have it again.
+            # A node that was started without a store knows no tier, but its next start may have one again.
             return os.path.exists(os.path.join(partition.log.hot.directory, SAVED_MANIFEST))
         has_asked = tiering.has_compared(partition) and partition not in tiering.extensions
         return not has_asked or (tier is not None and tier.segments > 0)
 
     async def _swap(self, partition: Partition, hot: HotLog, new: RewrittenSegment, drops_below: int) -> None:
         # The directory may be another topic's by now: nothing is decided in it. A deletion from here on ends the swap.
-        swap = None if _is_gone(partition, hot) else hot.begin_swap(new)
+        swap = None if _is_gone(partition, hot) else hot.swapping.begin(new)
         if swap is None:
             raise _Abandoned
         try:
@@ -404,7 +405,7 @@ class Cleaning:
 
     def _finish_swap(self, partition: Partition, swap: SegmentSwap, new: RewrittenSegment) -> bool:
         try:
-            return partition.log.hot.finish_swap(swap, new)
+            return partition.log.hot.swapping.finish(swap, new)
         except StorageError as error:
             partition.fail(error)  # some files have their new names: only a start puts that right
             raise
@@ -416,7 +417,7 @@ class Cleaning:
         await asyncio.to_thread(write_clean_point, self._files, hot.directory, point)
 
 
-#: Every offset lies below.
+#: Above every offset.
 _ALL = (1 << 63) - 1
 
 
@@ -429,7 +430,7 @@ def _is_gone(partition: Partition, hot: HotLog) -> bool:
 
 
 def _dirtier(found: _Dirty | None, other: _Dirty) -> _Dirty | None:
-    """The one of both that is cleaned first."""
+    """The log that is cleaned first; `found` unless `other` is due."""
     is_first = other.plan.is_due and (found is None or _rank(other.plan) > _rank(found.plan))
     return other if is_first else found
 

@@ -1,8 +1,8 @@
-"""Compacts the segments that the bucket holds: has them fetched one by one, rewritten by the cleaner process, offloaded again
-and replaced in the manifest, neighbours that fit one segment together.
+"""Compacts the segments that the bucket holds. They are fetched one by one, rewritten by the cleaner process, offloaded again
+and replaced in the manifest. Neighbours that fit one segment are joined.
 
-It is a log of its own to the cleaner: its dirty part begins where its last cleaning ended, and its newest segment is never
-rewritten, because a follower of this node would begin with its sidecar.
+For the cleaner they are a log of their own: its dirty part begins where its last cleaning ended. Its newest segment is never
+rewritten, because a follower of this node would begin with that segment's sidecar.
 
 Invariants: segments are replaced oldest first, each by one commit; a rewritten segment's sidecar has the epochs and producers
 of the last one it replaces, and the aborted transactions that are left. The local disk holds one fetched segment and one
@@ -56,8 +56,8 @@ _LEAST_SEGMENTS = 2
 
 
 class _View(NamedTuple):
-    """Segments [base, end) as planners see them: one, or all of `page`. `first_timestamp` is when the oldest record was
-    written, as far as is known (ms): the manifest's minimum is a hint. -1 if no record tells."""
+    """Segments [base, end) as planners see them: one, or all of `page`. `first_timestamp` estimates in ms when the oldest
+    record was written, from the manifest's minimum; -1 if it is unknown."""
 
     base: int
     end: int
@@ -77,8 +77,8 @@ _Opened = dict[tuple[str, int | None], _Views]
 
 
 class _BucketLog(NamedTuple):
-    """The log in the manifest of `commit`; `cleaned_to` is 0 if it is not known. `opened` are the segments in pages that a
-    plan had to look into: the last MAX_OPENED."""
+    """The log in the manifest of `commit`; `cleaned_to` is 0 if it is not known. `opened` holds the segments of the
+    last MAX_OPENED pages that plans had to look into."""
 
     line: str
     commit: int
@@ -88,9 +88,9 @@ class _BucketLog(NamedTuple):
     opened: _Opened
 
 
-#: Pages whose segments are kept for the next plan: those that the log start, the clean point and the lag divide, and the last.
+#: Pages whose segments are kept for the next plan: the last one, and those divided by log start, clean point or lag.
 MAX_OPENED = 4
-#: Segments and pages that plans look at before the event loop has its turn; a log of the bucket may have some hundreds.
+#: Segments and pages that plans visit before the event loop has its turn; a partition may have hundreds in the bucket.
 VIEWS_A_TURN = 500
 
 
@@ -151,7 +151,7 @@ class ColdCleaning:
         return found
 
     async def _opened(self, partition: Partition, known: _BucketLog, page: PageRef, *, is_whole: bool) -> _Views:
-        """The page's segments, or, unless `is_whole`, one view of its clean ones and one of its dirty ones before the last."""
+        """The page's segments if `is_whole`; else what `_summed` makes of them."""
         name = (page.key, None if is_whole else known.cleaned_to)
         if name not in known.opened:
             views = tuple([_view(each) async for each in self._of_page(partition, page)])
@@ -161,7 +161,7 @@ class ColdCleaning:
         return known.opened[name]
 
     def cleaned_to(self, partition: Partition) -> int:
-        """The offset below which the bucket has no record that a newer one supersedes, of those below it; 0 if not known."""
+        """The offset below which the bucket is clean: no record supersedes another one there. 0 if it is unknown."""
         known, tier = self._known.get(partition.log.hot), partition.log.tier
         return known.cleaned_to if known is not None and tier is not None and known.line == tier.line else 0
 
@@ -228,7 +228,7 @@ class ColdCleaning:
         segments = await self._segments(partition, plan.end)
         if not segments:
             raise InvalidRequest(
-                f"the segments of {partition.partition} below {plan.end} expired; they are planned anew"
+                f"the segments of {partition.partition} below {plan.end} expired; their cleaning is planned again"
             )
         named, sources = list[tuple[int, Sequence[AbortedTransaction]]](), list[SourceSegment]()
         async for some in slices(segments, GLANCES_A_TURN):
@@ -285,7 +285,7 @@ class ColdCleaning:
             await asyncio.to_thread(_append, path, ready.path, is_first=start == 0)
 
     async def replace(self, partition: Partition, job: ExtendJob, old: tuple[RemoteSegment, ...]) -> None:
-        # `tidelog fsck` would take what the bucket lacks then for lost, were the node to die before the cleaning is noted.
+        # Otherwise `tidelog fsck` would report the removed records as lost if the node dies before it notes the cleaning.
         await asyncio.to_thread(begin_bucket_clean_point, self._files, partition.log.hot.directory)
         before, writer = partition.log.tier, self._access.writer
         if writer is None or not self._access.is_open:
@@ -356,7 +356,7 @@ class ColdRewrite:
         await self._cold.save_clean_point(self._partition, self._hot, reached)
 
     def clear(self) -> None:
-        """Removes the files that are left. Blocking. A call that was cancelled may still be at it in its thread."""
+        """Removes the files that are left. Blocking; the thread of a cancelled call may still be removing some."""
         files, self._files = self._files, set()
         for path in files:
             with contextlib.suppress(OSError):
@@ -380,8 +380,8 @@ def _bucket_log(manifest: Manifest, cleaned_to: int, opened: _Opened) -> _Bucket
 
 
 def _summed(views: _Views, cleaned_to: int) -> _Views:
-    """One view of the clean ones, one of the dirty ones but the last, and the last: the same plan comes of them if all are old
-    enough."""
+    """One view of the clean ones, one of the dirty ones before the last, and the last. If all are old enough, the plan is the
+    same as for single views."""
     clean = [each for each in views[:-1] if each.end <= cleaned_to]
     dirty = views[len(clean) : -1]
     return (*(_sum(some) for some in (clean, dirty) if some), *views[-1:])
@@ -397,7 +397,7 @@ def _view(segment: RemoteSegment, *, active: bool = False) -> _View:
 
 
 def _first(of: RemoteSegment | PageRef) -> int:
-    """When its oldest record was written, as far as is known (ms). -1 for a page of which it is not."""
+    """Estimates in ms when its oldest record was written; -1 for a page without an estimate."""
     if isinstance(of, PageRef) and of.min_timestamp < 0:
         return NO_TIMESTAMP
     return of.min_timestamp if 0 <= of.min_timestamp <= of.max_timestamp else of.max_timestamp

@@ -12,6 +12,13 @@ import pytest
 import pytest_asyncio
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    InvalidProducerIdMapping,
+    ProducerFenced,
+    TransactionAbortable,
+)
 from grpc_api.contract.log import Append, Appended, Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.contract.ready import settled
 from grpc_api.contract.transactions import (
@@ -27,17 +34,12 @@ from service.broker.appending.append_lane import AppendLane
 from service.broker.appending.appending import Appending
 from service.broker.partition.partition import Partition
 from storage_tiers.errors import (
-    ConcurrentTransactions,
-    CoordinatorLoading,
     InvalidProducerEpoch,
-    InvalidProducerIdMapping,
     InvalidTransactionState,
     LogError,
     NotEnoughReplicas,
     OutOfOrderSequence,
-    ProducerFenced,
     RequestTimedOut,
-    TransactionAbortable,
 )
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, manifest_of, records, running, until

@@ -75,7 +75,7 @@ def test_a_lasting_step_is_trusted() -> None:
     seen = watch()
     seen.look(T0 + YEAR, T0)
     assert seen.look(T0 + YEAR + DAY - 1, T0 + DAY - 1) is None
-    assert seen.look(T0 + YEAR + DAY, T0 + DAY) == Settled("it has stood long enough")
+    assert seen.look(T0 + YEAR + DAY, T0 + DAY) == Settled("it has lasted long enough")
     assert seen.expiry_ms(T0 + YEAR + DAY, T0 + DAY) == T0 + YEAR + DAY
 
 

@@ -230,13 +230,13 @@ async def test_a_revision_that_the_disk_refused_is_saved_by_a_later_round(tmp_pa
     topic_id = TopicId(bytes(range(16)))
     await metadata.propose((pb.MetadataRecord(topic=pb.TopicRecord(name="t", topic_id=topic_id)),))
     controller = Controller(metadata, Resolver({}, node_id=1, has_store=True))
-    topics = TopicFiles(metadata, controller, None, grace_ms=lambda: 0, clock=SystemClock())
+    topics = TopicFiles(metadata, controller, None, writes=True, grace_ms=lambda: 0, clock=SystemClock())
     topics._shown(topic_id, 5)
     files.fail["pwrite"] = 1
     with pytest.raises(StorageError):
         await topics.tick()
     await topics.tick()
-    assert metadata.image.topic_files == {topic_id: 5}
+    assert dict(metadata.image.topic_files) == {topic_id: 5}
     await metadata.close()
 
 

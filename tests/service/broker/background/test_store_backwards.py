@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.background.store_access import settle
-from service.metadata.image import MetadataImage, StartImage
+from service.broker.background.store_claim import settle
+from service.metadata.image import MetadataImage
+from service.metadata.parts import StartImage
 from service.serve.rounds import rounds
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from grpc_api.contract.groups import (
     DescribeGroup,
     Heartbeat,
@@ -21,7 +22,7 @@ from service.broker.appending.disk import DiskGuard
 from service.broker.partition.record_loss import RecoveredEnd
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import CoordinatorNotAvailable, LogError, StorageError
+from storage_tiers.errors import LogError, StorageError
 from tests.faults.disks import fill, small_disk
 from tests.service.broker.coordinators.test_groups import CALLER, coordinated, offsets
 from tests.service.broker.coordinators.transactional import T0, Client, markers_in, write

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import NotCoordinator
 from grpc_api.contract.groups import ListGroups, OffsetFetch
 from grpc_api.contract.transactions import ListTransactions
 from service.broker.partition.append_origin import AppendOrigin
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import NotCoordinator
 from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import TopicPartition

@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    InvalidGroupId,
+    NotCoordinator,
+    UnknownMemberId,
+)
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
@@ -30,17 +37,7 @@ from service.broker.api.group_service import GroupService
 from service.coordination.runtime import partition_of
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import (
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    InvalidGroupId,
-    InvalidTopic,
-    LogError,
-    NotCoordinator,
-    UnknownMemberId,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
+from storage_tiers.errors import InvalidTopic, LogError, UnknownTopicId, UnknownTopicOrPartition
 from storage_tiers.types import TopicId, TopicPartition
 from tests.service.broker.support import Running, running
 from tests.support.faulty_store import FaultyStore

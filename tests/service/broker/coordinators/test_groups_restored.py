@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from immutables import Map
 
+from grpc_api.contract.coordinator_errors import CoordinatorLoading, NotCoordinator
 from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
 from service.broker.api.group_service import GroupService
@@ -20,7 +22,7 @@ from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorLoading, LeaderNotAvailable, NotCoordinator
+from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
 from tests.service.broker.background.test_clocks import YEAR_MS, SetClock
@@ -34,7 +36,7 @@ from tests.service.broker.coordinators.test_groups import (
     offsets,
 )
 from tests.service.broker.coordinators.transactional import Client
-from tests.service.broker.support import once_loaded, running, until
+from tests.service.broker.support import metadata_log, once_loaded, running, until
 from tests.support.faulty_store import FaultyStore
 
 OFFSETS = f"__consumer_offsets-{partition_of('g', 2)}"
@@ -116,11 +118,11 @@ async def test_offsets_of_a_topic_that_the_metadata_do_not_have_stay(tmp_path: P
         groups = await coordinated(node, "g")
         await commit(groups, 1)
         await commit(groups, 2, topic="u")
-        metadata = node.node.ground.metadata
+        metadata = metadata_log(node)
         newest = metadata.image
-        older = {known: topic for known, topic in newest.topics.items() if topic.name != "u"}
+        older = Map({known: topic for known, topic in newest.topics.items() if topic.name != "u"})
         try:
-            metadata._image = replace(newest, topics=older, topic_ids={t.name: i for i, t in older.items()})
+            metadata._image = replace(newest, topics=older, topic_ids=Map({t.name: i for i, t in older.items()}))
             await node.node.broker.coordinators.offset_expiry.tick()
             await commit(groups, 3, group="other")
         finally:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from storage_tiers.errors import CoordinatorNotAvailable, InvalidTopic, LogError
+from storage_tiers.errors import InvalidTopic, LogError
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, running, until
 

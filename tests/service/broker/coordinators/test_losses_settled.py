@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import ProducerFenced
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.recovered_end import read_recovered_end
 from service.coordination.runtime import partition_of
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import ProducerFenced
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, HIGH_WATERMARKS, RECOVERY_POINTS
 from storage_tiers.records.batch import read_header
 from storage_tiers.records.builder import NewRecord, build_batch

@@ -4,11 +4,13 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from weakref import ref
 
 import pytest
 
@@ -17,10 +19,12 @@ from grpc_api.contract.transactions import AddOffsets, ProducerTransaction
 from service.broker.appending.disk import DiskGuard
 from service.broker.background.turns import GLANCES_A_TURN
 from service.broker.coordinators.offset_expiry import OffsetExpiry
+from service.broker.partition.record_loss import RecoveredEnd
 from service.coordination.groups.shard import GroupShard
 from service.coordination.runtime import ShardHost, partition_of
-from service.metadata.image import Changes
-from storage_tiers.errors import StorageError
+from service.metadata.parts import Changes
+from storage_tiers.errors import NotEnoughReplicas, StorageError
+from storage_tiers.types import TopicPartition
 from tests.service.broker.coordinators.test_coordinators_full_disk import FREE, RESERVE_USED
 from tests.service.broker.coordinators.test_groups import CALLER, SETTINGS, commit, coordinated, has_offsets, offsets
 from tests.service.broker.coordinators.test_groups_restored import refuse
@@ -104,6 +108,46 @@ async def test_a_new_topic_gets_no_offsets_from_a_shard_that_was_loading_as_the_
         await node.core.topics.delete(["t"])
         await node.create("t")
         await has_offsets(await coordinated(node, "g"), {})
+
+
+def is_dropped(host: ShardHost[GroupShard]) -> bool:
+    """Drops the host's shard; returns whether its memory is free."""
+    kept = ref(host.look(lambda shard: shard))
+    host._fail(NotEnoughReplicas("a write failed"))
+    gc.collect()
+    return kept() is None
+
+
+async def test_a_dropped_shard_of_which_a_deletion_is_due_is_not_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DiskGuard, "look", lambda _: None)
+    async with running(tmp_path / "data", broker=SETTINGS, store_url="none") as node:
+        await node.create("t")
+        await commit(await coordinated(node, "g"), 5)
+        node.node.work.disk.judge(RESERVE_USED)
+        await node.core.topics.delete(["t"])
+        await until(lambda: expiry_of(node)._forgetting is None)
+        monkeypatch.setattr(OffsetExpiry, "_begin_forgetting", lambda _: None)
+        assert host_of(node, "g") in expiry_of(node)._deletions[0].due
+        assert is_dropped(host_of(node, "g"))
+
+
+async def test_a_dropped_shard_with_an_open_transaction_to_lower_is_not_kept_in_memory(tmp_path: Path) -> None:
+    broker = {**SETTINGS, "transaction.state.log.num.partitions": "2"}
+    async with running(tmp_path / "data", broker=broker, store_url="none") as node:
+        await node.create("t")
+        await commit_in_transaction(node, await Client(node).begin(), 7)
+        runtime, mine = node.node.broker.coordinators.shards.groups, partition_of("g", 2)
+        runtime.gained(mine, runtime.host(mine)._log)
+        await coordinated(node, "g")
+        lowering = node.node.broker.coordinators.recovered_offsets
+        node.node.broker.partitions.get(TopicPartition("t", 0)).recovered_end = RecoveredEnd(2)
+        await lowering.tick()
+        assert lowering._pending
+        assert is_dropped(host_of(node, "g"))
+        await lowering.tick()
+        assert not lowering._pending
 
 
 @pytest.mark.parametrize(("commits", "left"), [(True, {"t": [7]}), (False, {})])
@@ -214,8 +258,8 @@ async def test_a_deletion_of_many_partitions_is_looked_up_not_spread_over_the_sh
         topic_id = seen.topic_ids["t"]
         topic = seen.topics[topic_id]
         many = replace(topic, partitions=tuple(replace(topic.partitions[0], index=each) for each in range(10_000)))
-        expiry._seen = replace(seen, topics={**seen.topics, topic_id: many})
-        without = replace(seen, topics={known: each for known, each in seen.topics.items() if known != topic_id})
+        expiry._seen = replace(seen, topics=seen.topics.set(topic_id, many))
+        without = replace(seen, topics=seen.topics.delete(topic_id))
         expiry._changed(without, Changes(topics=(topic_id,)))
         calls = [0]
         sys.setprofile(count_calls_of_expiry(calls))

@@ -38,6 +38,7 @@ class Partitions:
                 partition=TopicPartition("t", number),
                 recovered_end=RecoveredEnd(5),
                 is_recovering=False,
+                leads=True,
                 log=SimpleNamespace(hot=hot),
             )
             for number in range(PARTITIONS)
@@ -106,8 +107,9 @@ async def test_a_settled_loss_is_not_settled_again_when_it_is_found_later() -> N
     settled.recovered_end, settled.is_recovering = RecoveredEnd(5, settled_in=frozenset({0})), True
     other.recovered_end = None
 
-    def outdate(lost: Any, epochs: Any) -> list[Any]:
-        asked.append(lost)
+    def outdate(lost: Any, epochs: Any, open_in: Any = None) -> list[Any]:
+        if open_in is None:
+            asked.append(lost)
         return []
 
     host.shard.outdate = outdate  # type: ignore[method-assign]

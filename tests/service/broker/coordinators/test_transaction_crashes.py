@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from grpc_api.contract.log import Appended, Isolation
 from grpc_api.contract.transactions import Markers
 from service.broker.coordinators.transaction_markers import TransactionMarkers
 from service.broker.partition.partition import Partition
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorNotAvailable, LogError
+from storage_tiers.errors import LogError
 from storage_tiers.records.builder import ControlKind
 from tests.service.broker.coordinators.transactional import SETTINGS, T0, T1, Client, led, markers_in, write
 from tests.service.broker.support import Running, running, until

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable, NotCoordinator
 from grpc_api.contract.log import Appended
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.broker.coordinators.transaction_markers import MARKERS_A_TURN, TransactionMarkers
@@ -16,7 +17,13 @@ from service.coordination.runtime import CoordinatorRuntime
 from service.coordination.turn_writes import TurnWrites
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import InvalidProducerEpoch, NotCoordinator, NotLeader, UnknownTopicOrPartition
+from storage_tiers.errors import (
+    InvalidProducerEpoch,
+    LogError,
+    NotLeader,
+    TransactionCoordinatorFenced,
+    UnknownTopicOrPartition,
+)
 from storage_tiers.turns import TurnScheduler
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import until
@@ -70,18 +77,70 @@ def retries() -> Backoff:
     return Backoff(BackoffSettings(0.01, 0.02), SystemRng())
 
 
-def writer(partitions: HeldPartitions, epoch: Callable[[], int] = lambda: 0) -> TransactionMarkers:
+class Elsewhere:
+    """Another broker, 2, leads these partitions of t. It answers each request with the next of `answers`: the error of all its
+    partitions, or None."""
+
+    def __init__(self, *partitions: int, answers: Sequence[LogError | None] = ()) -> None:
+        self._partitions = partitions
+        self._answers = list(answers)
+        self.asked: list[tuple[int, list[int], int]] = []
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        return 2 if partition.partition in self._partitions else None
+
+    async def write_markers(
+        self, broker_id: int, markers: Markers, coordinator_epoch: int
+    ) -> Sequence[tuple[TopicPartition, LogError]]:
+        self.asked.append((broker_id, [each.partition for each in markers.partitions], coordinator_epoch))
+        error = self._answers.pop(0)
+        return [] if error is None else [(each, error) for each in markers.partitions]
+
+
+def writer(
+    partitions: HeldPartitions, epoch: Callable[[], int] = lambda: 0, elsewhere: Elsewhere | None = None
+) -> TransactionMarkers:
     clock = SystemClock()
     groups = CoordinatorRuntime(
         "__consumer_offsets", shard, clock=clock, scheduler=TurnScheduler(), backoff=retries, writes=TurnWrites()
     )
     return TransactionMarkers(
-        partitions, groups, partitions, lambda _: epoch(), admit=lambda: None, clock=clock, backoff=retries
+        partitions,
+        groups,
+        partitions,
+        lambda _: epoch(),
+        elsewhere or Elsewhere(),
+        admit=lambda: None,
+        clock=clock,
+        backoff=retries,
     )
 
 
 def markers(number: int = 0, partitions: int = 1) -> Markers:
     return Markers(f"tx-{number}", PRODUCER, True, tuple(TopicPartition("t", each) for each in range(partitions)), 0)
+
+
+async def test_partitions_of_another_broker_get_their_markers_there_until_all_have_them() -> None:
+    partitions = HeldPartitions()
+    busy = CoordinatorNotAvailable("it does not answer")
+    elsewhere = Elsewhere(1, 3, answers=[busy, None])
+    writing = writer(partitions, lambda: 7, elsewhere)
+    tried = asyncio.create_task(writing._write(list(markers(partitions=4).partitions), markers(), 7))
+    await until(lambda: len(partitions.commits) == 2)
+    for commit in partitions.commits:
+        commit.set_result(None)
+    assert [each.partition for each in await tried] == [1, 3], "the broker did not answer"
+    assert await writing._write([TopicPartition("t", 1), TopicPartition("t", 3)], markers(), 7) == []
+    assert elsewhere.asked == [(2, [1, 3], 7)] * 2
+
+
+async def test_another_brokers_word_ends_the_writing_as_a_partition_of_this_one_does() -> None:
+    one = [TopicPartition("t", 1)]
+    fenced = Elsewhere(1, answers=[TransactionCoordinatorFenced("a newer one")])
+    with pytest.raises(TransactionCoordinatorFenced):
+        await writer(HeldPartitions(), elsewhere=fenced)._write(one, markers(), 0)
+    later = Elsewhere(1, answers=[InvalidProducerEpoch("it has ended there")])
+    assert await writer(HeldPartitions(), elsewhere=later)._write(one, markers(), 0) == []
 
 
 async def test_a_request_that_is_cancelled_leaves_the_commit_of_its_marker_to_others() -> None:

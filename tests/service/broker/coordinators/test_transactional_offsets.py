@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import CoordinatorLoading, CoordinatorNotAvailable, NotCoordinator
 from grpc_api.contract.groups import (
     OffsetCommit,
     OffsetFetch,
@@ -21,15 +22,7 @@ from grpc_api.contract.log import Isolation
 from grpc_api.contract.transactions import AddOffsets, AddPartitions, Markers, PartitionsAdded, ProducerTransaction
 from service.broker.api.transaction_service import TransactionService
 from service.coordination.shard_state import ShardState
-from storage_tiers.errors import (
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    InvalidTransactionState,
-    LogError,
-    NotCoordinator,
-    NotLeader,
-    UnknownTopicOrPartition,
-)
+from storage_tiers.errors import InvalidTransactionState, LogError, NotLeader, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
 from tests.service.broker.coordinators.transactional import CALLER, SETTINGS, Client, led
 from tests.service.broker.support import Running, once_loaded, running, until

@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    OperationNotAttempted,
+    ProducerFenced,
+)
 from grpc_api.contract.groups import OffsetFetch, PartitionCommit, TopicCommit, TxnOffsetCommit
 from grpc_api.contract.log import Appended, Isolation
 from grpc_api.contract.transactions import (
@@ -21,16 +27,7 @@ from grpc_api.contract.transactions import (
 from service.broker.coordinators.transaction_markers import MARKERS_A_TURN, TransactionMarkers
 from service.broker.partition.partition import Partition
 from service.coordination.transactions.transaction import LAST_EPOCH
-from storage_tiers.errors import (
-    CoordinatorNotAvailable,
-    InvalidProducerEpoch,
-    LogError,
-    NotCoordinator,
-    OperationNotAttempted,
-    ProducerFenced,
-    TransactionCoordinatorFenced,
-    UnknownTopicOrPartition,
-)
+from storage_tiers.errors import InvalidProducerEpoch, LogError, TransactionCoordinatorFenced, UnknownTopicOrPartition
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.types import TopicPartition
 from tests.service.broker.coordinators.transactional import (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable, InvalidProducerIdMapping, ProducerFenced
 from grpc_api.contract.log import Append, Appended, Fetch, FetchPartition, Isolation
 from grpc_api.contract.ready import settled
 from grpc_api.contract.transactions import Markers, ProducerTransaction
@@ -15,7 +16,6 @@ from service.coordination.runtime import partition_of
 from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import CoordinatorNotAvailable, InvalidProducerIdMapping, ProducerFenced
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.types import TopicPartition

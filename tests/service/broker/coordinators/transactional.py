@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import ConcurrentTransactions
 from grpc_api.contract.transactions import AddPartitions, EndTransaction, InitProducer, ProducerIdAndEpoch
 from service.broker.api.transaction_service import TransactionService
 from service.broker.coordinators.coordinator_log import PartitionLog
 from service.broker.partition.append_origin import AppendOrigin
 from service.broker.partition.partition import Partition
-from storage_tiers.errors import ConcurrentTransactions, LogError
+from storage_tiers.errors import LogError
 from storage_tiers.records.batch import headers, read_header
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control

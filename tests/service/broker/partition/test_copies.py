@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from service.broker.partition import leading
 from service.broker.partition.partition import Partition
+from service.broker.partition.record_loss import RecoveredEnd
 from service.directory.home import FILE_NAME
 from service.serve.rounds import rounds
-from storage_tiers.errors import FencedWriter, LeaderNotAvailable
+from storage_tiers.errors import FencedWriter, LeaderNotAvailable, StorageError
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
 
@@ -120,6 +122,39 @@ async def test_a_copy_served_unclaimed_claims_its_led_partitions(tmp_path: Path)
         assert tier.incarnation == writer.incarnation
 
 
+async def test_a_copy_served_unclaimed_notes_its_losses_before_it_takes_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses the note is asked again, and the partition waits."""
+    serves = {"tidelog.store.claim.wait.ms": "0", "tidelog.store.unclaimed": "serve"}
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs={"remote.storage.enable": "false"})
+        await node.append("t", b"kept")
+    shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "older")
+    async with running(tmp_path / "data", node.store) as node:
+        await node.append("t", b"lost")
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "t-0")
+    shutil.copytree(tmp_path / "older", tmp_path / "copy" / "t-0")
+    node.store.down = True
+    noted, is_full = list[int](), True
+
+    def write(partition: Partition, end: RecoveredEnd) -> None:
+        noted.append(end.offset)
+        if is_full:
+            raise StorageError("the disk is full")
+
+    monkeypatch.setattr(leading, "write_recovered_end", write)
+    async with running(tmp_path / "copy", node.store, serves) as copy:
+        await until(lambda: noted == [1, 1])
+        with pytest.raises(LeaderNotAvailable):
+            await copy.append("t", b"of the copy")
+        is_full = False
+        await looks_home(copy)
+        await until(lambda: not led(copy, "t").is_recovering)
+        await copy.append("t", b"of the copy")
+
+
 async def test_a_copy_that_ran_without_its_store_is_a_copy_still(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await begun(node)
@@ -208,10 +243,10 @@ async def made_a_topic_anew(node: Running) -> None:
 @pytest.mark.parametrize(
     ("did", "said"),
     [
-        (made_a_topic, "topic later was made, with topic id "),
+        (made_a_topic, "topic later was created, with topic id "),
         (added_partitions, "topic t was given 2 partitions, and has 1 here"),
         (deleted_a_topic, "topic t was deleted"),
-        (made_a_topic_anew, "topic t was deleted and made anew"),
+        (made_a_topic_anew, "topic t was deleted and created again"),
     ],
 )
 async def test_a_copy_that_missed_changes_claims_nothing_and_the_original_continues(
@@ -267,7 +302,7 @@ async def test_a_restored_older_metadata_log_is_recognised(
             await again.append("t", b"by a node that knows less")
         node.store.down = False
         assert again.node.tier is not None
-        with pytest.raises(FencedWriter, match="since then topic later was made"):
+        with pytest.raises(FencedWriter, match="since then topic later was created"):
             await again.node.tier.access.run()
 
 
@@ -305,7 +340,7 @@ async def test_objects_unknown_to_an_older_metadata_log_stay_for_a_take_over(
     path.write_bytes(older)
     async with running(tmp_path / "data", node.store) as again:
         assert again.node.tier is not None
-        with pytest.raises(FencedWriter, match="since then topic later was made"):
+        with pytest.raises(FencedWriter, match="since then topic later was created"):
             await again.node.tier.access.run()
     path.parent.rename(tmp_path / "kept")
     async with running(tmp_path / "data", node.store, take_over=cluster_id) as taken:

@@ -11,7 +11,7 @@ import pytest
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.metadata import records_pb2 as pb
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import Running, batch, running
+from tests.service.broker.support import Running, batch, metadata_log, running
 
 ME, OTHER = 1, 2
 UNTIERED = {"remote.storage.enable": "false"}
@@ -28,7 +28,7 @@ async def place(node: Running, *, in_sync: Sequence[int], replicas: Sequence[int
         replicas=pb.ReplicaList(nodes=replicas),
         isr=pb.ReplicaList(nodes=in_sync),
     )
-    await node.node.ground.metadata.propose([pb.MetadataRecord(partition_change=change)])
+    await metadata_log(node).propose([pb.MetadataRecord(partition_change=change)])
 
 
 async def require(node: Running, resource: Resource, minimum: str) -> None:
@@ -80,7 +80,7 @@ async def test_a_start_knows_the_minimum_before_it_leads(tmp_path: Path) -> None
 async def test_acknowledgements_that_wait_for_a_follower_go_when_it_is_in_sync_no_more(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", configs={"remote.storage.enable": "false"})
-        metadata, led = node.node.ground.metadata, node.node.broker.partitions.get(TopicPartition("t", 0))
+        metadata, led = metadata_log(node), node.node.broker.partitions.get(TopicPartition("t", 0))
         known = metadata.image.topic("t")
         assert known is not None
         both, alone = pb.ReplicaList(nodes=[ME, OTHER]), pb.ReplicaList(nodes=[ME])

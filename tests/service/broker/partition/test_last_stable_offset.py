@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from service.broker.fetching.fetching import attempt
 from service.broker.partition.partition import Partition
 from service.broker.partition.state import PartitionState
+from service.lifecycle.lease import Lease
 from storage_tiers.clock import SystemClock
 from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.hot.log import HotLog
@@ -26,15 +27,16 @@ T0 = TopicPartition("t", 0)
 LEVELS = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED, Isolation.LOG_END)
 
 
-def partition_of(log: HotLog, *followers: int) -> Partition:
+def partition_of(log: HotLog, *followers: int, kick: Callable[[Partition], None] = lambda _: None) -> Partition:
     state = PartitionState(leader_epoch=1, log_end=log.end_offset, high_watermark=log.end_offset)
     led = Partition(
         TieredLog(log, None),
         state,
         cluster_id="c",
+        lease=Lease(),
         clock=SystemClock(),
         on_flush_needed=lambda _: None,
-        on_roll=lambda _: None,
+        on_roll=kick,
     )
     led.lead(1, followers)
     led.reconciled()
@@ -132,3 +134,20 @@ async def test_a_log_that_the_buckets_replaces_has_none_of_its_open_transactions
     log.truncate_fully_and_start_at(9, producer_state=ProducerStateManager().snapshot())
     led.begin_at(9)
     assert ends(led) == (9, 9, 9)
+
+
+async def test_the_end_of_a_transaction_offloads_the_closed_segments_that_it_held_back(log: HotLog) -> None:
+    kicked: list[Partition] = []
+    led = partition_of(log, kick=kicked.append)
+    append(led, batch_of(1, producer=(8, 0, 0), transactional=True))
+    append(led, batch_of(1, producer=(9, 0, 0), transactional=True))
+    log.roll()
+    append(led, batch_of(1))
+    kicked.clear()
+    append(led, marker(ControlKind.COMMIT, 9))
+    assert kicked == [], "the older transaction is open"
+    append(led, marker(ControlKind.COMMIT, 8))
+    assert kicked == [led]
+    append(led, batch_of(1, producer=(8, 0, 1), transactional=True))
+    append(led, marker(ControlKind.COMMIT, 8))
+    assert kicked == [led], "it held back no closed segment"

@@ -29,7 +29,7 @@ from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, read_offsets, write_offsets
 from storage_tiers.records.recompress import recompress
 from storage_tiers.types import TimestampOffset, TopicPartition
-from tests.service.broker.support import Running, batch, filled, records, running, until
+from tests.service.broker.support import Running, batch, filled, metadata_log, records, running, until
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 ME, OTHER = 1, 2
@@ -70,7 +70,7 @@ def change(node: Running, topic: str, leader: int, **fields: Any) -> pb.Metadata
 
 async def elect(node: Running, topic: str, leader: int) -> int:
     """Makes `leader` (-1 for none) lead partition 0 in the next image; returns its leader epoch."""
-    await node.node.ground.metadata.propose([change(node, topic, leader)])
+    await metadata_log(node).propose([change(node, topic, leader)])
     image = node.node.ground.metadata.image.topic(topic)
     assert image is not None
     return image.partitions[0].leader_epoch
@@ -79,7 +79,7 @@ async def elect(node: Running, topic: str, leader: int) -> int:
 async def in_sync(node: Running, *nodes: int) -> None:
     """Makes this node lead partition 0 of t with these replicas, all in sync."""
     replicas = pb.ReplicaList(nodes=nodes)
-    await node.node.ground.metadata.propose([change(node, "t", ME, replicas=replicas, isr=replicas)])
+    await metadata_log(node).propose([change(node, "t", ME, replicas=replicas, isr=replicas)])
 
 
 def partition(node: Running, key: TopicPartition = T0) -> Partition:
@@ -298,7 +298,7 @@ async def test_a_partition_is_closed_when_the_node_is_no_longer_its_replica(node
     listener, led = listening(node), partition(node)
     fetching = await waiting(node, FetchPartition(T0, 1, 1 << 20))
     moved = pb.ReplicaList(nodes=[OTHER])
-    await node.node.ground.metadata.propose([change(node, "t", OTHER, replicas=moved, isr=moved)])
+    await metadata_log(node).propose([change(node, "t", OTHER, replicas=moved, isr=moved)])
     async with asyncio.timeout(SOON_S):
         (answer,) = await fetching
     assert isinstance(answer.error, NotLeader)
@@ -359,7 +359,7 @@ async def test_all_lost_leaderships_of_an_image_precede_the_gained_ones(node: Ru
     await node.create("u")
     await elect(node, "t", OTHER)
     listener = listening(node)
-    await node.node.ground.metadata.propose([change(node, "t", ME), change(node, "u", OTHER)])
+    await metadata_log(node).propose([change(node, "t", ME), change(node, "u", OTHER)])
     assert listener.told == [("lost", "u-0", 0), ("gained", "t-0", 2)]
 
 

@@ -27,6 +27,7 @@ from service.broker.partition.phase import (
     Use,
 )
 from service.broker.partition.state import PartitionState
+from service.lifecycle.lease import Lease
 from storage_tiers.clock import SystemClock
 from storage_tiers.errors import (
     LeaderNotAvailable,
@@ -253,6 +254,7 @@ def in_phase(phase: Phase, root: Path) -> Partition:
         TieredLog(log, None),
         state,
         cluster_id="c",
+        lease=Lease(),
         clock=SystemClock(),
         on_flush_needed=lambda _: None,
         on_roll=lambda _: None,

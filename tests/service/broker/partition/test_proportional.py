@@ -11,7 +11,8 @@ from grpc_api.contract.topics import AlterOp, ConfigAlteration, NewTopic, Resour
 from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.partition import Partition
-from service.metadata.image import MetadataImage, TopicImage
+from service.metadata.image import MetadataImage
+from service.metadata.parts import TopicImage
 from storage_tiers.errors import TierUnavailable
 from tests.service.broker.support import Running, running, until
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import CoordinatorLoading
 from grpc_api.contract.groups import TopicCommit, TxnOffsetCommit
 from grpc_api.contract.log import Isolation
 from grpc_api.contract.transactions import PartitionsAdded
@@ -15,7 +16,6 @@ from service.broker.coordinators.transactional_offsets import TransactionalOffse
 from service.broker.partition import verification
 from service.broker.partition.verification import Verifications
 from storage_tiers.errors import (
-    CoordinatorLoading,
     InvalidTransactionState,
     LeaderNotAvailable,
     LogError,

@@ -92,7 +92,7 @@ def test_all_configs_are_listed_with_their_effect(node: Node) -> None:
         (("alter", "--set", "log.retension.ms=1"), "did you mean log.retention.ms"),
         (("alter", "--delete", "log.retension.ms"), "did you mean log.retention.ms"),
         (("alter", "--broker", "9", "--set", "log.retention.ms=1"), "Unexpected broker id"),
-        (("describe", "--topic", "nowhere"), "The topic 'nowhere' does not exist."),
+        (("describe", "--topic", "nowhere"), "there is no topic nowhere; `tidelog topic list` shows all"),
         (("describe", "no.such.key"), "a broker has no config no.such.key"),
     ],
 )

@@ -222,6 +222,17 @@ def test_offsets_move_by_records_stay_or_come_from_a_file(group: Callable[..., R
     ]
 
 
+def test_an_offset_that_is_kept_within_its_partition_is_named(group: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "moves.csv").write_text("orders,0,41\nother,0,1\nother,1,-1\n")
+    ran = group("reset-offsets", "--from-file", tmp_path / "moves.csv", "--export")
+    assert ran.out == "orders,0,40\nother,0,0\nother,1,0\n"
+    assert ran.err.splitlines() == [
+        "tidelog: the new offset would be below the log start of other-1; the log start is taken",
+        "tidelog: the new offset would be beyond the end of orders-0 and 1 more; the end is taken",
+    ]
+    assert group("reset-offsets", "--topic", "orders", "--to", "40").err == ""
+
+
 def test_without_execute_nothing_is_changed(group: Callable[..., Ran]) -> None:
     shown = group("reset-offsets", "--topic", "orders", "--topic", "other", "--to", "end")
     assert "Run it again with --execute" in shown.out and ": --execute creates it" in shown.out

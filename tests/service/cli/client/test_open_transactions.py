@@ -66,9 +66,9 @@ def test_a_transaction_open_over_three_rolls_is_named_everywhere(tmp_path: Path)
         assert partition["tiered_end"] is None
         text = tidelog("topic", "describe", "t", "--bootstrap-server", node.kafka).out.splitlines()
         assert text[-1] == (
-            f"partition 0: producer {producer_id} has a transaction open since offset 1: until it ends, readers of "
-            f"committed records stop there, {partition['end'] - 1} offsets before the end, and the segment with that offset "
-            "stays on the disk, as do all later ones"
+            f"partition 0: producer {producer_id} (transactional id slow) has a transaction open since offset 1: until it "
+            f"ends, readers of committed records stop there, {partition['end'] - 1} offsets before the end, and the segment "
+            "with that offset stays on the disk, as do all later ones; `tidelog txn abort slow` aborts it now"
         )
 
         read = tidelog("consume", "t", "--exit-at-end", "--bootstrap-server", node.kafka)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -45,16 +44,6 @@ COUNTS = (10, 4)
 )
 def test_positions_are_parsed(text: str, unit: Unit, value: int) -> None:
     assert parse_position(text, NOW_MS, "--from") == Position(unit, value)
-
-
-def test_a_time_without_a_zone_is_utc_wherever_the_user_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    try:
-        assert parse_position("2013-07-01", NOW_MS, "--from").value == 1_372_636_800_000
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 class KnownEnds:

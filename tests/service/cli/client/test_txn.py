@@ -148,8 +148,11 @@ def test_a_hanging_transaction_is_found_and_ended(tmp_path: Path) -> None:
         assert at(node, *scope, "--partition", "1", "--json").json == []
         none = at(node, "find-hanging")
         assert none.code == 0 and "within the last 15m were not checked (--max-transaction-timeout)" in none.err
+        command = "tidelog txn abort --topic orders --partition 0 --start-offset 0"
+        told = tidelog("topic", "describe", "orders", "-b", node.kafka).out
+        assert told.endswith(f"; no coordinator knows it: `{command}` ends it if it hangs\n")
         advised = at(node, *scope).out.splitlines()[-1]
-        assert advised == "To end it: tidelog txn abort --topic orders --partition 0 --start-offset 0"
+        assert advised == f"To end it: {command}"
         assert at(node, *advised.split()[5:]).out == "aborted the transaction from offset 0 on in orders-0\n"
         assert at(node, *scope, "--json").json == []
         assert at(node, "producers", "orders", "--json").json[0]["start_offset"] is None
@@ -196,11 +199,31 @@ def test_a_producer_with_an_open_transaction_may_hang_in_another_partition(
 ) -> None:
     """Its coordinator knows of partition 1 only, and will end nothing in partition 0."""
     rows = [transactions.PartitionProducer("t", number, 7, 0, None, 0, 0, 5) for number in (0, 1)]
+    cluster, keys = owned(monkeypatch, rows, transactions.ONGOING, 0), [row.key for row in rows]
+    assert transactions.hanging(cluster, "", keys, silent_ms=10, now_ms=11) == rows[:1]
+    assert transactions.hanging(cluster, "", keys, silent_ms=11, now_ms=11) == []
+
+
+def owned(
+    monkeypatch: pytest.MonkeyPatch, rows: list[transactions.PartitionProducer], state: str, epoch: int
+) -> transactions.Cluster:
+    """The coordinator of `copier`, which has producer 7, knows of a transaction in partition 1."""
+    known = transactions.TransactionSnapshot("copier", 1, state, 7, epoch, 1000, 0, [("t", 1)])
     monkeypatch.setattr(transactions, "producers", lambda *_: rows)
-    monkeypatch.setattr(transactions, "coordinated", lambda *_: {(7, ("t", 1)): "copier"})
-    cluster = transactions.Cluster({}, [], {})
-    assert transactions.hanging(cluster, "", [("t", 0), ("t", 1)], silent_ms=10, now_ms=11) == rows[:1]
-    assert transactions.hanging(cluster, "", [("t", 0), ("t", 1)], silent_ms=11, now_ms=11) == []
+    listed = transactions.TransactionRow("copier", 1, 7, state)
+    monkeypatch.setattr(transactions, "list_transactions", lambda *_, **__: [listed])
+    monkeypatch.setattr(transactions, "describe", lambda *_: known)
+    return transactions.Cluster({}, [], {})
+
+
+@pytest.mark.parametrize(("state", "epoch"), [("Ongoing", 3), ("Ongoing", 4), ("PrepareAbort", 4)])
+def test_an_earlier_transaction_of_an_id_hangs_though_a_later_one_has_its_partition(
+    monkeypatch: pytest.MonkeyPatch, state: str, epoch: int
+) -> None:
+    """A disk has lost its marker. A transaction that is being ended may already have the epoch of the next one."""
+    row = transactions.PartitionProducer("t", 1, 7, 3, None, 0, 0, 5)
+    cluster, hangs = owned(monkeypatch, [row], state, epoch), (state, epoch) == ("Ongoing", 4)
+    assert transactions.hanging(cluster, "", [row.key], silent_ms=10, now_ms=11) == [row] * hangs
 
 
 def test_durations_are_read() -> None:

@@ -86,6 +86,7 @@ def test_seal_names_the_open_transaction_that_it_waits_for(tmp_path: Path, monke
     assert ran.code == 1
     waits, failed = ran.err.splitlines()
     assert "(transactional id slow) has a transaction open since offset 0 of t-0" in waits
+    assert waits.endswith("; `tidelog txn abort slow` aborts it now")
     assert "has a transaction open since offset 0 of t-0" in failed
 
 

@@ -314,7 +314,7 @@ def test_sealing_a_missing_topic_is_reported(node: Node) -> None:
     ran = at(node, "topic", "seal", "never-was", "--wait")
 
     assert ran.code == 1
-    assert "never-was" in ran.err
+    assert "there is no topic never-was; `tidelog topic list` shows all" in ran.err
 
 
 def test_nothing_in_a_data_directory_is_called_damaged(node: Node, topic: str) -> None:

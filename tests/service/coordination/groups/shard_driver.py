@@ -20,6 +20,7 @@ from grpc_api.contract.groups import (
     TxnOffsetCommit,
 )
 from grpc_api.contract.transactions import ProducerTransaction
+from service.coordination.counts import GroupCounts
 from service.coordination.groups.group_offsets import OffsetSettings
 from service.coordination.groups.rebalancing import GroupSettings
 from service.coordination.groups.shard import GroupEvent, GroupShard
@@ -46,8 +47,9 @@ def expired(shard: GroupShard, group_id: str, now_ms: int) -> Outcome:
 class Broker:
     """A shard with its log. Records are committed at once unless `held`."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: GroupCounts | None = None) -> None:
         self.now = 1_000_000
+        self.counts = counts
         self.log: list[Logged] = []
         self.held = False
         self.answers: dict[object, Any] = {}
@@ -55,7 +57,10 @@ class Broker:
 
     def new_shard(self) -> GroupShard:
         return GroupShard(
-            SeededRng(1), GroupSettings(initial_rebalance_delay_ms=0), OffsetSettings(retention_ms=10 * MINUTE)
+            SeededRng(1),
+            GroupSettings(initial_rebalance_delay_ms=0),
+            OffsetSettings(retention_ms=10 * MINUTE),
+            counts=self.counts,
         )
 
     def ask(self, event: GroupEvent) -> Any:

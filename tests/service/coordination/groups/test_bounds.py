@@ -11,6 +11,13 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import (
+    CoordinatorNotAvailable,
+    GroupMaxSizeReached,
+    GroupMetadataTooLarge,
+    InconsistentGroupProtocol,
+    OffsetMetadataTooLarge,
+)
 from grpc_api.contract.groups import (
     DeleteGroup,
     GroupDeleted,
@@ -46,13 +53,6 @@ from service.coordination.groups.unfinished import Steps
 from service.coordination.kept_memory import KeptMemory
 from service.coordination.outcome import CoordinatorRecord
 from service.coordination.record_fields import finish
-from storage_tiers.errors import (
-    CoordinatorNotAvailable,
-    GroupMaxSizeReached,
-    GroupMetadataTooLarge,
-    InconsistentGroupProtocol,
-    OffsetMetadataTooLarge,
-)
 from tests.service.coordination.groups.driver import CALLER, Driver
 from tests.service.coordination.groups.shard_driver import expired
 from tests.support.clock import SeededRng

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import (
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    GroupMetadataTooLarge,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from grpc_api.contract.groups import UNKNOWN_MEMBER, LeavingMember, MemberProtocol
 from service.coordination.group_records import decode_group
 from service.coordination.groups.classic_group import (
@@ -17,15 +26,6 @@ from service.coordination.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
 from service.coordination.groups.recorded_group import group_value
 from service.coordination.outcome import Outcome
 from service.coordination.record_fields import finish
-from storage_tiers.errors import (
-    FencedInstanceId,
-    GroupMaxSizeReached,
-    GroupMetadataTooLarge,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
 from tests.service.coordination.groups.driver import RANGE, Driver
 
 STICKY = (MemberProtocol("sticky", b"s"), MemberProtocol("range", b"r"))

@@ -89,7 +89,7 @@ def test_a_tombstone_takes_the_offsets_of_open_transactions_with_it() -> None:
     book.write("g", A, None, 1)
     book.end_transaction(7, commit=True, record_number=2)
     book.commit_through(2)
-    assert (book.fetch("g", A), book.has_open_transactions("g")) == (None, False)
+    assert (book.fetch("g", A), book.is_open("g", A)) == (None, False)
 
 
 Step = tuple[str, int, int]

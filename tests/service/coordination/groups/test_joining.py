@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpc_api.contract.groups import MemberProtocol
-from service.coordination.groups.classic_group import (
-    GroupState,
-)
-from storage_tiers.errors import (
+from grpc_api.contract.coordinator_errors import (
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
     InvalidGroupId,
@@ -16,6 +12,10 @@ from storage_tiers.errors import (
     MemberIdRequired,
     RebalanceInProgress,
     UnknownMemberId,
+)
+from grpc_api.contract.groups import MemberProtocol
+from service.coordination.groups.classic_group import (
+    GroupState,
 )
 from tests.service.coordination.groups.driver import RANGE, Driver
 

@@ -7,6 +7,16 @@ from itertools import chain
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnstableOffsetCommit,
+)
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
@@ -25,17 +35,7 @@ from grpc_api.contract.groups import (
 )
 from service.coordination.groups.group_offsets import FETCHED
 from service.coordination.record_fields import finish
-from storage_tiers.errors import (
-    CorruptRecord,
-    GroupIdNotFound,
-    GroupSubscribedToTopic,
-    IllegalGeneration,
-    NonEmptyGroup,
-    OffsetMetadataTooLarge,
-    RebalanceInProgress,
-    UnknownMemberId,
-    UnstableOffsetCommit,
-)
+from storage_tiers.errors import CorruptRecord
 from storage_tiers.types import TopicId, TopicPartition
 from tests.service.coordination.groups.shard_driver import MINUTE, SUBSCRIPTION, Broker, expired
 
@@ -444,7 +444,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
     broker.commit(5, group="outside")
     shard = broker.shard
     assert [each.group for each in chain(*shard.list(ListGroups(frozenset({"stable"}))))] == ["g"]
-    assert [each.group for each in chain(*shard.list(ListGroups(frozenset({"Empty"}), frozenset({"classic"}))))] == [
+    assert [each.group for each in chain(*shard.list(ListGroups(frozenset({"empty"}), frozenset({"classic"}))))] == [
         "outside"
     ]
     assert not any(shard.list(ListGroups(types=frozenset({"consumer"}))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import NonEmptyGroup
 from grpc_api.contract.groups import (
     DeleteGroup,
     DescribeGroup,
@@ -14,7 +15,6 @@ from grpc_api.contract.groups import (
     TopicPartitionIndexes,
 )
 from service.coordination.record_fields import finish
-from storage_tiers.errors import NonEmptyGroup
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.groups.shard_driver import RANGE, Broker
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from service.coordination.kept_memory import KeptMemory
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import ID_BYTES, KEPT_PARTITION_BYTES
-from storage_tiers.errors import CoordinatorNotAvailable
 from storage_tiers.types import TopicPartition
 from tests.service.coordination.transactions.driver import DAY, Coordinator
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from grpc_api.contract.coordinator_errors import TransactionalIdNotFound
 from grpc_api.contract.transactions import (
     ListTransactions,
     ProducerIdAndEpoch,
@@ -11,7 +12,6 @@ from grpc_api.contract.transactions import (
 from service.coordination.counts import TransactionCounts
 from service.coordination.record_fields import finish
 from service.coordination.transactions.shard import TransactionSettings, TransactionShard
-from storage_tiers.errors import TransactionalIdNotFound
 from tests.service.coordination.transactions.driver import DAY, A, B, Coordinator
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from grpc_api.contract.coordinator_errors import ConcurrentTransactions
 from service.coordination.transactions.transaction import EARLY_END_MS
-from storage_tiers.errors import ConcurrentTransactions, InvalidTransactionState
+from storage_tiers.errors import InvalidTransactionState
 from tests.service.coordination.transactions.driver import A, Coordinator
 
 

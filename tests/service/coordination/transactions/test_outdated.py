@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import ConcurrentTransactions, InvalidProducerIdMapping, ProducerFenced
 from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
 from service.coordination.outcome import Outcome
-from service.coordination.transactions.transaction import FENCING_EPOCH, OpenPartitions
-from storage_tiers.errors import ConcurrentTransactions, InvalidProducerIdMapping, ProducerFenced
+from service.coordination.transactions.transaction import OpenPartitions
+from storage_tiers.types import FENCING_EPOCH
 from tests.service.coordination.transactions.driver import DAY, A, B, C, Coordinator
 
 NONE: OpenPartitions = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import InvalidRegularExpression
 from service.coordination.transactions.patterns import MAX_LENGTH, MAX_STEPS, compiled
-from storage_tiers.errors import InvalidRegularExpression
 
 
 @pytest.mark.parametrize(

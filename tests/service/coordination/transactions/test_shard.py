@@ -7,6 +7,15 @@ from typing import Any
 
 import pytest
 
+from grpc_api.contract.coordinator_errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidRegularExpression,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+)
 from grpc_api.contract.transactions import (
     EndTransaction,
     ListTransactions,
@@ -18,17 +27,7 @@ from service.coordination.record_fields import finish
 from service.coordination.transaction_records import decode_value
 from service.coordination.transactions.shard import WAIT_MS, TransactionSettings, TransactionShard
 from service.coordination.transactions.transaction import EARLY_END_MS, LAST_EPOCH
-from storage_tiers.errors import (
-    ConcurrentTransactions,
-    InvalidProducerIdMapping,
-    InvalidRegularExpression,
-    InvalidRequest,
-    InvalidTransactionState,
-    InvalidTransactionTimeout,
-    ProducerFenced,
-    TransactionAbortable,
-    TransactionalIdNotFound,
-)
+from storage_tiers.errors import InvalidRequest, InvalidTransactionState
 from tests.service.coordination.transactions.driver import CALLER, DAY, A, B, C, Coordinator
 
 

@@ -7,14 +7,13 @@ import pytest
 from grpc_api.contract.transactions import NO_PRODUCER, ProducerIdAndEpoch
 from service.coordination.transaction_records import TransactionStatus
 from service.coordination.transactions.transaction import (
-    FENCING_EPOCH,
     LAST_EPOCH,
     NO_EPOCH,
     TRANSITIONS,
     Transaction,
     UnexpectedStatus,
 )
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import FENCING_EPOCH, TopicPartition
 
 OLD, NEW = 1, 99
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

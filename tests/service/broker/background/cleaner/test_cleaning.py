@@ -26,6 +26,7 @@ from storage_tiers.errors import StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.swap import RewrittenSegment, SegmentSwap
+from storage_tiers.hot.swapping import Swapping
 from storage_tiers.records.decoder import Record
 from storage_tiers.types import TopicPartition
 from tests.service.broker.coordinators.test_groups import CALLER, commit, coordinated
@@ -150,13 +151,13 @@ async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old topic's segments were rewritten in a directory that is the new topic's by now."""
-    swap, begin_swap = Cleaning._swap, HotLog.begin_swap
-    begun: list[HotLog] = []
-    abandoned: list[list[HotLog]] = []
+    swap, begin = Cleaning._swap, Swapping.begin
+    begun: list[Swapping] = []
+    abandoned: list[list[Swapping]] = []
 
-    def noted(self: HotLog, new: RewrittenSegment) -> SegmentSwap | None:
+    def noted(self: Swapping, new: RewrittenSegment) -> SegmentSwap | None:
         begun.append(self)
-        return begin_swap(self, new)
+        return begin(self, new)
 
     async def after_a_deletion(self: Cleaning, *arguments: Any, **named: Any) -> None:
         monkeypatch.setattr(Cleaning, "_swap", swap)
@@ -169,7 +170,7 @@ async def test_a_topic_created_again_during_its_cleaning_is_left_alone(
         finally:
             abandoned.append(list(begun))
 
-    monkeypatch.setattr(HotLog, "begin_swap", noted)
+    monkeypatch.setattr(Swapping, "begin", noted)
     monkeypatch.setattr(Cleaning, "_swap", after_a_deletion)
     async with running(tmp_path / "data", store(), broker=EAGER) as node:
         await node.create("t", configs=LOCAL)

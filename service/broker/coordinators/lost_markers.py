@@ -1,0 +1,78 @@
+"""Writes markers again that partitions of this node have lost with a disk, while the coordinator still knows what they were.
+
+A partition whose end is lost may hold a transaction as open that its coordinator has completed: no marker will come, and
+readers of committed records stop there. The producer's next transaction writes nothing there until then
+(`ProducerStateManager.check_decided`).
+
+Invariant: a marker is written only for the transaction that it ended: `LastOutcomes` says which, and a partition refuses the
+marker of an earlier one. Not promised: markers of transactions whose outcome `LastOutcomes` does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+from grpc_api.contract.transactions import Markers, ProducerIdAndEpoch
+from service.broker.background.turns import GLANCES_A_TURN, slices
+from service.broker.coordinators.transaction_markers import TransactionMarkers
+from service.broker.partition.partitions import Partitions
+from service.coordination.runtime import CoordinatorRuntime, ShardHost
+from service.coordination.transactions.shard import TransactionShard
+from service.coordination.transactions.transaction import OpenTransactions
+from storage_tiers import events
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class LostMarkers:
+    """`tick` looks for them. `epoch_of` gives the leader epoch of a coordinator's partition."""
+
+    def __init__(
+        self, partitions: Partitions, markers: TransactionMarkers, epoch_of: Callable[[TopicPartition], int]
+    ) -> None:
+        self._partitions = partitions
+        self._markers = markers
+        self._epoch_of = epoch_of
+
+    async def tick(self, runtime: CoordinatorRuntime[TransactionShard]) -> None:
+        opened = await self._open()
+        async for (host,) in slices(tuple(runtime.hosts.values()) if opened else (), 1):
+            with contextlib.suppress(LogError):  # the shard is being loaded again, or another node has it
+                await self._restore(host, opened)
+
+    async def _restore(self, host: ShardHost[TransactionShard], opened: OpenTransactions) -> None:
+        """A partition that refuses its marker is asked again in the next round. No marker is lost if the
+        transaction has ended since the round began: the coordinator completes it once all its markers are committed."""
+        for found in host.look(lambda shard: shard.outcomes.lost(opened)):
+            markers = found._replace(partitions=[each for each in found.partitions if self._is_open(each, found)])
+            refused = {each for each, _ in await self._markers.write_once(markers, self._epoch_of(host.partition))}
+            for partition in markers.partitions:
+                if partition not in refused:
+                    events.warning(
+                        log,
+                        "transaction.marker_restored",
+                        partition=partition,
+                        transactional_id=markers.transactional_id,
+                        producer_id=markers.producer.id,
+                        commit=markers.commit,
+                    )
+
+    def _is_open(self, partition: TopicPartition, markers: Markers) -> bool:
+        try:
+            return self._partitions.get(partition).is_in_transaction(markers.producer.id, markers.producer.epoch - 1)
+        except LogError:
+            return False  # this node no longer leads it
+
+    async def _open(self) -> OpenTransactions:
+        found: dict[ProducerIdAndEpoch, list[TopicPartition]] = {}
+        async for some in slices(self._partitions, GLANCES_A_TURN):
+            for each in some:
+                producers = each.log.hot.end.producers
+                for producer_id in producers.in_transaction if each.leads else ():
+                    producer = ProducerIdAndEpoch(producer_id, producers.producers[producer_id].epoch)
+                    found.setdefault(producer, []).append(each.partition)
+        return found

@@ -1,0 +1,101 @@
+"""The other brokers of the cluster, as a coordinator needs them: transactions span brokers, and so do their markers.
+
+    a batch's partition here, its coordinator there  ── AddPartitions (verification, KIP-890) ──>  that broker
+    a decided transaction here, its partition there  ── WriteMarkers ──────────────────────────>  that broker
+
+Invariants: one channel for each broker's address, made when it is first needed. A broker that does not answer costs the
+caller a retriable error, never a decision.
+
+Not promised: that a leader named here still leads. If it does not, it refuses, and the caller asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from grpc_api.channel import NodeChannel, open_channel
+from grpc_api.contract.caller import Caller
+from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
+from grpc_api.contract.transactions import AddPartitions, Markers, PartitionsAdded
+from grpc_api.remote_transactions import RemoteTransactions
+from service.broker.appending.verification_requests import AsksCoordinator
+from service.broker.coordinators.ports import CoordinatorTopic
+from service.metadata.following import Metadata
+from service.metadata.internal_topics import TRANSACTION_STATE
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
+
+#: The client of these requests is the broker itself.
+_BROKER = Caller("User:ANONYMOUS", "", "")
+
+
+class Peers:
+    """All brokers but `node_id`, as the metadata name them."""
+
+    def __init__(self, metadata: Metadata, node_id: int, clock: Clock, rng: Rng) -> None:
+        self._metadata = metadata
+        self._node_id = node_id
+        self._clock = clock
+        self._rng = rng
+        self._channels: dict[int, NodeChannel] = {}
+        #: Channels to earlier addresses that are being closed.
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """The other broker that leads the partition; None if this broker leads it, or none does."""
+        image = self._metadata.image
+        if len(image.brokers) < 2:
+            return None
+        placed = image.partition(*partition)
+        return None if placed is None or placed.leader in (self._node_id, -1) else placed.leader
+
+    def transactions(self, broker_id: int) -> RemoteTransactions:
+        """That broker's transactions. CoordinatorNotAvailable if it has registered no address."""
+        broker = self._metadata.image.brokers.get(broker_id)
+        if broker is None or not broker.peer:
+            raise CoordinatorNotAvailable(f"broker {broker_id} has no address for other brokers; retry")
+        known = self._channels.get(broker_id)
+        if known is None or known.address != broker.peer:
+            if known is not None:
+                self._leave(known)
+            known = NodeChannel(open_channel(broker.peer), broker.peer, self._clock, self._rng)
+            self._channels[broker_id] = known
+        return RemoteTransactions(known)
+
+    async def write_markers(
+        self, broker_id: int, markers: Markers, coordinator_epoch: int
+    ) -> Sequence[tuple[TopicPartition, LogError]]:
+        """Partitions that have no committed marker, each with its error; all of them if the broker does not answer."""
+        try:
+            return await self.transactions(broker_id).write_markers(markers, coordinator_epoch, _BROKER)
+        except LogError as error:
+            return [(partition, error) for partition in markers.partitions]
+
+    def _leave(self, channel: NodeChannel) -> None:
+        task = asyncio.get_running_loop().create_task(channel.channel.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.channel.close()
+        self._channels.clear()
+
+
+class RoutedCoordinator:
+    """Asks the coordinator of a transactional id wherever it is: `local` if this broker is it."""
+
+    def __init__(self, local: AsksCoordinator, topic: CoordinatorTopic, peers: Peers) -> None:
+        """`topic` keeps the transactions."""
+        self._local = local
+        self._topic = topic
+        self._peers = peers
+
+    def add_partitions(self, request: AddPartitions, caller: Caller) -> asyncio.Future[PartitionsAdded]:
+        number = self._topic.partition_of(request.transactional_id)
+        leader = None if number is None else self._peers.leader_of(TopicPartition(TRANSACTION_STATE, number))
+        if leader is None:
+            return self._local.add_partitions(request, caller)
+        return self._peers.transactions(leader).add_partitions(request, caller)

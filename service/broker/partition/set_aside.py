@@ -1,0 +1,49 @@
+"""Logs that were set aside because the metadata did not know their topic, and that are taken up again once they do.
+
+A controller that is started with an older data directory does not know the newest topics. Their records may exist on this disk
+alone, so each broker sets those logs aside. When the newest metadata are back, an empty log would assign their offsets a second
+time: the partition continues with the log that was set aside.
+
+Invariant: a log is taken up by the partition of its own topic id and number alone, and never in place of another directory.
+Not promised: to find a log whose `partition.metadata` is lost; and to distinguish, after a restart, the log of a partition that
+other brokers have led since: the replicas of a partition do not change.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from storage_tiers import events
+from storage_tiers.errors import StorageError
+from storage_tiers.files import Files
+from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.types import TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class SetAsideLogs:
+    """Knows those of earlier starts, too: the data directory is read when this is made. Blocking."""
+
+    def __init__(self, data: DataDirectory, files: Files) -> None:
+        self._files = files
+        self._paths = data.set_aside()
+
+    def note(self, topic_id: TopicId, number: int, path: str) -> None:
+        self._paths[topic_id, number] = path
+
+    def holds(self, topic_id: TopicId, number: int) -> bool:
+        """Whether the partition's log was set aside, also if it has been taken up since: it was not closed cleanly."""
+        return (topic_id, number) in self._paths
+
+    def take_up(self, partition: TopicPartition, topic_id: TopicId, directory: str) -> None:
+        """Renames the partition's log to `directory`, if it was set aside. StorageError if the disk refuses. Blocking."""
+        path = self._paths.get((topic_id, partition.partition))
+        if path is None or os.path.exists(directory) or not os.path.isdir(path):
+            return
+        try:
+            self._files.rename(path, directory)
+        except OSError as error:
+            raise StorageError(f"cannot rename {path} ({error}); repair or replace the disk") from error
+        events.warning(log, "partition.taken_up", partition=partition, path=directory, renamed_from=path)

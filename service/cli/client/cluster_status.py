@@ -1,0 +1,64 @@
+"""The state of a cluster's brokers, from the metadata that any broker answers. Pure.
+
+A fenced broker is missing in every answer. Its partitions are not: they show a replica on a broker that is not listed.
+
+Not promised: a missing broker that has no partitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+
+class PlacedPartition(NamedTuple):
+    """`leader` is -1 without one."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: Sequence[int]
+
+
+class BrokerRow(NamedTuple):
+    """`kafka` is HOST:PORT, None for a broker that is `away`."""
+
+    id: int
+    kafka: str | None
+    state: str
+    controller: bool
+    leads: int
+    replicas: int
+
+
+class ClusterStatus(NamedTuple):
+    """`leaderless` are partitions without a leader, each TOPIC-PARTITION."""
+
+    brokers: list[BrokerRow]
+    leaderless: list[str]
+
+
+def status_of(addresses: Mapping[int, str], controller: int, partitions: Iterable[PlacedPartition]) -> ClusterStatus:
+    """`addresses` are those of the listed brokers, by id."""
+    leads: Counter[int] = Counter()
+    holds: Counter[int] = Counter()
+    leaderless = []
+    for each in partitions:
+        holds.update(each.replicas)
+        if each.leader < 0:
+            leaderless.append((each.topic, each.partition))
+        else:
+            leads[each.leader] += 1
+    rows = [
+        BrokerRow(
+            broker,
+            addresses.get(broker),
+            "ready" if broker in addresses else "away",
+            broker == controller,
+            leads[broker],
+            holds[broker],
+        )
+        for broker in sorted({*addresses, *holds})
+    ]
+    return ClusterStatus(rows, [f"{topic}-{partition}" for topic, partition in sorted(leaderless)])

@@ -1,0 +1,48 @@
+"""Options of Kafka's own tools that differ here: the error of such an unknown option names the option to use.
+
+Without this, the error would propose the nearest name, which may mean something else: `--to-current` for `--to-latest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_ALONE = "write the name after the command, without an option"
+#: The words by option.
+_WORDS: Mapping[str, str] = {
+    "--to-earliest": "write --to beginning",
+    "--to-latest": "write --to end",
+    "--to-offset": "write --to OFFSET",
+    "--to-datetime": "write --to TIME, as --to 2013-07-01T00:00:00Z",
+    "--by-duration": "write --to -DURATION, as --to -1h",
+    "--from-beginning": "write --from beginning, the default",
+    "--property": "choose what is printed with --format or --json",
+    "--formatter-property": "choose what is printed with --format or --json",
+    "--entity-type": "`tidelog topic alter TOPIC --config NAME=VALUE` is for topics, `tidelog configs alter` for brokers",
+    "--entity-name": "`tidelog topic alter TOPIC --config NAME=VALUE` is for topics, `tidelog configs alter` for brokers",
+    "--add-config": "write --config NAME=VALUE",
+    "--all-groups": "`tidelog group list` lists the groups; describe one at a time",
+    "--group": _ALONE,
+    "--topic": _ALONE,
+    "--transactional-id": _ALONE,
+}
+#: Those of one command; they come first.
+_WORDS_OF_COMMANDS: Mapping[tuple[str, str], str] = {
+    ("reset-offsets", "--dry-run"): "leave it out: nothing is changed without --execute",
+    ("repair", "--dry-run"): "leave it out: nothing is changed without --apply",
+    ("describe", "--members"): "leave it out: members are always shown",
+    ("describe", "--offsets"): "leave it out: offsets are always shown",
+    ("describe", "--state"): "leave it out: the state is always shown",
+}
+
+
+def explain_option(unknown: Any) -> None:
+    """Completes the error of an unknown option, if Kafka's tools have it. Takes every error of a command line."""
+    option, context = getattr(unknown, "option_name", None), getattr(unknown, "ctx", None)
+    if option is None or context is None:
+        return
+    words = _WORDS_OF_COMMANDS.get((context.info_name, option)) or _WORDS.get(option)
+    if words is not None:
+        unknown.message = f"No such option: {option}; {words}"
+        unknown.possibilities = None

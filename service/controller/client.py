@@ -1,0 +1,205 @@
+"""A broker's side of its controller: it registers, keeps its heartbeats up, and sends commands.
+
+Invariants: a command has one number however often it is sent, so that it is done once. Its result is returned when this
+broker's image has its change. At most MAX_COMMANDS are under way; others wait.
+
+Not promised: that a command whose call times out was not carried out. The caller gets an error that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from grpc_api.channel import NodeChannel, answered
+from grpc_api.messages.errors import error_of_call
+from service.controller import controller_pb2 as pb
+from service.controller.contacts import SESSION_S
+from service.controller.controller_pb2_grpc import ControllerStub
+from service.controller.follower import MetadataFollower
+from service.lifecycle.lease import Lease
+from service.metadata.command_codec import decode_result, encode_command
+from service.metadata.commands import Command, RegisterBroker, Result
+from storage_tiers import events
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.errors import (
+    BrokerFenced,
+    BrokerNotRegistered,
+    DuplicateBroker,
+    LeaderNotAvailable,
+    LogError,
+    StaleBrokerEpoch,
+)
+
+log = logging.getLogger(__name__)
+
+#: Commands of this broker under way at a time. With its two streams they are all the calls that the controller accepts from it.
+MAX_COMMANDS = 62
+#: Seconds until a command's caller gets an error, retries included.
+COMMAND_TIMEOUT_S = 30.0
+#: Seconds between two heartbeats; also the wait for an answer, after which the connection is given up.
+HEARTBEAT_S, ANSWER_TIMEOUT_S = 0.5, 5.0
+#: Milliseconds of silence after which the controller fences a broker.
+SESSION_MS = round(SESSION_S * 1000)
+RETRYING = BackoffSettings(first=0.05, longest=1.0)
+
+
+class RemoteController:
+    """Implements `service.metadata.controller.Commands` for the broker `broker_id`, which `register` has registered."""
+
+    def __init__(self, controller: NodeChannel, follower: MetadataFollower, broker_id: int) -> None:
+        self._controller = controller
+        self._stub = ControllerStub(controller.channel)
+        self._follower = follower
+        self._broker_id = broker_id
+        self.broker_epoch = -1
+        self.fenced = True
+        #: How long this broker may lead without an answer from its controller; it has run out until the broker has registered.
+        self.lease = Lease(0)
+        #: When the last heartbeat was sent, and whether it was the first of its stream.
+        self._sent_ms = 0
+        self._is_first = True
+        self._next = 0
+        self._unanswered: set[int] = set()
+        self._slots = asyncio.Semaphore(MAX_COMMANDS)
+        self._stopping = asyncio.Event()
+        self._may_stop = asyncio.Event()
+
+    async def register(self, command: RegisterBroker, cluster_id: str) -> None:
+        """Registers this start, however long the controller takes to answer. Returns once this broker's image has the
+        registration. Raises the LogError of a refusal. DuplicateBroker only after a session: until then the broker of that
+        id may be dead, and its controller not know it yet (as a broker that dies and comes back with an empty disk)."""
+        request = pb.RegisterRequest(cluster_id=cluster_id, command=encode_command(command))
+        clock = self._controller.clock
+        deadline = clock.monotonic() + SESSION_S + 1
+        while True:
+            self._sent_ms = clock.steady_ms()
+            try:
+                reply = await self._until_answered(
+                    lambda: self._stub.Register(request, timeout=COMMAND_TIMEOUT_S), None
+                )
+                break
+            except DuplicateBroker as error:
+                if clock.monotonic() >= deadline:
+                    raise
+                events.debug(log, "controller.retried", error=error)
+                await asyncio.sleep(HEARTBEAT_S)
+        self.broker_epoch = reply.broker_epoch
+        self._touch()
+        await self._follower.reach(reply.offset, COMMAND_TIMEOUT_S)
+
+    async def execute(self, command: Command[Result]) -> Result:
+        """As `Commands.execute`. A call that fails on its way is sent again under its number for COMMAND_TIMEOUT_S."""
+        async with self._slots:
+            sequence, self._next = self._next, self._next + 1
+            self._unanswered.add(sequence)
+            try:
+                request = pb.ExecuteRequest(
+                    broker_id=self._broker_id,
+                    broker_epoch=self.broker_epoch,
+                    sequence=sequence,
+                    answered_below=min(self._unanswered),
+                    command=encode_command(command),
+                )
+                deadline = self._controller.clock.monotonic() + COMMAND_TIMEOUT_S
+                reply = await self._until_answered(
+                    lambda: self._stub.Execute(request, timeout=COMMAND_TIMEOUT_S), deadline
+                )
+            finally:
+                self._unanswered.discard(sequence)
+        await self._follower.reach(reply.offset, COMMAND_TIMEOUT_S)
+        result: Result = decode_result(reply.result)
+        return result
+
+    async def _until_answered(self, call: Callable[[], Any], deadline: float | None) -> Any:
+        """Returns the answer. Calls that the channel loses, or that arrive before this broker is unfenced, are sent again."""
+        backoff, clock = Backoff(RETRYING, self._controller.rng), self._controller.clock
+        while True:
+            try:
+                return await answered(call(), self._controller.address)
+            except (LeaderNotAvailable, BrokerFenced) as error:
+                delay = backoff.next_delay()
+                if deadline is not None and clock.monotonic() + delay > deadline:
+                    raise
+                events.debug(log, "controller.retried", error=error)
+                await asyncio.sleep(delay)
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Sends heartbeats until it is cancelled: this broker is ready to lead. StaleBrokerEpoch or BrokerNotRegistered if
+        another process is this broker now: this one must end."""
+        backoff = Backoff(RETRYING, self._controller.rng)
+        while True:
+            try:
+                await self._beat(backoff)
+            except grpc.aio.AioRpcError as failure:
+                error: LogError = error_of_call(failure, self._controller.address)
+                if isinstance(error, (StaleBrokerEpoch, BrokerNotRegistered)):
+                    raise error from None
+                if isinstance(error, LeaderNotAvailable):
+                    self._unanswered_beat()
+                events.debug(log, "controller.heartbeat_lost", error=error)
+            except (TimeoutError, asyncio.InvalidStateError) as lost:
+                # No answer came in time, or the stream ended between two heartbeats.
+                self._unanswered_beat()
+                events.debug(log, "controller.heartbeat_lost", error=lost)
+            await asyncio.sleep(backoff.next_delay())
+
+    def _touch(self) -> None:
+        self.lease.touched(self._sent_ms, SESSION_MS)
+
+    def _unanswered_beat(self) -> None:
+        """Lets this broker lead on while the controller is away, since it elects no leader then. The end of a stream that had
+        answers does not show that: the stream of a paused broker ends as well, and the next answer may name a successor."""
+        if self._is_first:
+            self._touch()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Gives up leaderships. Returns once the controller has moved them, or after `timeout_s`."""
+        self._stopping.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._may_stop.wait()
+        except TimeoutError:
+            events.warning(log, "controller.stop_unconfirmed", after_s=timeout_s)
+
+    async def _beat(self, backoff: Backoff) -> None:
+        """Sends heartbeats on one stream until it ends. Raises AioRpcError, or TimeoutError without an answer."""
+        stream = self._stub.Heartbeat()
+        self._is_first = True
+        try:
+            while True:
+                stopping = self._stopping.is_set()
+                request = pb.HeartbeatRequest(
+                    broker_id=self._broker_id, broker_epoch=self.broker_epoch, ready=True, wants_to_stop=stopping
+                )
+                self._sent_ms = self._controller.clock.steady_ms()
+                await stream.write(request)
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    reply = await stream.read()
+                if reply is grpc.aio.EOF:
+                    return
+                backoff.succeeded()
+                self._is_first = False
+                self._touch()
+                self.fenced = reply.fenced
+                if reply.may_stop:
+                    self._may_stop.set()
+                await self._pause(stopping)
+        finally:
+            stream.cancel()
+
+    async def _pause(self, stopping: bool) -> None:
+        """Waits until the next heartbeat is due; less when the broker begins to stop."""
+        if stopping:
+            await asyncio.sleep(HEARTBEAT_S)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEARTBEAT_S):
+                await self._stopping.wait()

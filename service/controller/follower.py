@@ -1,0 +1,170 @@
+"""The metadata that a broker follows: its controller's entries, applied in order.
+
+Invariants: the image is the state after one entry of the controller's log, and never goes back. The one exception: a controller
+whose log lacks this broker's entry (its disk is an older copy) sends a snapshot, which the broker accepts. Listeners get each
+change once. A broken connection is opened again, with back-off; the image stays meanwhile.
+
+Not thread-safe: call it on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+import grpc.aio
+
+from grpc_api.channel import NodeChannel
+from grpc_api.messages.errors import error_of_call
+from service.controller import controller_pb2 as pb
+from service.controller.controller_pb2_grpc import ControllerStub
+from service.metadata import records_pb2 as records
+from service.metadata.following import Listener
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes
+from storage_tiers import events
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.errors import Advice, LogError, RequestTimedOut
+
+log = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+
+RECONNECTING = BackoffSettings(first=0.05, longest=1.0)
+
+
+class MetadataFollower:
+    """`run` follows until it is cancelled. `image`, `term`, `last_index` and `subscribe` are as in `MetadataLog`."""
+
+    #: It writes nothing.
+    refused = 0
+
+    def __init__(self, controller: NodeChannel, cluster_id: str = "", path: str = "") -> None:
+        """`cluster_id` is empty if it is not known; `path` is a file of the broker's directory (`Metadata.path`)."""
+        self._controller = controller
+        self._cluster_id = cluster_id
+        self.path = path
+        self._image = MetadataImage()
+        self._index = self._term = 0
+        #: The newest index that the controller had when it first answered; -1 before.
+        self._first_end = -1
+        self._listeners: list[Listener] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._snapshot: list[records.MetadataRecord] = []
+        self._troubles = events.Troubles()
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image
+
+    @property
+    def term(self) -> int:
+        """The term of the last entry applied."""
+        return self._term
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry applied; 0 before the first."""
+        return self._index
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return partial(self._listeners.remove, listener)
+
+    async def reach(self, offset: int, timeout_s: float | None) -> None:
+        """Returns once the image has the entry of that index. Raises RequestTimedOut after `timeout_s`; None waits for ever."""
+        if self._index >= offset:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append((offset, waiter))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"the change is made, but it has not reached this broker within {timeout_s} s: its metadata are at "
+                f"{self._index}, the change is {offset}; retry to see it"
+            ) from None
+        finally:
+            self._waiting = [each for each in self._waiting if each[1] is not waiter]
+
+    async def catch_up(self) -> None:
+        """Returns once the image has every entry that the controller had when it first answered, however long that takes."""
+        while self._first_end < 0 or self._index < self._first_end:
+            await self.reach(max(self._index + 1, self._first_end), None)
+
+    async def run(self) -> None:
+        """Follows for ever. Raises MetadataCorrupt if a record does not fit, and WrongCluster: both must end the broker."""
+        backoff = Backoff(RECONNECTING, self._controller.rng)
+        while True:
+            before = self._index
+            try:
+                await self._follow()
+            except LogError as error:
+                if error.advice in (Advice.FIX, Advice.STOP, Advice.PAGE):
+                    raise
+                if self._troubles.begins("controller", error):
+                    events.warning(log, "controller.unreachable", address=self._controller.address, error=error)
+            if self._index > before:
+                backoff.succeeded()
+            await asyncio.sleep(backoff.next_delay())
+
+    async def close(self) -> None:
+        """Does nothing: the caller of `run` ends its task."""
+
+    async def _follow(self) -> None:
+        """Follows until the stream ends. Raises the LogError that it ended with."""
+        stub = ControllerStub(self._controller.channel)
+        self._snapshot.clear()
+        request = pb.FollowRequest(cluster_id=self._cluster_id, offset=self._index, term=self._term)
+        try:
+            async for reply in stub.Follow(request):
+                if self._troubles.ends("controller"):
+                    events.info(log, "controller.reached", address=self._controller.address)
+                self._take(reply)
+        except grpc.aio.AioRpcError as failure:
+            raise error_of_call(failure, self._controller.address) from None
+
+    def _take(self, reply: pb.FollowReply) -> None:
+        if self._first_end < 0:
+            self._first_end = reply.end
+        batch = records.MetadataBatch.FromString(reply.batch).records
+        if not reply.snapshot:
+            image = self._image.apply_batch(batch)
+            self._advance(image, image.changes, reply)
+            return
+        self._snapshot.extend(batch)
+        if reply.last:
+            if reply.offset < self._index:
+                events.error(log, "controller.went_back", known=self._index, shown=reply.offset)
+            image = MetadataImage().apply_batch(self._snapshot)
+            self._snapshot.clear()
+            self._advance(image, changes_between(self._image, image), reply)
+
+    def _advance(self, image: MetadataImage, changes: Changes, reply: pb.FollowReply) -> None:
+        self._image, self._index, self._term = image, reply.offset, reply.term
+        self._cluster_id = image.cluster_id
+        for listener in tuple(self._listeners):
+            listener(image, changes)
+        for offset, waiter in self._waiting:
+            if offset <= self._index and not waiter.done():
+                waiter.set_result(None)
+
+
+def changes_between(before: MetadataImage, after: MetadataImage) -> Changes:
+    """The topics, configs and brokers that differ."""
+    topics = _differing(before.topics, after.topics)
+    gone = _differing(before.deleting, after.deleting)
+    return Changes(
+        tuple(dict.fromkeys((*topics, *gone))),
+        tuple(_differing(before.configs, after.configs)),
+        tuple(_differing(before.brokers, after.brokers)),
+    )
+
+
+def _differing(before: Mapping[Key, object], after: Mapping[Key, object]) -> list[Key]:
+    keys = dict.fromkeys((*before, *after))
+    return [key for key in keys if before.get(key) != after.get(key)]

@@ -1,0 +1,60 @@
+"""How the last transaction of each transactional id ended, for partitions that have lost its marker with a disk.
+
+Pure. With version 2 of transactions each has an epoch of its own. So a transaction that is open under the epoch before a known
+outcome's has that outcome.
+
+Not promised: the outcomes of earlier transactions, and of transactions before version 2, where all of a producer's transactions
+have one epoch. After a restart the outcome is also unknown if the next transaction has begun, or if the abort was still to be
+completed: the newest record of the id does not show it. Such transactions stay open until an operator decides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grpc_api.contract.transactions import EPOCH_PER_TRANSACTION, Markers, ProducerIdAndEpoch
+from service.coordination.transaction_records import TransactionStatus
+from service.coordination.transactions.transaction import (
+    COMPLETED,
+    OpenTransactions,
+    Transaction,
+    in_order,
+)
+from storage_tiers.types import FENCING_EPOCH, NO_PRODUCER_ID
+
+
+class LastOutcomes:
+    """The markers of each id's last transaction, without its partitions, which its record no longer has."""
+
+    def __init__(self) -> None:
+        self._markers: dict[int, Markers] = {}
+        self._producers: dict[str, int] = {}
+
+    def keep(self, known: Transaction) -> None:
+        """The id is in another state, in which its last transaction may have ended."""
+        if known.status not in COMPLETED or known.client_version < EPOCH_PER_TRANSACTION or known.is_outdated:
+            return
+        producer = known.producer
+        if known.previous_id != NO_PRODUCER_ID and not producer.epoch:  # its last epoch ended with the transaction
+            producer = ProducerIdAndEpoch(known.previous_id, FENCING_EPOCH)
+        self.forget(known.transactional_id)
+        self._producers[known.transactional_id] = producer.id
+        is_commit = known.status is TransactionStatus.COMPLETE_COMMIT
+        self._markers[producer.id] = Markers(known.transactional_id, producer, is_commit, (), known.client_version)
+
+    def forget(self, transactional_id: str) -> None:
+        self._markers.pop(self._producers.pop(transactional_id, NO_PRODUCER_ID), None)
+
+    def lost(self, open_in: OpenTransactions) -> list[Markers]:
+        """The markers that partitions have lost: those of the transactions open there whose outcome is known here.
+        Walks the smaller collection, because every shard is asked about all open transactions of the node."""
+        known: Iterable[Markers] = self._markers.values()
+        if len(open_in) < len(self._markers):
+            ids = dict.fromkeys(each.id for each in open_in)
+            known = (self._markers[each] for each in ids if each in self._markers)
+        found = []
+        for markers in known:
+            partitions = open_in.get(markers.producer._replace(epoch=markers.producer.epoch - 1))
+            if partitions:
+                found.append(markers._replace(partitions=in_order(partitions)))
+        return found

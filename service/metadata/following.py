@@ -1,0 +1,40 @@
+"""A broker's metadata, from the log of its own process or followed from another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from service.metadata.image import MetadataImage
+from service.metadata.parts import Changes
+
+Listener = Callable[[MetadataImage, Changes], None]
+
+
+class Metadata(Protocol):
+    """Implemented by `service.metadata.log.MetadataLog` and `service.controller.follower.MetadataFollower`."""
+
+    #: Number of writes that this node's disk refused.
+    refused: int
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata that this node may show."""
+
+    @property
+    def term(self) -> int:
+        """The term of the newest entries."""
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry that this node has; 0 before the first."""
+
+    @property
+    def path(self) -> str:
+        """A file of the data directory that moves with the metadata: the log, or the directory's identity."""
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Calls `listener(image, changes)` on the loop after each change of `image`; the returned function ends it."""
+
+    async def close(self) -> None:
+        """Closes the files and connections that it holds."""

@@ -1,0 +1,139 @@
+"""The values that an image of the cluster's metadata holds: partitions, topics, brokers, starts, and what a batch changed.
+
+Pure. All are frozen; `service.metadata.image` has the image, and `service.metadata.delta` makes the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from grpc_api.contract.topics import Endpoint, Resource
+from storage_tiers.types import TopicId
+
+#: The leader of a partition without one.
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `leader` is a broker id, NO_LEADER for none; `replicas` and the other tuples are broker ids.
+
+    `directories` are the directory ids of `replicas`, in their order; empty if not known. `adding` and `removing` are what a
+    reassignment changes (KIP-455). `eligible_leaders` are not in sync, but have every committed record (KIP-966).
+    """
+
+    index: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    directories: tuple[bytes, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    eligible_leaders: tuple[int, ...] = ()
+    last_known_leaders: tuple[int, ...] = ()
+    #: Its leader was elected uncleanly, and has not repaired the log yet.
+    recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """A live topic. `partitions[i].index == i`."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionImage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletingTopic:
+    """A deleted topic, hidden from clients, whose data is still being removed."""
+
+    name: str
+    topic_id: TopicId
+    partition_count: int
+
+
+class SupportedFeature(NamedTuple):
+    """The levels of a feature that a broker has registered, both bounds included."""
+
+    name: str
+    lowest: int
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker. `endpoints` are its advertised listeners; `disk_identity` is its directory id; `features` are those
+    that it supports at a level above 0; `start_id` names the process that registered; `peer` is HOST:PORT
+    of its gRPC listener, where the other brokers reach it.
+
+    A broker that is `fenced` leads nothing. One that is `shutting_down` leads nothing new.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    disk_identity: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    features: tuple[SupportedFeature, ...] = ()
+    start_id: bytes = b""
+    fenced: bool = False
+    shutting_down: bool = False
+    peer: str = ""
+
+    @property
+    def may_lead(self) -> bool:
+        return not (self.fenced or self.shutting_down)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionImage:
+    """The commands of a broker's registration that were carried out and whose answers it may not have: encoded results by
+    sequence number, all from `answered_below` on."""
+
+    broker_epoch: int
+    answered_below: int
+    results: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class StartImage:
+    """A node start that claims, or holds, the incarnation in the bucket."""
+
+    node_id: int
+    incarnation: int
+    start_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of a batch of records: ids of topics (created, changed, being deleted or gone), resources whose configs were
+    set, and ids of brokers (registered, changed or gone). Each once, in the order touched. Publishers of the metadata apply
+    only these."""
+
+    topics: tuple[TopicId, ...] = ()
+    configs: tuple[Resource, ...] = ()
+    brokers: tuple[int, ...] = ()
+
+    @classmethod
+    def joined(cls, several: Iterable[Changes]) -> Changes:
+        topics: dict[TopicId, None] = {}
+        configs: dict[Resource, None] = {}
+        brokers: dict[int, None] = {}
+        for changes in several:
+            topics.update(dict.fromkeys(changes.topics))
+            configs.update(dict.fromkeys(changes.configs))
+            brokers.update(dict.fromkeys(changes.brokers))
+        return cls(tuple(topics), tuple(configs), tuple(brokers))
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOverImage:
+    """A take-over in progress, with the content of `cluster.json` when it started."""
+
+    incarnation: int
+    start_id: str

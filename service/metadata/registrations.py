@@ -1,0 +1,180 @@
+"""A broker's life in the metadata: registered, unfenced, shutting down, fenced, gone (KIP-631).
+
+    registered (fenced) --its heartbeat has the registration--> unfenced --asks to stop--> shutting down
+         ^                                                         |                           |
+         +------------- silence, or its stream ends ---------------+---------------------------+
+
+Pure: planners from an image to records. Rules and words follow Apache Kafka 4.2's ClusterControlManager.
+
+Invariants: a broker that is fenced or shutting down leads nothing. A change of an older registration is refused. A partition
+with one replica waits for that replica: it has no leader meanwhile, and its replica stays in sync. A replica is on one disk. A
+broker with another disk, as after a loss, would lead an empty log and assign its offsets again, so it does not lead.
+
+Not here: how long silence lasts (`service.controller.contacts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from grpc_api.contract.topics import Endpoint
+from service.metadata import features
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage
+from service.metadata.parts import NO_LEADER, BrokerImage, PartitionImage
+from service.metadata.snapshot import broker_record
+from storage_tiers.errors import (
+    BrokerNotRegistered,
+    DuplicateBroker,
+    LeaderNotAvailable,
+    StaleBrokerEpoch,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.types import TopicId
+
+Records = tuple[pb.MetadataRecord, ...]
+
+
+class RegistrationPlan(NamedTuple):
+    """The records, and the broker epoch that they give."""
+
+    records: Records
+    broker_epoch: int
+
+
+def register(
+    image: MetadataImage,
+    broker_id: int,
+    disk_identity: bytes,
+    endpoints: Iterable[Endpoint],
+    rack: str | None,
+    *,
+    start_id: bytes = b"",
+    fenced: bool = False,
+    peer: str = "",
+) -> RegistrationPlan:
+    """Registers a starting broker with its advertised `endpoints`; its epoch rises by one. A repeated registration of one
+    start changes nothing. DuplicateBroker if another disk's broker of that id is alive.
+
+    The same disk registers at once: its directory is locked, so that its former process is dead."""
+    known = image.brokers.get(broker_id)
+    if known is not None and start_id and known.start_id == start_id:
+        return RegistrationPlan((), known.broker_epoch)
+    if known is not None and fenced and not known.fenced and known.disk_identity != disk_identity:
+        raise DuplicateBroker(
+            f"Another broker is registered with that broker id: {broker_id} is alive with the directory "
+            f"{_text(known.disk_identity)}; stop it, or choose another node.id"
+        )
+    epoch = 1 if known is None else known.broker_epoch + 1
+    left = _led_by_none(image, broker_id) if fenced else ()
+    made = BrokerImage(
+        broker_id, epoch, disk_identity, tuple(endpoints), rack, start_id=start_id, fenced=fenced, peer=peer
+    )
+    record = broker_record(made)
+    record.features.extend(features.supported_records())
+    return RegistrationPlan((*left, pb.MetadataRecord(broker=record)), epoch)
+
+
+def unfence(image: MetadataImage, broker_id: int, broker_epoch: int) -> Records:
+    """Called once the broker's image has its registration. The broker leads each partition without a leader for which it is in
+    sync and which is on its disk. Does nothing if the broker is unfenced already."""
+    broker = registration(image, broker_id, broker_epoch)
+    if not broker.fenced:
+        return ()
+    change = pb.BrokerChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, fenced=False)
+    elected = (
+        _elected(topic_id, placed, broker_id)
+        for topic_id, placed in _partitions_of(image, broker_id)
+        if placed.leader == NO_LEADER and broker_id in placed.isr and is_on_disk(placed, broker)
+    )
+    return (pb.MetadataRecord(broker_change=change), *elected)
+
+
+def fence(image: MetadataImage, broker_id: int, broker_epoch: int) -> Records:
+    """Called when the broker is silent. Its partitions lose their leader. Does nothing if it is fenced already."""
+    if registration(image, broker_id, broker_epoch).fenced:
+        return ()
+    change = pb.BrokerChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, fenced=True, shutting_down=False)
+    return (pb.MetadataRecord(broker_change=change), *_led_by_none(image, broker_id))
+
+
+def shut_down(image: MetadataImage, broker_id: int, broker_epoch: int) -> Records:
+    """Called when the broker asks to stop. It leads nothing from now on, and is fenced once it has stopped. Does nothing if it
+    has asked already."""
+    broker = registration(image, broker_id, broker_epoch)
+    if broker.fenced or broker.shutting_down:
+        return ()
+    change = pb.BrokerChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, shutting_down=True)
+    return (pb.MetadataRecord(broker_change=change), *_led_by_none(image, broker_id))
+
+
+def elect_unclean(image: MetadataImage, name: str, index: int) -> Records:
+    """Called when an operator accepts the loss of a lost disk's records (KIP-460's unclean election). The first replica whose
+    broker is alive leads, on that broker's present disk. Does nothing if the partition has a leader. Raises, in Kafka's words,
+    UnknownTopicOrPartition, or LeaderNotAvailable if no replica's broker is alive."""
+    topic = image.topic(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise UnknownTopicOrPartition(f"No such partition as {name}-{index}")
+    placed = topic.partitions[index]
+    if placed.leader != NO_LEADER:
+        return ()
+    for position, broker_id in enumerate(placed.replicas):
+        broker = image.brokers.get(broker_id)
+        if broker is None or not broker.may_lead:
+            continue
+        change = _elected(topic.topic_id, placed, broker_id)
+        if placed.directories:
+            ids = (*placed.directories[:position], broker.disk_identity, *placed.directories[position + 1 :])
+            change.partition_change.directories.CopyFrom(pb.DirectoryList(ids=ids))
+        return (change,)
+    raise LeaderNotAvailable("Eligible topic partition leaders are not available.")
+
+
+def is_on_disk(placed: PartitionImage, broker: BrokerImage) -> bool:
+    """Whether the broker's replica is in its directory, as far as is known."""
+    if not placed.directories:
+        return True
+    return placed.directories[placed.replicas.index(broker.broker_id)] == broker.disk_identity
+
+
+def elsewhere(image: MetadataImage, broker_id: int) -> int:
+    """The number of the broker's partitions that are on another disk than its registered one."""
+    broker = image.brokers[broker_id]
+    return sum(not is_on_disk(placed, broker) for _, placed in _partitions_of(image, broker_id))
+
+
+def registration(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """The broker as registered. BrokerNotRegistered if it is not, StaleBrokerEpoch if it has registered again since."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise BrokerNotRegistered(f"broker {broker_id} is not registered with this controller; start it again")
+    if broker.broker_epoch != broker_epoch:
+        raise StaleBrokerEpoch(
+            f"broker {broker_id} has the epoch {broker.broker_epoch}, not {broker_epoch}: a newer start has registered"
+        )
+    return broker
+
+
+def _led_by_none(image: MetadataImage, broker_id: int) -> Records:
+    return tuple(
+        _elected(topic_id, placed, NO_LEADER)
+        for topic_id, placed in _partitions_of(image, broker_id)
+        if placed.leader == broker_id
+    )
+
+
+def _partitions_of(image: MetadataImage, broker_id: int) -> Iterator[tuple[TopicId, PartitionImage]]:
+    for topic in image.topics.values():
+        for placed in topic.partitions:
+            if broker_id in placed.replicas:
+                yield topic.topic_id, placed
+
+
+def _elected(topic_id: TopicId, placed: PartitionImage, leader: int) -> pb.MetadataRecord:
+    change = pb.PartitionChangeRecord(topic_id=topic_id, index=placed.index, leader=leader)
+    return pb.MetadataRecord(partition_change=change)
+
+
+def _text(disk_identity: bytes) -> str:
+    return disk_identity.decode("utf-8", "replace")

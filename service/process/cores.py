@@ -1,0 +1,21 @@
+"""The number of processors that this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+
+#: A control group's quota of processor time, of cgroup v2: microseconds of time, or `max`, and of the period.
+_QUOTA = "/sys/fs/cgroup/cpu.max"
+
+
+def usable_cores(quota_path: str = _QUOTA) -> int:
+    """At least 1: the processors of this process's affinity, and no more than its control group's quota, a part counting as
+    one."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        with open(quota_path, encoding="ascii") as file:
+            time, period = file.read().split()
+        return max(1, min(cores, math.ceil(int(time) / int(period))))
+    except (OSError, ValueError):  # no control group, or no quota
+        return cores

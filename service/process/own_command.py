@@ -1,0 +1,19 @@
+"""The arguments that run another `tidelog` command in a process of its own, with the code of this one.
+
+The command is not found by its name: the path may have another version, and a program that imports the server has no such
+command.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+#: The command, with the modules of this process: files in the current directory may have the same names.
+_COMMAND = "import sys; sys.path[:] = {path!r}; from service.cli.main import app; app(prog_name='tidelog')"
+
+
+def own_command(words: Sequence[str]) -> list[str]:
+    """The program and its arguments for `tidelog <words>`."""
+    command = _COMMAND.format(path=[path for path in sys.path if path])
+    return [sys.executable, "-P", "-c", command, *words]

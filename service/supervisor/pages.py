@@ -1,0 +1,147 @@
+"""Serves the supervisor's HTTP pages, without an HTTP library, to keep this process small.
+
+    /healthz   the supervisor answers
+    /readyz    200 if every broker answers 200 there; the body has each one's own
+    /stats     every broker's counters, by its id
+    /metrics   the metrics of all brokers, each sample with the label `broker`
+
+Bounds: CONNECTIONS at a time, a request of MOST_BYTES within PATIENCE_S; one request a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from service.configs.listeners import host_and_port
+from service.observability.exposition import TEXT, Exposition, labels_of
+from service.supervisor.merging import merged
+
+CONNECTIONS = 64
+MOST_BYTES = 16 << 10
+PATIENCE_S = 5.0
+#: Seconds that a broker has to answer; one that is stopped or busy for longer is not ready.
+ANSWER_S = 2.0
+
+
+class Page(NamedTuple):
+    status: int
+    body: str
+    kind: str = "text/plain; charset=utf-8"
+
+
+class Watched(NamedTuple):
+    """A broker: the address of its HTTP listener, None while it does not serve, and how often it was started again."""
+
+    http: str | None
+    restarts: int
+
+
+class Pages:
+    """`brokers` gives each broker by its id; `stopping` says whether the supervisor stops."""
+
+    def __init__(self, brokers: Callable[[], Mapping[int, Watched]], stopping: Callable[[], bool]) -> None:
+        self._brokers = brokers
+        self._stopping = stopping
+        self._open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self._open += 1
+        try:
+            if self._open <= CONNECTIONS:
+                with contextlib.suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await self._answer(reader, writer)
+        finally:
+            self._open -= 1
+            writer.transport.abort() if self._open >= CONNECTIONS else writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return
+        method, path, *_ = head.split(b"\r\n", 1)[0].decode("ascii", "replace").split(" ")
+        page = await self._page(path.partition("?")[0]) if method in ("GET", "HEAD") else Page(405, "GET only\n")
+        body = page.body.encode()
+        headers = {"Content-Type": page.kind, "Content-Length": len(body), "Connection": "close"}
+        lines = (
+            f"HTTP/1.1 {page.status} {_REASONS[page.status]}",
+            *(f"{key}: {text}" for key, text in headers.items()),
+        )
+        writer.write("\r\n".join((*lines, "", "")).encode())
+        writer.write(b"" if method == "HEAD" else body)
+        await writer.drain()
+
+    async def _page(self, path: str) -> Page:
+        match path:
+            case "/healthz":
+                return Page(200, "ok\n")
+            case "/readyz":
+                return await self._ready()
+            case "/metrics":
+                return await self._metrics()
+            case "/stats":
+                answers = await self._asked("/stats")
+                body = {str(broker): _object(answer) for broker, answer in answers.items()}
+                return Page(200, json.dumps(body), "application/json")
+        return Page(404, "the pages are /healthz, /readyz, /metrics, /stats\n")
+
+    async def _ready(self) -> Page:
+        answers = await self._asked("/readyz")
+        ready = all(each is not None and each.status == 200 for each in answers.values()) and not self._stopping()
+        brokers = {str(broker): _object(answer) for broker, answer in answers.items()}
+        body = json.dumps({"ready": ready, "stopping": self._stopping(), "brokers": brokers})
+        return Page(200 if ready else 503, body, "application/json")
+
+    async def _metrics(self) -> Page:
+        answers = await self._asked("/metrics")
+        pages = {broker: each.body for broker, each in answers.items() if each is not None and each.status == 200}
+        own = Exposition()
+        for broker, watched in self._brokers().items():
+            own.put("tidelog_broker_up", int(broker in pages), labels_of(broker=broker))
+            own.put("tidelog_broker_restarts_total", watched.restarts, labels_of(broker=broker))
+        return Page(200, merged(pages) + b"".join(own.families()).decode(), TEXT)
+
+    async def _asked(self, path: str) -> dict[int, Page | None]:
+        """The answers by broker, None for one that does not answer in time."""
+        brokers = self._brokers()
+        answers = await asyncio.gather(*(_get(each.http, path) for each in brokers.values()))
+        return dict(zip(brokers, answers, strict=True))
+
+
+_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+def _object(answer: Page | None) -> object:
+    if answer is None:
+        return {"ready": False, "answers": False}
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return {"ready": False, "answers": False}
+
+
+async def _get(address: str | None, path: str) -> Page | None:
+    if address is None:
+        return None
+    host, port = host_and_port(address)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(_local(host), port)
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+                head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
+            finally:
+                writer.transport.abort()
+        return Page(int(head.split(b" ", 2)[1]), body.decode())
+    except (OSError, TimeoutError, ValueError, IndexError):
+        return None
+
+
+def _local(host: str) -> str:
+    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host

@@ -1,0 +1,148 @@
+"""A broker registers, leads, is fenced, shuts down and registers again; what names an older registration changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage
+from service.metadata.parts import NO_LEADER, PartitionImage
+from service.metadata.registrations import (
+    Records,
+    elect_unclean,
+    elsewhere,
+    fence,
+    register,
+    registration,
+    shut_down,
+    unfence,
+)
+from service.metadata.snapshot import partition_record
+from storage_tiers.errors import (
+    BrokerNotRegistered,
+    DuplicateBroker,
+    LeaderNotAvailable,
+    StaleBrokerEpoch,
+    UnknownTopicOrPartition,
+)
+from tests.service.metadata.records import broker, image_with_brokers, new_topic, topic_id
+
+#: Brokers 1 and 2; topic 1 is led by broker 1, topic 2 by broker 2.
+TWO = image_with_brokers([None, None]).apply_batch([*new_topic("a", 1, 2, leader=1), *new_topic("b", 2, 1, leader=2)])
+
+
+def registered(image: MetadataImage, broker_id: int, disk: bytes = b"disk", start: bytes = b"s") -> MetadataImage:
+    return image.apply_batch(register(image, broker_id, disk, (), None, start_id=start, fenced=True).records)
+
+
+def leaders(image: MetadataImage) -> list[tuple[int, int]]:
+    """Leader and leader epoch of each partition of topic 1."""
+    return [(placed.leader, placed.leader_epoch) for placed in image.topics[topic_id(1)].partitions]
+
+
+def test_a_broker_that_registers_leads_nothing_before_it_is_unfenced() -> None:
+    image = registered(TWO, 1)
+    assert (image.brokers[1].broker_epoch, image.brokers[1].fenced) == (2, True)
+    assert leaders(image) == [(NO_LEADER, 1)] * 2
+    assert [placed.isr for placed in image.topics[topic_id(1)].partitions] == [(1,)] * 2, "nobody else has its records"
+    back = image.apply_batch(unfence(image, 1, 2))
+    assert leaders(back) == [(1, 2)] * 2
+    assert back.brokers[1].may_lead
+    assert back.topics[topic_id(2)] is TWO.topics[topic_id(2)]
+    assert unfence(back, 1, 2) == ()
+
+
+def test_a_repeated_registration_of_one_start_changes_nothing() -> None:
+    once = registered(TWO, 3)
+    assert register(once, 3, b"disk", (), None, start_id=b"s", fenced=True) == ((), 1)
+    assert registered(once, 3, start=b"t").brokers[3].broker_epoch == 2
+
+
+def test_the_same_disk_registers_at_once_and_another_one_only_for_a_dead_broker() -> None:
+    alive = TWO
+    assert registered(alive, 1).brokers[1].broker_epoch == 2
+    with pytest.raises(DuplicateBroker, match="stop it, or choose another"):
+        registered(alive, 1, disk=b"other")
+    assert registered(alive, 3, disk=b"other").brokers[3].broker_epoch == 1
+    dead = alive.apply_batch(fence(alive, 1, 1))
+    assert registered(dead, 1, disk=b"other").brokers[1].disk_identity == b"other"
+
+
+@pytest.mark.parametrize("end", [fence, shut_down])
+def test_what_a_broker_led_waits_for_it(end: Callable[[MetadataImage, int, int], Records]) -> None:
+    image = TWO.apply_batch(end(TWO, 1, 1))
+    assert not image.brokers[1].may_lead
+    assert leaders(image) == [(NO_LEADER, 1)] * 2
+    assert image.topics[topic_id(2)] is TWO.topics[topic_id(2)]
+    assert end(image, 1, 1) == ()
+
+
+def test_a_broker_that_shuts_down_is_fenced_at_its_end() -> None:
+    image = TWO.apply_batch(shut_down(TWO, 1, 1))
+    ended = image.apply_batch(fence(image, 1, 1))
+    assert (ended.brokers[1].fenced, ended.brokers[1].shutting_down) == (True, False)
+    assert leaders(ended) == leaders(image), "it led nothing any more"
+
+
+@pytest.mark.parametrize("change", [unfence, fence, shut_down])
+def test_another_registration_is_refused(change: Callable[[MetadataImage, int, int], Records]) -> None:
+    with pytest.raises(StaleBrokerEpoch, match="has the epoch 1, not 2"):
+        change(TWO, 1, 2)
+    with pytest.raises(BrokerNotRegistered, match="broker 7 is not registered"):
+        change(TWO, 7, 1)
+    assert registration(TWO, 1, 1) is TWO.brokers[1]
+    assert change(registered(TWO, 7), 7, 1) is not None, "a start registers it"
+
+
+def test_a_broker_leads_only_what_is_led_by_none_and_in_sync_with_it() -> None:
+    """Partition 0 is led by another replica; of partition 1 it lacks records."""
+    both = PartitionImage(0, 2, 0, 0, (1, 2), (1, 2)), PartitionImage(1, NO_LEADER, 0, 0, (1, 2), (2,))
+    records = [pb.MetadataRecord(partition=partition_record(topic_id(1), each)) for each in both]
+    image = MetadataImage().apply_batch([broker(1), broker(2), new_topic("a", 1)[0], *records])
+    image = image.apply_batch(fence(image, 1, 1))
+    assert leaders(image.apply_batch(unfence(image, 1, 1))) == [(2, 0), (NO_LEADER, 0)]
+
+
+def test_a_broker_with_another_disk_does_not_lead_what_was_on_the_first() -> None:
+    """It would lead an empty log, and give its offsets out again."""
+    placed = PartitionImage(0, 1, 0, 0, (1,), (1,), (b"disk",))
+    record = pb.MetadataRecord(partition=partition_record(topic_id(1), placed))
+    image = MetadataImage().apply_batch([broker(1), new_topic("a", 1)[0], record])
+    image = image.apply_batch(fence(image, 1, 1))
+    replaced = registered(image, 1, disk=b"new")
+    assert elsewhere(replaced, 1) == 1
+    replaced = replaced.apply_batch(unfence(replaced, 1, 2))
+    assert (replaced.brokers[1].may_lead, leaders(replaced)) == (True, [(NO_LEADER, 1)])
+    back = replaced.apply_batch(fence(replaced, 1, 2))
+    back = registered(back, 1, start=b"again")
+    assert elsewhere(back, 1) == 0
+    assert leaders(back.apply_batch(unfence(back, 1, 3))) == [(1, 2)], "the first disk is back"
+
+
+def test_a_partition_that_another_one_leads_by_now_is_left_to_it() -> None:
+    image = MetadataImage().apply_batch([broker(1), broker(2), *new_topic("a", 1, 1, leader=2)])
+    assert leaders(image.apply_batch(fence(image, 1, 1))) == [(2, 0)]
+
+
+def test_an_unclean_election_accepts_the_loss_of_a_disk() -> None:
+    placed = replace(TWO.topics[topic_id(1)].partitions[0], directories=(b"first",))
+    image = TWO.apply_batch([pb.MetadataRecord(partition=partition_record(topic_id(1), placed))])
+    assert elect_unclean(image, "a", 0) == (), "it has a leader"
+    dead = image.apply_batch(fence(image, 1, 1))
+    with pytest.raises(LeaderNotAvailable, match="Eligible topic partition leaders are not available"):
+        elect_unclean(dead, "a", 0)
+    replaced = registered(dead, 1, disk=b"second")
+    with pytest.raises(LeaderNotAvailable):
+        elect_unclean(replaced, "a", 0)  # it is still fenced
+    back = replaced.apply_batch(unfence(replaced, 1, 2))
+    assert leaders(back) == [(NO_LEADER, 1), (1, 2)]
+    elected = back.apply_batch(elect_unclean(back, "a", 0))
+    assert leaders(elected) == [(1, 2), (1, 2)]
+    assert elected.topics[topic_id(1)].partitions[0].directories == (b"second",)
+    assert elsewhere(elected, 1) == 0
+    for name, index in (("a", 2), ("a", -1), ("other", 0)):
+        with pytest.raises(UnknownTopicOrPartition, match=f"No such partition as {name}-{index}"):
+            elect_unclean(back, name, index)

@@ -1,0 +1,30 @@
+"""Settings that contradict each other are refused before anything is created."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.settings.derived import check
+from service.settings.node_settings import NodeSettings
+from storage_tiers.errors import InvalidConfig
+
+HERE, THERE = "127.0.0.1:9095", "127.0.0.1:9195"
+
+
+def test_a_broker_has_one_controller_which_begins_its_cluster() -> None:
+    with pytest.raises(InvalidConfig, match="a broker has one controller: give --controller, or --controller-listener"):
+        check(NodeSettings(controller=THERE, controller_listener=HERE, store="none"))
+    for given in ({"controller": THERE}, {"controller_listener": HERE}):
+        check(NodeSettings(**given))  # type: ignore[arg-type]
+        check(NodeSettings(store="none", **given))  # type: ignore[arg-type]
+    for begins in ({"new_cluster": True}, {"take_over": "AAAAAAAAAAAAAAAAAAAAAA"}):
+        with pytest.raises(InvalidConfig, match="only --controller here"):
+            check(NodeSettings(controller=THERE, **begins))
+        check(NodeSettings(controller_listener=HERE, **begins))
+    check(NodeSettings())
+
+
+@pytest.mark.parametrize("name", ["controller", "controller_listener"])
+def test_addresses_of_controllers_have_a_port(name: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        NodeSettings(**{name: "nowhere"})  # type: ignore[arg-type]
