@@ -212,6 +212,12 @@ class RemoteTopics:
         answer = await answered(self._stub.ElectUnclean(request, timeout=CALL_TIMEOUT_S), self._address)
         await self._see(answer.version)
 
+    async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
+        wanted = None if replicas is None else pb.ReplicaAssignment(node_ids=replicas)
+        request = pb.ReassignRequest(topic=partition.topic, partition=partition.partition, replicas=wanted)
+        answer = await answered(self._stub.Reassign(request, timeout=CALL_TIMEOUT_S), self._address)
+        await self._see(answer.version)
+
 
 def _no_such_topic(name: str) -> LogError:
     if _LEGAL_NAME.match(name) is None:

@@ -173,6 +173,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
     log.InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
     log.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    log.NoReassignmentInProgress: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
     log.InvalidConfig: ErrorCode.INVALID_CONFIG,
     log.PolicyViolation: ErrorCode.POLICY_VIOLATION,
     log.InvalidUpdateVersion: ErrorCode.INVALID_UPDATE_VERSION,

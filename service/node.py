@@ -166,6 +166,7 @@ class Node:
         Failures are logged, never raised."""
         broker, work, data, membership = self.broker, self.work, self.ground.data, self.ground.membership
         await broker.coordinators.close()
+        await broker.moving.close()
         if membership is not None:  # no later metadata open a partition again
             await membership.close()
         await broker.assignment.close()

@@ -307,6 +307,12 @@ class InvalidReplicaAssignment(LogError):
     advice = Advice.FIX
 
 
+class NoReassignmentInProgress(LogError):
+    """The cancelled reassignment of a partition does not exist."""
+
+    advice = Advice.FIX
+
+
 class InvalidConfig(LogError):
     """A config that does not exist, or a value that it cannot have."""
 

@@ -39,7 +39,8 @@ class BrokerDescription(NamedTuple):
 
 
 class PartitionDescription(NamedTuple):
-    """A partition. `leader` is -1, and `error` set, while no replica can lead. `replicas`, `isr` and `offline` are node ids."""
+    """A partition. `leader` is -1, and `error` set, while no replica can lead. The other sequences are node ids.
+    While the partition moves to another node, `adding` and `removing` are the replicas that the move changes (KIP-455)."""
 
     partition: int
     leader: int
@@ -48,6 +49,8 @@ class PartitionDescription(NamedTuple):
     isr: Sequence[int]
     offline: Sequence[int] = ()
     error: LogError | None = None
+    adding: Sequence[int] = ()
+    removing: Sequence[int] = ()
 
 
 class TopicDescription(NamedTuple):
@@ -217,6 +220,11 @@ class Topics(Protocol):
         """Elects a leader that may lack acknowledged records, as after the loss of a disk, for a partition without one
         (KIP-460). Does nothing if the partition has a leader. Raises LeaderNotAvailable if no replica's node is alive, and
         UnknownTopicOrPartition."""
+
+    async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
+        """Begins to move the partition to another node; None cancels the move (KIP-455). `describe` shows a move until it ends.
+        Does nothing if the partition is there. UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor for
+        several nodes, NoReassignmentInProgress."""
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the loop after each change that `cluster` or `describe` shows, and before the request for the

@@ -107,6 +107,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.InvalidPartitions: Meaning("INVALID_PARTITIONS", _Code.INVALID_ARGUMENT),
     log.InvalidReplicationFactor: Meaning("INVALID_REPLICATION_FACTOR", _Code.INVALID_ARGUMENT),
     log.InvalidReplicaAssignment: Meaning("INVALID_REPLICA_ASSIGNMENT", _Code.INVALID_ARGUMENT),
+    log.NoReassignmentInProgress: Meaning("NO_REASSIGNMENT_IN_PROGRESS", _Code.FAILED_PRECONDITION),
     log.InvalidConfig: Meaning("INVALID_CONFIG", _Code.INVALID_ARGUMENT),
     log.PolicyViolation: Meaning("POLICY_VIOLATION", _Code.INVALID_ARGUMENT),
     log.InvalidUpdateVersion: Meaning("INVALID_UPDATE_VERSION", _Code.INVALID_ARGUMENT),

@@ -74,6 +74,8 @@ def partition_message(partition: PartitionDescription) -> pb.PartitionDescriptio
         in_sync=partition.isr,
         offline=partition.offline,
         error=None if partition.error is None else detail_of(partition.error),
+        adding=partition.adding,
+        removing=partition.removing,
     )
 
 
@@ -96,6 +98,8 @@ def topic_of(message: pb.TopicDescription) -> TopicDescription:
             tuple(each.in_sync),
             tuple(each.offline),
             error_of(each.error) if each.HasField("error") else None,
+            tuple(each.adding),
+            tuple(each.removing),
         )
         for each in message.partitions
     ]

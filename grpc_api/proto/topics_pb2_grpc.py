@@ -74,6 +74,11 @@ class TopicsStub:
                 request_serializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanRequest.SerializeToString,
                 response_deserializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanResponse.FromString,
                 _registered_method=True)
+        self.Reassign = channel.unary_unary(
+                '/tidelog.v1.Topics/Reassign',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.ReassignRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.ReassignResponse.FromString,
+                _registered_method=True)
         self.Seal = channel.unary_unary(
                 '/tidelog.v1.Topics/Seal',
                 request_serializer=grpc__api_dot_proto_dot_topics__pb2.SealRequest.SerializeToString,
@@ -137,6 +142,13 @@ class TopicsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Reassign(self, request, context):
+        """Begins or cancels the move of a partition to another node (KIP-455).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Seal(self, request, context):
         """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -188,6 +200,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.ElectUnclean,
                     request_deserializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanRequest.FromString,
                     response_serializer=grpc__api_dot_proto_dot_topics__pb2.ElectUncleanResponse.SerializeToString,
+            ),
+            'Reassign': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reassign,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.ReassignRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.ReassignResponse.SerializeToString,
             ),
             'Seal': grpc.unary_unary_rpc_method_handler(
                     servicer.Seal,
@@ -411,6 +428,33 @@ class Topics:
             '/tidelog.v1.Topics/ElectUnclean',
             grpc__api_dot_proto_dot_topics__pb2.ElectUncleanRequest.SerializeToString,
             grpc__api_dot_proto_dot_topics__pb2.ElectUncleanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reassign(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/Reassign',
+            grpc__api_dot_proto_dot_topics__pb2.ReassignRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.ReassignResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class TopicsStub:
 
     UNAVAILABLE if no replica's node is alive.
     """
+    Reassign: _grpc.UnaryUnaryMultiCallable[_topics_pb2.ReassignRequest, _topics_pb2.ReassignResponse]
+    """Begins or cancels the move of a partition to another node (KIP-455)."""
     Seal: _grpc.UnaryUnaryMultiCallable[_topics_pb2.SealRequest, _topics_pb2.SealResponse]
     """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -68,6 +70,8 @@ class TopicsAsyncStub(TopicsStub):
 
     UNAVAILABLE if no replica's node is alive.
     """
+    Reassign: _aio.UnaryUnaryMultiCallable[_topics_pb2.ReassignRequest, _topics_pb2.ReassignResponse]  # type: ignore[assignment]
+    """Begins or cancels the move of a partition to another node (KIP-455)."""
     Seal: _aio.UnaryUnaryMultiCallable[_topics_pb2.SealRequest, _topics_pb2.SealResponse]  # type: ignore[assignment]
     """Closes the active segment of each partition and offloads every record that the topic has now.
 
@@ -136,6 +140,14 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
 
         UNAVAILABLE if no replica's node is alive.
         """
+
+    @_abc_1.abstractmethod
+    def Reassign(
+        self,
+        request: _topics_pb2.ReassignRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_topics_pb2.ReassignResponse, _abc.Awaitable[_topics_pb2.ReassignResponse]]:
+        """Begins or cancels the move of a partition to another node (KIP-455)."""
 
     @_abc_1.abstractmethod
     def Seal(

@@ -163,6 +163,11 @@ class CoreTopics(TopicsServicer):
         await self._core.topics.elect_unclean(TopicPartition(request.topic, request.partition))
         return pb.ElectUncleanResponse(version=self._version)
 
+    async def Reassign(self, request: pb.ReassignRequest, context: Any) -> pb.ReassignResponse:  # noqa: N802
+        replicas = tuple(request.replicas.node_ids) if request.HasField("replicas") else None
+        await self._core.topics.reassign(TopicPartition(request.topic, request.partition), replicas)
+        return pb.ReassignResponse(version=self._version)
+
     async def Seal(self, request: pb.SealRequest, context: Any) -> pb.SealResponse:  # noqa: N802
         sealed = await self._core.log.seal(request.topic, wait=request.wait, timeout_ms=_timeout_ms(request))
         return pb.SealResponse(

@@ -1,27 +1,29 @@
-"""AlterPartitionReassignments, key 45, versions 0 to 1 (KIP-455). A replica never moves.
+"""AlterPartitionReassignments, key 45, versions 0 to 1 (KIP-455): begins and cancels moves of partitions between brokers.
 
-So the current assignment is the only valid one. It completes at once, and there is no reassignment to cancel. v1 can forbid
-a change of the replication factor; a valid assignment never changes it.
+A partition has one replica, so an assignment names one broker. v1 can forbid a change of the replication factor; a valid
+assignment never changes it. Rows that change nothing are answered here, and each of the others is a command to the controller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpc_api.contract.topics import TopicDescription
-from kafka_gateway.errors import ErrorCode
+from grpc_api.contract.topics import PartitionDescription, TopicDescription
+from kafka_gateway.errors import ErrorCode, code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
+from storage_tiers.errors import LogError, NoReassignmentInProgress
+from storage_tiers.types import TopicPartition
 
 _ASSIGNMENT = "The manual partition assignment includes"
 
 
-def serve(request: Any, call: Call) -> Fields:
+async def serve(request: Any, call: Call) -> Fields:
     brokers = {broker.node_id for broker in call.core.topics.cluster().brokers}
-    responses = (
-        call.make("ReassignableTopicResponse", name=topic.name, partitions=_partitions(call, topic, brokers))
-        for topic in request.topics
-    )
+    responses = [
+        call.make("ReassignableTopicResponse", name=topic.name, partitions=await _partitions(call, topic, brokers))
+        async for topic in call.each(request.topics)
+    ]
     return _fields(request, 0, None if request.topics else "", responses)
 
 
@@ -29,11 +31,10 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return _fields(request, code, message, [])
 
 
-def _partitions(call: Call, topic: Any, brokers: set[int]) -> Iterator[Any]:
-    known = call.core.topics.describe([topic.name])[0]
-    indexes = {row.partition for row in known.partitions} if isinstance(known, TopicDescription) else None
-    for row in topic.partitions:
-        yield _partition(call, topic.name, indexes, row, brokers)
+async def _partitions(call: Call, topic: Any, brokers: set[int]) -> list[Any]:
+    described = call.core.topics.describe([topic.name])[0]
+    known = {row.partition: row for row in described.partitions} if isinstance(described, TopicDescription) else None
+    return [await _partition(call, topic.name, known, row, brokers) async for row in call.each(topic.partitions)]
 
 
 def _fields(request: Any, code: int, message: str | None, responses: Iterable[Any]) -> Fields:
@@ -45,17 +46,28 @@ def _fields(request: Any, code: int, message: str | None, responses: Iterable[An
     }
 
 
-def _partition(call: Call, name: str, indexes: set[int] | None, row: Any, brokers: set[int]) -> Any:
+async def _partition(
+    call: Call, name: str, known: Mapping[int, PartitionDescription] | None, row: Any, brokers: set[int]
+) -> Any:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if indexes is None:
+    if known is None:
         return _row(call, row, unknown, f"Unable to find a topic named {name}.")
-    if row.partition_index not in indexes:
+    if (placed := known.get(row.partition_index)) is None:
         return _row(call, row, unknown, f"Unable to find partition {name}:{row.partition_index}.")
-    if row.replicas is None:
+    if row.replicas is None and not placed.adding:
         return _row(call, row, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
-    problem = _problem(row.replicas, brokers)
-    code = ErrorCode.NONE if problem is None else ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    return _row(call, row, code, problem)
+    if row.replicas is not None:
+        if (problem := _problem(row.replicas, brokers)) is not None:
+            return _row(call, row, ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+        if not placed.adding and list(row.replicas) == list(placed.replicas):
+            return _row(call, row, ErrorCode.NONE, None)
+    try:
+        await call.core.topics.reassign(TopicPartition(name, row.partition_index), row.replicas)
+    except NoReassignmentInProgress as error:  # it has ended meanwhile
+        return _row(call, row, code_of(error), None)
+    except LogError as error:
+        return _row(call, row, code_of(error), message_of(error))
+    return _row(call, row, ErrorCode.NONE, None)
 
 
 def _problem(replicas: Sequence[int], brokers: set[int]) -> str | None:

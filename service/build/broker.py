@@ -26,6 +26,7 @@ from service.broker.background.cleaner.cleaning import (
 from service.broker.background.cleaner.cold_cleaning import ColdCleaning
 from service.broker.background.maintenance import Maintenance
 from service.broker.background.metadata_publisher import publish_to
+from service.broker.background.moving import Moving
 from service.broker.background.retention import Retention
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.sweeping import Sweeping
@@ -51,6 +52,7 @@ class Broker:
     partitions: Partitions
     assignment: Assignment
     append_queues: AppendQueues
+    moving: Moving
     maintenance: Maintenance
     sweeping: Sweeping
     retention: Retention
@@ -76,6 +78,17 @@ def build_broker(
     )
     assignment.subscribe(work.tiering)
     publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
+    moving = Moving(
+        partitions,
+        work.tiering,
+        ground.metadata,
+        configs.controller,
+        node_id=ground.settings.node_id,
+        clock=clock,
+        rng=ground.host.rng,
+        on_fatal=ground.ending.end,
+    )
+    assignment.subscribe(moving)
     coordinators = build_coordinators(ground, configs, partitions, work.disk, now=work.expiry.now)
     assignment.subscribe(coordinators.led)
     queues = AppendQueues()
@@ -84,6 +97,7 @@ def build_broker(
         partitions=partitions,
         assignment=assignment,
         append_queues=queues,
+        moving=moving,
         maintenance=Maintenance(partitions, work.tiering, work.flusher, clock=clock),
         sweeping=Sweeping(partitions, work.tiering, access, cluster_id=cluster_id, grace_ms=work.grace_ms, clock=clock),
         retention=Retention(partitions, work.tiering, access, now=work.expiry.now),

@@ -130,6 +130,11 @@ class Resolver:
         holds = next(self.candidates(image, (Synonym(name),)), None)
         return None if holds is None else holds.value
 
+    def is_tiered(self, image: MetadataImage, topic: str) -> bool:
+        """Whether all of the topic's records go to the bucket."""
+        found = self.topic(image, topic)
+        return self._has_store and found.remote_storage_enable and not found.remote_log_copy_disable
+
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
         """The settings of a partition's log, as plain values: local retention never exceeds total retention. A coordinator's
         log is never evicted, so that it loads without the store."""

@@ -101,6 +101,8 @@ class ControllerService(ControllerServicer):
             await self._clock.sleep(LOOK_S)
 
     async def _fence(self, contact: Contact) -> None:
+        silent = self._metadata.image.brokers.get(contact.broker_id)
+        say = events.info if silent is not None and silent.shutting_down else events.warning
         try:
             await self._controller.execute(FenceBroker(*contact))
         except LogError as error:
@@ -110,7 +112,7 @@ class ControllerService(ControllerServicer):
             if known is not None and known.broker_epoch == contact.broker_epoch and not known.fenced:
                 self._contacts.heard(contact, self._clock.monotonic())
         else:
-            events.warning(log, "broker.fenced", broker=contact.broker_id, epoch=contact.broker_epoch)
+            say(log, "broker.fenced", broker=contact.broker_id, epoch=contact.broker_epoch)
 
     # --- calls --------------------------------------------------------------------------------------------------------
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterReply:  # noqa: N802

@@ -267,6 +267,38 @@ _FORMS: Mapping[type[c.Command[Any]], _Form] = {
         lambda command: pb.ElectUnclean(topic=command.topic, partition=command.partition),
         lambda message: c.ElectUnclean(message.topic, message.partition),
     ),
+    c.Reassign: _Form(
+        "reassign",
+        lambda command: pb.Reassign(
+            topic=command.topic,
+            partition=command.partition,
+            replicas=None if command.replicas is None else ReplicaList(nodes=command.replicas),
+        ),
+        lambda message: c.Reassign(
+            message.topic, message.partition, tuple(message.replicas.nodes) if message.HasField("replicas") else None
+        ),
+    ),
+    c.HandOver: _Form(
+        "hand_over",
+        lambda command: pb.HandOver(
+            topic_id=command.topic_id,
+            partition=command.partition,
+            broker_id=command.broker_id,
+            broker_epoch=command.broker_epoch,
+            leader_epoch=command.leader_epoch,
+            partition_epoch=command.partition_epoch,
+            end=command.end,
+        ),
+        lambda message: c.HandOver(
+            _topic_id(message.topic_id),
+            message.partition,
+            message.broker_id,
+            message.broker_epoch,
+            message.leader_epoch,
+            message.partition_epoch,
+            message.end,
+        ),
+    ),
     c.LeadEverything: _Form(
         "lead_everything",
         lambda command: pb.LeadEverything(broker_id=command.broker_id),

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from grpc_api.contract.features import FeatureUpdate
 from grpc_api.contract.topics import ConfigAlteration, Endpoint, NewTopic, Resource
-from service.metadata import features, planner, registrations
+from service.metadata import features, planner, reassignments, registrations
 from service.metadata.image import MetadataImage
 from service.metadata.planner import ConfigRules, Records
 from storage_tiers.types import TopicId
@@ -218,6 +218,29 @@ class ElectUnclean(Command[None]):
     partition: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reassign(Command[None]):
+    """Begins the move of a partition to the brokers `replicas`; None cancels the move in progress (KIP-455)."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver(Command[None]):
+    """The consent of a partition's leader to the end of a move: it appends nothing more, and the bucket has everything below
+    `end`, its log end. The epochs are those under which it stopped."""
+
+    topic_id: TopicId
+    partition: int
+    broker_id: int
+    broker_epoch: int
+    leader_epoch: int
+    partition_epoch: int
+    end: int
+
+
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 #: From an image, a command and the controller's configs to records and the command's result.
@@ -269,6 +292,17 @@ def _register_broker(image: MetadataImage, c: RegisterBroker, _: ConfigRules) ->
     )
 
 
+def _reassign(image: MetadataImage, c: Reassign, configs: ConfigRules) -> tuple[Records, None]:
+    is_tiered = configs.is_tiered(image, c.topic)
+    return reassignments.reassign(image, c.topic, c.partition, c.replicas, is_tiered=is_tiered), None
+
+
+def _hand_over(image: MetadataImage, c: HandOver) -> Records:
+    return reassignments.hand_over(
+        image, c.topic_id, c.partition, c.broker_id, c.broker_epoch, c.leader_epoch, c.partition_epoch, c.end
+    )
+
+
 def _without_result(make: Callable[[MetadataImage, Any], Records]) -> Planner:
     return lambda image, command, _: (make(image, command), None)
 
@@ -293,5 +327,7 @@ PLANNERS: Mapping[type[Command[Any]], Planner] = {
     FenceBroker: _without_result(lambda image, c: registrations.fence(image, c.broker_id, c.broker_epoch)),
     ShutDownBroker: _without_result(lambda image, c: registrations.shut_down(image, c.broker_id, c.broker_epoch)),
     ElectUnclean: _without_result(lambda image, c: registrations.elect_unclean(image, c.topic, c.partition)),
+    Reassign: _reassign,
+    HandOver: _without_result(_hand_over),
     LeadEverything: _without_result(lambda image, c: planner.lead_everything(image, c.broker_id)),
 }

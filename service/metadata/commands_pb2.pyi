@@ -543,6 +543,73 @@ class LeadEverything(_message.Message):
 Global___LeadEverything: _TypeAlias = LeadEverything  # noqa: Y015
 
 @_typing.final
+class Reassign(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _records_pb2.ReplicaList:
+        """absent: cancel"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        replicas: _records_pb2.ReplicaList | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "replicas", b"replicas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "partition", b"partition", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
+    _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
+
+Global___Reassign: _TypeAlias = Reassign  # noqa: Y015
+
+@_typing.final
+class HandOver(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    broker_id: _builtins.int
+    broker_epoch: _builtins.int
+    leader_epoch: _builtins.int
+    partition_epoch: _builtins.int
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "end", b"end", "leader_epoch", b"leader_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOver: _TypeAlias = HandOver  # noqa: Y015
+
+@_typing.final
 class Command(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -564,6 +631,8 @@ class Command(_message.Message):
     SHUT_DOWN_BROKER_FIELD_NUMBER: _builtins.int
     LEAD_EVERYTHING_FIELD_NUMBER: _builtins.int
     ELECT_UNCLEAN_FIELD_NUMBER: _builtins.int
+    REASSIGN_FIELD_NUMBER: _builtins.int
+    HAND_OVER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def create_topic(self) -> Global___CreateTopic: ...
     @_builtins.property
@@ -600,6 +669,10 @@ class Command(_message.Message):
     def lead_everything(self) -> Global___LeadEverything: ...
     @_builtins.property
     def elect_unclean(self) -> Global___ElectUnclean: ...
+    @_builtins.property
+    def reassign(self) -> Global___Reassign: ...
+    @_builtins.property
+    def hand_over(self) -> Global___HandOver: ...
     def __init__(
         self,
         *,
@@ -621,12 +694,14 @@ class Command(_message.Message):
         shut_down_broker: Global___Registration | None = ...,
         lead_everything: Global___LeadEverything | None = ...,
         elect_unclean: Global___ElectUnclean | None = ...,
+        reassign: Global___Reassign | None = ...,
+        hand_over: Global___HandOver | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "kind", b"kind", "lead_everything", b"lead_everything", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "update_features", b"update_features"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "hand_over", b"hand_over", "kind", b"kind", "lead_everything", b"lead_everything", "reassign", b"reassign", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "update_features", b"update_features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "kind", b"kind", "lead_everything", b"lead_everything", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "update_features", b"update_features"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate_producer_ids", b"allocate_producer_ids", "alter_configs", b"alter_configs", "claim_incarnation", b"claim_incarnation", "confirm_incarnation", b"confirm_incarnation", "create_partitions", b"create_partitions", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "elect_unclean", b"elect_unclean", "fence_broker", b"fence_broker", "forget_topic", b"forget_topic", "found_cluster", b"found_cluster", "hand_over", b"hand_over", "kind", b"kind", "lead_everything", b"lead_everything", "reassign", b"reassign", "register_broker", b"register_broker", "shut_down_broker", b"shut_down_broker", "skip_producer_ids", b"skip_producer_ids", "topic_files_seen", b"topic_files_seen", "unfence_broker", b"unfence_broker", "update_features", b"update_features"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["create_topic", "delete_topic", "create_partitions", "alter_configs", "update_features", "allocate_producer_ids", "skip_producer_ids", "topic_files_seen", "forget_topic", "claim_incarnation", "confirm_incarnation", "found_cluster", "register_broker", "unfence_broker", "fence_broker", "shut_down_broker", "lead_everything", "elect_unclean"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["create_topic", "delete_topic", "create_partitions", "alter_configs", "update_features", "allocate_producer_ids", "skip_producer_ids", "topic_files_seen", "forget_topic", "claim_incarnation", "confirm_incarnation", "found_cluster", "register_broker", "unfence_broker", "fence_broker", "shut_down_broker", "lead_everything", "elect_unclean", "reassign", "hand_over"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -136,6 +136,7 @@ class Delta:
             tuple(record.eligible_leaders),
             tuple(record.last_known_leaders),
             record.recovering,
+            record.moved_end,
         )
         if record.index == len(partitions):
             partitions.append(image)
@@ -164,6 +165,8 @@ class Delta:
             given["directories"] = tuple(record.directories.ids)
         if record.HasField("recovering"):
             given["recovering"] = record.recovering
+        if record.HasField("moved_end"):
+            given["moved_end"] = record.moved_end
         partitions[record.index] = replace(
             old,
             leader=record.leader if elected else old.leader,

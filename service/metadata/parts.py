@@ -37,6 +37,14 @@ class PartitionImage:
     last_known_leaders: tuple[int, ...] = ()
     #: Its leader was elected uncleanly, and has not repaired the log yet.
     recovering: bool = False
+    #: The log end at which another broker handed the partition over to its present replica; 0 if none did. The bucket has
+    #: everything below it, and a shorter log of that replica has not begun yet.
+    moved_end: int = 0
+
+    @property
+    def own_replicas(self) -> tuple[int, ...]:
+        """The replicas without those that a reassignment adds."""
+        return tuple(each for each in self.replicas if each not in self.adding)
 
 
 @dataclass(frozen=True, slots=True)

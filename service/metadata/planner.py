@@ -77,6 +77,8 @@ class ConfigRules(Protocol):
 
     def broker(self, image: MetadataImage) -> TopicDefaults: ...
 
+    def is_tiered(self, image: MetadataImage, topic: str) -> bool: ...
+
     def alter(
         self,
         image: MetadataImage,
@@ -174,7 +176,7 @@ def create_partitions(
     if added > MAX_PARTITIONS_PER_REQUEST:
         raise PolicyViolation("Excessively large number of partitions per request.")
     if assignments is None:
-        replication_factor = len(topic.partitions[0].replicas)
+        replication_factor = len(topic.partitions[0].own_replicas)
         placed = placement.place(list(image.brokers.values()), current, added, replication_factor, topic.topic_id)
         return tuple(_new_partitions(image, topic.topic_id, current, placed))
     if len(assignments) != added:
@@ -182,7 +184,7 @@ def create_partitions(
             f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were specified."
         )
     for partition, replicas in enumerate(assignments, current):
-        _check_assignment(image, partition, replicas, len(topic.partitions[0].replicas))
+        _check_assignment(image, partition, replicas, len(topic.partitions[0].own_replicas))
     return tuple(_new_partitions(image, topic.topic_id, current, assignments))
 
 
@@ -261,11 +263,12 @@ def found_cluster(image: MetadataImage, cluster_id: str) -> Records:
 
 
 def lead_everything(image: MetadataImage, broker_id: int) -> Records:
-    """Makes a starting single node the leader of every partition that it has a replica of, with the next leader epoch."""
+    """Makes a starting single node the leader of every partition that it has an in-sync replica of, with the next leader
+    epoch."""
     records = []
     for topic in image.topics.values():
         for partition in topic.partitions:
-            if broker_id in partition.replicas:
+            if broker_id in partition.isr:
                 change = pb.PartitionChangeRecord(topic_id=topic.topic_id, index=partition.index, leader=broker_id)
                 records.append(pb.MetadataRecord(partition_change=change))
     return tuple(records)

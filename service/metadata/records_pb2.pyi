@@ -68,6 +68,7 @@ class PartitionRecord(_message.Message):
     ELIGIBLE_LEADERS_FIELD_NUMBER: _builtins.int
     LAST_KNOWN_LEADERS_FIELD_NUMBER: _builtins.int
     RECOVERING_FIELD_NUMBER: _builtins.int
+    MOVED_END_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     index: _builtins.int
     leader: _builtins.int
@@ -76,6 +77,8 @@ class PartitionRecord(_message.Message):
     partition_epoch: _builtins.int
     recovering: _builtins.bool
     """its leader was elected uncleanly and has not repaired the log yet"""
+    moved_end: _builtins.int
+    """the log end at which another broker handed it over to its replica"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -114,10 +117,11 @@ class PartitionRecord(_message.Message):
         eligible_leaders: _abc.Iterable[_builtins.int] | None = ...,
         last_known_leaders: _abc.Iterable[_builtins.int] | None = ...,
         recovering: _builtins.bool = ...,
+        moved_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "index", b"index", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "index", b"index", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "leader_epoch", b"leader_epoch", "moved_end", b"moved_end", "partition_epoch", b"partition_epoch", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -162,10 +166,12 @@ class PartitionChangeRecord(_message.Message):
     ELIGIBLE_LEADERS_FIELD_NUMBER: _builtins.int
     LAST_KNOWN_LEADERS_FIELD_NUMBER: _builtins.int
     RECOVERING_FIELD_NUMBER: _builtins.int
+    MOVED_END_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     index: _builtins.int
     leader: _builtins.int
     recovering: _builtins.bool
+    moved_end: _builtins.int
     @_builtins.property
     def isr(self) -> Global___ReplicaList: ...
     @_builtins.property
@@ -194,10 +200,11 @@ class PartitionChangeRecord(_message.Message):
         eligible_leaders: Global___ReplicaList | None = ...,
         last_known_leaders: Global___ReplicaList | None = ...,
         recovering: _builtins.bool | None = ...,
+        moved_end: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_adding", b"_adding", "_directories", b"_directories", "_eligible_leaders", b"_eligible_leaders", "_isr", b"_isr", "_last_known_leaders", b"_last_known_leaders", "_leader", b"_leader", "_recovering", b"_recovering", "_removing", b"_removing", "_replicas", b"_replicas", "adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adding", b"_adding", "_directories", b"_directories", "_eligible_leaders", b"_eligible_leaders", "_isr", b"_isr", "_last_known_leaders", b"_last_known_leaders", "_leader", b"_leader", "_moved_end", b"_moved_end", "_recovering", b"_recovering", "_removing", b"_removing", "_replicas", b"_replicas", "adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "moved_end", b"moved_end", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adding", b"_adding", "_directories", b"_directories", "_eligible_leaders", b"_eligible_leaders", "_isr", b"_isr", "_last_known_leaders", b"_last_known_leaders", "_leader", b"_leader", "_recovering", b"_recovering", "_removing", b"_removing", "_replicas", b"_replicas", "adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "index", b"index", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adding", b"_adding", "_directories", b"_directories", "_eligible_leaders", b"_eligible_leaders", "_isr", b"_isr", "_last_known_leaders", b"_last_known_leaders", "_leader", b"_leader", "_moved_end", b"_moved_end", "_recovering", b"_recovering", "_removing", b"_removing", "_replicas", b"_replicas", "adding", b"adding", "directories", b"directories", "eligible_leaders", b"eligible_leaders", "index", b"index", "isr", b"isr", "last_known_leaders", b"last_known_leaders", "leader", b"leader", "moved_end", b"moved_end", "recovering", b"recovering", "removing", b"removing", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adding: _TypeAlias = _typing.Literal["adding"]  # noqa: Y015
     _WhichOneofArgType__adding: _TypeAlias = _typing.Literal["_adding", b"_adding"]  # noqa: Y015
@@ -211,6 +218,8 @@ class PartitionChangeRecord(_message.Message):
     _WhichOneofArgType__last_known_leaders: _TypeAlias = _typing.Literal["_last_known_leaders", b"_last_known_leaders"]  # noqa: Y015
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    _WhichOneofReturnType__moved_end: _TypeAlias = _typing.Literal["moved_end"]  # noqa: Y015
+    _WhichOneofArgType__moved_end: _TypeAlias = _typing.Literal["_moved_end", b"_moved_end"]  # noqa: Y015
     _WhichOneofReturnType__recovering: _TypeAlias = _typing.Literal["recovering"]  # noqa: Y015
     _WhichOneofArgType__recovering: _TypeAlias = _typing.Literal["_recovering", b"_recovering"]  # noqa: Y015
     _WhichOneofReturnType__removing: _TypeAlias = _typing.Literal["removing"]  # noqa: Y015
@@ -229,6 +238,8 @@ class PartitionChangeRecord(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_known_leaders) -> _WhichOneofReturnType__last_known_leaders | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__moved_end) -> _WhichOneofReturnType__moved_end | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__recovering) -> _WhichOneofReturnType__recovering | None: ...
     @_typing.overload

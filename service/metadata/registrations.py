@@ -121,9 +121,10 @@ def elect_unclean(image: MetadataImage, name: str, index: int) -> Records:
         return ()
     for position, broker_id in enumerate(placed.replicas):
         broker = image.brokers.get(broker_id)
-        if broker is None or not broker.may_lead:
+        if broker is None or not broker.may_lead or broker_id in placed.adding:
             continue
         change = _elected(topic.topic_id, placed, broker_id)
+        change.partition_change.moved_end = 0  # a shorter log has lost records
         if placed.directories:
             ids = (*placed.directories[:position], broker.disk_identity, *placed.directories[position + 1 :])
             change.partition_change.directories.CopyFrom(pb.DirectoryList(ids=ids))

@@ -112,6 +112,7 @@ def partition_record(topic_id: TopicId, partition: PartitionImage) -> pb.Partiti
         eligible_leaders=partition.eligible_leaders,
         last_known_leaders=partition.last_known_leaders,
         recovering=partition.recovering,
+        moved_end=partition.moved_end,
     )
 
 

@@ -28,7 +28,8 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "ReplicationBytes*",
             _TOPICS + "ReassignmentBytes*",
         ),
-        "A partition has one replica, in one directory: no followers, no reassignment. ReplicaManager's totals are served.",
+        "A partition has one replica, in one directory: no followers, and moves go through the bucket. ReplicaManager's totals "
+        "are served.",
     ),
     (
         (

@@ -43,6 +43,7 @@ async def repaired(
     claiming: asyncio.Task[None] | None = None
     try:
         # No background work during a repair.
+        await node.broker.moving.close()
         await node.work.tiering.close()
         if node.tier is None:
             raise InvalidConfig("a repair needs the store: give its --store")

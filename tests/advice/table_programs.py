@@ -194,6 +194,7 @@ _WITH_A_NODE = "tests/service/cli/client/test_with_a_node.py::test_"
 
 _METADATA = "tests/service/metadata/"
 _CLUSTER_STORE = "tests/service/serve/test_cluster_store.py::test_"
+_MOVES = "tests/service/serve/test_moves.py::"
 _PLAN = "tests/service/supervisor/test_plan.py::test_"
 _BROKERS = "tests/service/controller/test_brokers.py::test_"
 
@@ -202,6 +203,8 @@ CLUSTER_ROWS = (
         "ask for a replication factor of 1",
         _METADATA + "test_planner.py::test_a_partition_has_one_replica_whatever_is_asked_for_or_configured",
     ),
+    row("name one broker", _MOVES + "test_a_partition_moves_to_one_broker"),
+    row("set remote.storage.enable=true and", _MOVES + "test_a_topic_that_is_not_tiered_moves_once_it_is"),
     row(
         "stop it, or choose another node.id",
         _METADATA

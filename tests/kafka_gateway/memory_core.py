@@ -58,6 +58,7 @@ from storage_tiers.errors import (
     InvalidRequest,
     InvalidTopic,
     LogError,
+    NoReassignmentInProgress,
     OffsetOutOfRange,
     TopicExists,
     UnknownLeaderEpoch,
@@ -120,10 +121,8 @@ class MemoryPartition:
 
     def first_with_time(self, timestamp: int) -> TimestampOffset | None:
         """Looks up whole batches, each represented by its first record: enough for batches of one record."""
-        for base, maximum in zip(self.bases, self.maxima, strict=True):
-            if maximum >= timestamp and base >= self.log_start:
-                return TimestampOffset(maximum, base, EPOCH)
-        return None
+        found = zip(self.bases, self.maxima, strict=True)
+        return next((TimestampOffset(m, b, EPOCH) for b, m in found if m >= timestamp and b >= self.log_start), None)
 
 
 class MemoryCore:
@@ -142,7 +141,7 @@ class MemoryCore:
         self.next_producer_id = 0
         self._groups: GroupService | None = None
         self._transactions: TransactionService | None = None
-        self._features = MemoryFeatures()
+        self.features = MemoryFeatures()
         self.turns = TurnWrites()
         self._listeners: list[Callable[[], None]] = []
         self.fail_appends_with: Exception | None = None
@@ -180,10 +179,6 @@ class MemoryCore:
         if self._transactions is None:
             self._transactions = memory_transactions(MemoryTopics(self.partitions, self.ids), self.turns)
         return self._transactions
-
-    @property
-    def features(self) -> MemoryFeatures:
-        return self._features
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         raise InvalidRequest("nothing is tiered here")
@@ -436,6 +431,10 @@ class MemoryCore:
 
     async def elect_unclean(self, partition: TopicPartition) -> None:
         self.partition(partition)
+
+    async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
+        self.partition(partition)
+        raise NoReassignmentInProgress(f"{partition} stays on the only node")
 
     # --- configs ------------------------------------------------------------------------------------------------------
     def _entries(self, overrides: object) -> list[ConfigEntry]:

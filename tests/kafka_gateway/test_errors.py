@@ -47,6 +47,7 @@ NUMBERS = {
     "InvalidPartitions": 37,
     "InvalidReplicationFactor": 38,
     "InvalidReplicaAssignment": 39,
+    "NoReassignmentInProgress": 85,
     "InvalidConfig": 40,
     "InvalidRequest": 42,
     "UnsupportedMessageFormat": 43,

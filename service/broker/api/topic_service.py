@@ -21,7 +21,7 @@ from service.broker.partition.partitions import Partitions
 from service.configs.describing import ConfigDescriptions
 from service.configs.resolve import Resolver
 from service.metadata import planner
-from service.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic, ElectUnclean
+from service.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic, ElectUnclean, Reassign
 from service.metadata.controller import Commands
 from service.metadata.following import Metadata
 from service.metadata.image import MetadataImage
@@ -193,6 +193,18 @@ class TopicService:
         if (leader, epoch) != known:
             events.warning(log, "partition.elected_uncleanly", partition=partition, leader=leader, epoch=epoch)
 
+    async def reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> None:
+        wanted = None if replicas is None else tuple(replicas)
+        try:
+            await self._controller.execute(Reassign(*partition, wanted))
+        except LogError as error:
+            events.provoked(log, "topic.refused", by="move", topic=partition.topic, asked="move", error=error)
+            raise
+        if wanted is None:
+            events.info(log, "partition.move_cancelled", partition=partition)
+        else:
+            events.info(log, "partition.move_begun", partition=partition, replicas=str(list(wanted)))
+
 
 class _Descriptions(Sequence[TopicDescription | LogError]):
     """Descriptions that are built on access, because building thousands at once would block the loop."""
@@ -228,6 +240,8 @@ def _description(topic: TopicImage, brokers: Mapping[int, BrokerImage]) -> Topic
             placed.isr,
             tuple(each for each in placed.replicas if each in fenced) if fenced else (),
             _without_leader(topic.name, placed) if placed.leader == NO_LEADER else None,
+            placed.adding,
+            placed.removing,
         )
         for placed in topic.partitions
     ]
@@ -235,4 +249,4 @@ def _description(topic: TopicImage, brokers: Mapping[int, BrokerImage]) -> Topic
 
 
 def _without_leader(topic: str, placed: PartitionImage) -> LeaderNotAvailable:
-    return LeaderNotAvailable(f"{topic}-{placed.index} waits for one of its brokers {list(placed.replicas)}; retry")
+    return LeaderNotAvailable(f"{topic}-{placed.index} waits for one of its brokers {list(placed.isr)}; retry")

@@ -52,7 +52,7 @@ class AcceptedManifests:
     async def accept(self, partition: Partition, manifest: Manifest, writer: ManifestWriter) -> None:
         """Makes the manifest current if it is newer. Raises FencedWriter, which ends the node, if a newer incarnation than the
         writer's has committed it; StoreBehind if it does not contain the previous one."""
-        partition.check_exists()
+        _check_exists(partition)
         try:
             check_not_fenced(manifest, writer)
         except FencedWriter as error:
@@ -75,10 +75,10 @@ class AcceptedManifests:
 
     async def current(self, partition: Partition) -> Manifest | None:
         """The saved copy of the current manifest; None if the disk has lost or changed it."""
-        partition.check_exists()
+        _check_exists(partition)
         directory, ids = partition.log.hot.directory, partition.ids
         async with self._lock(partition):  # what is being saved becomes current first
-            partition.check_exists()
+            _check_exists(partition)
             tier = partition.log.tier
             try:
                 manifest = await asyncio.get_running_loop().run_in_executor(None, read_manifest, directory, ids)
@@ -89,7 +89,7 @@ class AcceptedManifests:
 
     async def save_again(self, partition: Partition, manifest: Manifest) -> bool:
         """Saves the current manifest again after its copy was lost. False if another one is current by now."""
-        partition.check_exists()
+        _check_exists(partition)
         return await self._to_its_end(self._replace(partition, manifest))
 
     async def _replace(self, partition: Partition, manifest: Manifest) -> bool:
@@ -129,7 +129,7 @@ class AcceptedManifests:
 
     def _write(self, partition: Partition, manifest: Manifest) -> None:
         # Checked again in the thread: meanwhile the directory's name may have become another topic's.
-        partition.check_exists()
+        _check_exists(partition)
         write_manifest(self._files, partition.log.hot.directory, manifest)
 
 
@@ -144,3 +144,9 @@ def say_committed(partition: Partition, manifest: Manifest, before: ManifestSumm
             log_start=manifest.log_start,
             end_offset=manifest.end,
         )
+
+
+def _check_exists(partition: Partition) -> None:
+    """UnknownTopicOrPartition if the topic is gone."""
+    if partition.deleted:
+        partition.check_readable()

@@ -18,6 +18,7 @@ from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable, NotCoo
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.partition.append_origin import COORDINATOR
 from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Phase
 from service.coordination.ports import PLAIN, WriteSettings
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import LogError, StorageError
@@ -50,10 +51,13 @@ class PartitionLog:
 
     @property
     def no_room(self) -> LogError | None:
-        """A failed disk counts as full. So the shard keeps its state instead of being loaded again at every request."""
+        """A failed disk counts as full, as does a partition that is handed over. So the shard keeps its state instead of being
+        loaded again at every request."""
         partition = self._partition
         if partition.write_error is not None and partition.life.is_failed:
             return NotCoordinator(f"{partition.partition}: {partition.write_error}; find the coordinator again")
+        if partition.phase is Phase.HANDING_OVER:
+            return CoordinatorNotAvailable(f"{partition.partition} moves to another broker; retry")
         why = None if self._disk is None else self._disk.no_room
         return None if why is None else CoordinatorNotAvailable(f"{partition.partition}: {why}")
 

@@ -38,7 +38,8 @@ class TransactionalOffsets:
         with _retriable():
             check_decided_before(partition, producer)
         adds = transaction.version >= EPOCH_PER_TRANSACTION
-        verification = partition.verifications.begin(*producer, NO_SEQUENCE, adds=adds)
+        with _retriable():
+            verification = partition.verifications.begin(*producer, NO_SEQUENCE, adds=adds)
         try:
             answer = asking(self._coordinator, transaction, producer, (at,))
             await asyncio.wait((answer,))

@@ -38,7 +38,7 @@ from service.metadata.parts import Changes, PartitionImage, TopicImage
 from storage_tiers import events
 from storage_tiers.errors import LogError, NotLeader, StorageError
 from storage_tiers.hot.checkpoints import RECOVERY_POINTS
-from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.hot.data_dir import DataDirectory, PartitionDirectory
 from storage_tiers.hot.log import HotLog
 from storage_tiers.turns import Turn, TurnScheduler
 from storage_tiers.types import TopicId, TopicPartition
@@ -117,7 +117,11 @@ class Assignment:
         checkpoints say of it stay, and it is tried again as after this start."""
         for directory in data.partitions():
             topic = image.topic(directory.partition.topic)
-            if directory.topic_id is None or (topic is not None and topic.topic_id == directory.topic_id):
+            if directory.topic_id is None:
+                continue
+            if topic is not None and topic.topic_id == directory.topic_id:
+                if not may_be_older:
+                    self._set_aside_moved(topic, directory, data)
                 continue
             if directory.topic_id in image.deleting:
                 data.mark_deleted(directory)
@@ -150,6 +154,13 @@ class Assignment:
                 self._recovering[topic_id, placed.index] = clean
                 self._hold_back(topic_id, key, error)
         data.remove_deleted()
+
+    def _set_aside_moved(self, topic: TopicImage, directory: PartitionDirectory, data: DataDirectory) -> None:
+        """A partition was handed over just before the last stop: its log would be taken for this node's if it came back."""
+        number = directory.partition.partition
+        if number < len(topic.partitions) and self._node_id not in topic.partitions[number].replicas:
+            aside = data.mark_stray(directory)
+            events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
 
     def apply(self, image: MetadataImage, changes: Changes) -> None:
         """Called after every change of the image; examines only the changes."""
@@ -237,7 +248,8 @@ class Assignment:
                 self._lead(known, placed, min_in_sync)
 
     def _lead(self, partition: Partition, placed: PartitionImage, min_in_sync: int) -> None:
-        partition.set_min_in_sync(min_in_sync, len(placed.replicas))
+        partition.set_min_in_sync(min_in_sync, len(placed.own_replicas))
+        partition.moved_end = placed.moved_end
         if partition.leads and partition.state.leader_epoch == placed.leader_epoch:
             partition.set_in_sync(self._followers(placed))
             return
@@ -362,7 +374,9 @@ class Assignment:
         settings = self._configs.log_settings(self._seen, topic.name)
         before = self._recovering.get((topic_id, number))
         if before is None:
-            create = await self._partitions.creator(key, TopicId(topic_id), settings)
+            # The log of a replica that a move adds begins empty, whatever an earlier stay has left here.
+            is_added = self._node_id in topic.partitions[number].adding
+            create = await self._partitions.creator(key, TopicId(topic_id), settings, is_empty=is_added)
         else:
             create = self._partitions.opener(key, TopicId(topic_id), settings, clean=before)
         hot = await asyncio.get_running_loop().run_in_executor(self._threads, create)
@@ -378,6 +392,7 @@ class Assignment:
     def _take_up(self, opened: Partition) -> None:
         placed = self._seen.topics[opened.topic_id].partitions[opened.partition.partition]
         self._configure(opened, self._seen)
+        opened.moved_end = placed.moved_end
         if placed.leader == self._node_id:
             opened.lead(placed.leader_epoch, self._followers(placed))
             self._on_open(opened, True)
@@ -421,9 +436,11 @@ class Assignment:
             return
         self._on_close(known)
         known.resign(NotLeader(f"{key}: this node is no longer a replica; refresh metadata"))
-        # It is not taken up again later: other nodes lead it, and this log is older than theirs if the partition comes
-        # back.
-        leave = partial(self._partitions.set_aside, for_later=False)
+        # A log set aside is not taken up again later: other nodes lead it, and this log is older than theirs if the
+        # partition comes back.
+        leave = (
+            self._partitions.discard if _is_in_bucket(known) else partial(self._partitions.set_aside, for_later=False)
+        )
         self._leaving.append((self._partitions.close_elsewhere(known), leave))
         self._has_lost(known)
 
@@ -459,8 +476,14 @@ class Assignment:
         partition.settle_queues()
         topic = image.topics.get(partition.topic_id)
         if topic is not None:
-            replicas = topic.partitions[partition.partition.partition].replicas
+            replicas = topic.partitions[partition.partition.partition].own_replicas
             partition.set_min_in_sync(settings.min_insync_replicas, len(replicas))
+
+
+def _is_in_bucket(partition: Partition) -> bool:
+    """Whether the bucket has all of its log, as after a move, or there is none."""
+    end = partition.log.hot.end_offset
+    return end == 0 or (partition.log.tier is not None and partition.log.tier.end >= end)
 
 
 def _say_defect(partition: Partition, work: str, defect: Exception) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from service.broker.partition.partition import Partition
 from service.broker.partition.record_loss import lost_again
-from service.broker.partition.recovered_end import read_recovered_end, write_recovered_end
+from service.broker.partition.recovered_end import forget_recovered_end, read_recovered_end, write_recovered_end
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.summary import ManifestSummary
@@ -77,6 +77,7 @@ def _epoch_before(epochs: Sequence[EpochEntry], end: int) -> int:
 async def reconcile(partition: Partition) -> None:
     """Reconciles the local log with the manifest where they disagree, then lets the partition lead."""
     tiered = partition.log
+    _check_arrival(partition)
     completed: ManifestSummary | None = None
     while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):
         # The log is about to be discarded: no appends and no reads, also if the store fails now.
@@ -109,8 +110,23 @@ def lead(partition: Partition) -> None:
     partition.reconciled()
 
 
+def _check_arrival(partition: Partition) -> None:
+    """TierCorrupt if the bucket lacks what another node had offloaded before it handed the partition over: offsets would be
+    assigned a second time."""
+    tier, end = partition.log.tier, partition.moved_end
+    found = 0 if tier is None else tier.end
+    if end > max(found, partition.log.hot.end_offset):
+        raise TierCorrupt(
+            f"{partition.partition}: the bucket's manifest ends at offset {found}, below {end}, where its former leader handed "
+            "it over; it waits until the bucket shows them"
+        )
+
+
 def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     hot = partition.log.hot
+    if hot.end_offset < partition.moved_end and partition.recovered_end is None:
+        _arrive(partition, manifest, state)
+        return
     if hot.end_offset > hot.local_start_offset:  # an empty one, as after a take-over, loses nothing
         events.warning(
             log,
@@ -122,14 +138,27 @@ def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
         )
     end = lost_again(read_recovered_end(partition), manifest.end)
     write_recovered_end(partition, end)
+    _begin_at_end(partition, manifest, state)
+    partition.recovered_end = end
+
+
+def _arrive(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
+    """The former leader has offloaded its whole log, and this node has written nothing since: nothing is lost, whatever an
+    earlier stay has left on this disk."""
+    forget_recovered_end(partition)
+    _begin_at_end(partition, manifest, state)
+    partition.recovered_end = None
+    events.info(log, "partition.arrived", partition=partition.partition, offset=manifest.end)
+
+
+def _begin_at_end(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     # The bucket's records were below a last stable offset: every transaction in it has ended, though the markers of some lay
     # above, and are gone with the log. Left open, they would hold back readers and offloads for ever.
     producers = end_transactions(state.producer_snapshot)
-    hot.truncate_fully_and_start_at(
+    partition.log.hot.truncate_fully_and_start_at(
         manifest.end, epochs=state.epochs, producer_state=producers, log_start_offset=manifest.log_start
     )
     partition.begin_at(manifest.end)
-    partition.recovered_end = end
 
 
 async def _complete(partition: Partition, manifest: Manifest, state: Sidecar) -> None:

@@ -33,6 +33,9 @@ def opened(partition: Partition, leads: bool, *, partitions: Partitions, home: H
         partition.recovered_end = lost_again(noted, hot.end_offset)  # unless the bucket holds more
     elif noted is not None:
         partition.recovered_end = noted if noted.offset <= hot.end_offset else lost_again(noted, hot.end_offset)
+    if leads and hot.end_offset < partition.moved_end:  # handed over to this node, which has not begun it
+        recover_from_store(partition)
+        return
     if home is None:
         if leads:
             lead(partition)
@@ -68,7 +71,7 @@ def led_again(partition: Partition, home: HomeGuard | None) -> None:
     """Ends the phase of opening of a partition that another node led last. That one may have written to the bucket, and nothing
     here shows it: the bucket is asked first. `home` is None without a store."""
     tiered = partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None
-    if home is not None and tiered:
+    if (home is not None and tiered) or partition.log.hot.end_offset < partition.moved_end:
         recover_from_store(partition)
     else:
         lead(partition)

@@ -27,14 +27,12 @@ from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import (
-    FencedLeaderEpoch,
     LeaderNotAvailable,
     LogError,
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
     StorageError,
-    UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
 from storage_tiers.hot.batch_write import BatchWrite
@@ -73,6 +71,7 @@ class Partition:
         "leads",
         "life",
         "log",
+        "moved_end",
         "partition",
         "queued",
         "queues",
@@ -114,6 +113,8 @@ class Partition:
         #: Where the log ended after it had lost its newest records, until groups' offsets have been lowered to it.
         self.recovered_end: RecoveredEnd | None = None
         self.seal_below = 0
+        #: The log end at which another node handed it over to this one (`PartitionImage.moved_end`).
+        self.moved_end = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.steady_ms()
         self._clock, self._lease = clock, lease
@@ -143,6 +144,15 @@ class Partition:
         """Serves reads, and writes unless the partition has failed: the log equals the bucket's, or continues it."""
         self._apply(PartitionEvent.RECONCILE)
         self.log.hot.begin_epoch(self.state.leader_epoch)
+
+    def hold(self) -> None:
+        """Refuses writes until `release` or the end of this leadership: another node is about to lead."""
+        self._apply(PartitionEvent.HOLD, LeaderNotAvailable(f"{self.partition} moves to another broker; retry"))
+
+    def release(self) -> None:
+        """Accepts writes again, unless the partition is no longer held."""
+        if self.phase is Phase.HANDING_OVER:
+            self._apply(PartitionEvent.RELEASE)
 
     def lead(self, leader_epoch: int, followers: Collection[int] = ()) -> None:
         """This node leads from this epoch on, with these followers (node ids) in sync. Earlier epochs end at the log
@@ -239,11 +249,6 @@ class Partition:
         """Raises the error that refuses reads, if any."""
         if self.read_error is not None:
             raise self.read_error.with_traceback(None)
-
-    def check_exists(self) -> None:
-        """Raises UnknownTopicOrPartition if the topic is gone."""
-        if self.deleted:
-            self.check_readable()
 
     def check_leads(self) -> None:
         """Raises NotLeader if another node leads, UnknownTopicOrPartition if the topic is gone."""
@@ -460,15 +465,9 @@ class Partition:
         return state.last_stable_offset if isolation is Isolation.READ_COMMITTED else state.log_end
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """KIP-320: a caller with an older view is fenced, one with a newer view asks too early."""
-        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.state.leader_epoch:
-            return
-        if current_leader_epoch < self.state.leader_epoch:
-            raise FencedLeaderEpoch(
-                f"{self.partition}: leader epoch {current_leader_epoch} is over, the current one is {self.state.leader_epoch}; "
-                "refresh metadata"
-            )
-        raise UnknownLeaderEpoch(f"{self.partition}: leader epoch {current_leader_epoch} has not reached this node yet")
+        """FencedLeaderEpoch for a caller with an older view, UnknownLeaderEpoch for one with a newer view (KIP-320)."""
+        if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.state.leader_epoch:
+            self.state.refuse_epoch(self.partition, current_leader_epoch)
 
     def read(
         self,

@@ -205,18 +205,24 @@ class Partitions:
         return self.add(self.opener(partition, topic_id, settings, clean=clean)(), leader_epoch, started=True)
 
     async def creator(
-        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings
+        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, is_empty: bool = False
     ) -> Callable[[], HotLog]:
         """A blocking function that makes the log of a new partition; it may run in a thread while no other call makes or
         removes this partition. Raises StorageError if the disk refuses to forget an earlier one of its name."""
         await self._forget_earlier(partition)
-        return self.opener(partition, topic_id, settings, clean=True)
+        return self.opener(partition, topic_id, settings, clean=True, is_empty=is_empty)
 
     def opener(
-        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        settings: LogSettings,
+        *,
+        clean: bool,
+        is_empty: bool = False,
     ) -> Callable[[], HotLog]:
-        """A blocking function that opens the partition's log, or takes up the one that was set aside; it may run in a
-        thread."""
+        """A blocking function that opens the partition's log, or takes up the one that was set aside unless it `is_empty`; it
+        may run in a thread."""
         storage = self._storage
         ground = LogGround(self._directory(partition), partition, topic_id, storage.files, storage.clock, storage.rng)
         open_log = partial(
@@ -231,7 +237,8 @@ class Partitions:
         ids = None if reader is None else reader.ids
 
         def open_it() -> HotLog:
-            self._set_aside.take_up(partition, topic_id, ground.directory)
+            if not is_empty:
+                self._set_aside.take_up(partition, topic_id, ground.directory)
             return open_identified(open_log, ground, ids)
 
         return open_it

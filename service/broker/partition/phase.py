@@ -1,6 +1,6 @@
 """The life of one partition on this node: its phases, the events that end them, and the requests that each refuses.
 
-    opening ──▶ comparing ──▶ recovering ◀──▶ leading        every phase ──▶ deleted
+    opening ──▶ comparing ──▶ recovering ◀──▶ leading ◀──▶ handing_over        every phase ──▶ deleted
        ▲            │              │             │
        │            ▼              ▼             ▼
        │   failed_comparing ─▶ failed_recovering ◀─▶ failed
@@ -44,6 +44,8 @@ class Phase(Enum):
     #: The directory may be an older copy: reads are served, writes are refused until the store has answered.
     COMPARING = "comparing"
     LEADING = "leading"
+    #: Another node is about to lead: reads are served, writes are refused until the move ends or is given up.
+    HANDING_OVER = "handing_over"
     #: The disk has failed: reads are served, writes are refused until the node is restarted.
     FAILED = "failed"
     #: Both: the disk has failed, and the directory may be an older copy. Reads are served; the store is queried.
@@ -73,6 +75,10 @@ class PartitionEvent(Enum):
     LEAD = "lead"
     #: This node leads under a later epoch, or will once its log is reconciled.
     BEGIN_EPOCH = "new epoch"
+    #: A move of the partition needs a log that no longer grows.
+    HOLD = "hold"
+    #: The move is given up, and no consent to it is under way.
+    RELEASE = "release"
     #: This node no longer leads, or the leader is another one than before.
     RESIGN = "resign"
     #: The disk has failed.
@@ -98,6 +104,7 @@ class Cause(Enum):
 
     RECOVERY = "recovery"
     LEADERSHIP = "leadership"
+    MOVE = "move"
     FAILURE = "failure"
     DELETION = "deletion"
 
@@ -143,6 +150,9 @@ EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
     PartitionEvent.LEAD: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     # Readers under the previous epoch get their error at once.
     PartitionEvent.BEGIN_EPOCH: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
+    # Records appended before are still acknowledged and read here.
+    PartitionEvent.HOLD: PhaseEffect(Cause.MOVE, ends_acknowledgements=False, wakes_readers=False),
+    PartitionEvent.RELEASE: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=False),
     PartitionEvent.RESIGN: PhaseEffect(
         Cause.LEADERSHIP, ends_acknowledgements=True, wakes_readers=True, ends_registered=True
     ),
@@ -153,12 +163,14 @@ EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
 }
 
 _RECOVERY, _LEADERSHIP, _FAILURE, _DELETION = Cause.RECOVERY, Cause.LEADERSHIP, Cause.FAILURE, Cause.DELETION
+_MOVE = Cause.MOVE
 ANSWERS: Mapping[Phase, Answers] = {
     #                                write      read       admin      flush      recovering  failed  leader
     Phase.OPENING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False, True),
     Phase.RECOVERING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False, True),
     Phase.COMPARING: Answers(_RECOVERY, None, _RECOVERY, None, True, False, True),
     Phase.LEADING: Answers(None, None, None, None, False, False, True),
+    Phase.HANDING_OVER: Answers(_MOVE, None, _MOVE, None, False, False, True),
     Phase.FAILED: Answers(_FAILURE, None, None, _FAILURE, False, True, True),
     Phase.FAILED_COMPARING: Answers(_FAILURE, None, _RECOVERY, _FAILURE, True, True, True),
     Phase.FAILED_RECOVERING: Answers(_FAILURE, _RECOVERY, _RECOVERY, _FAILURE, True, True, True),
@@ -176,6 +188,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: Phase.LEADING,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.OPENING,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -187,6 +201,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: Phase.LEADING,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.RECOVERING,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -198,6 +214,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: Phase.LEADING,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.COMPARING,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_COMPARING,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -209,6 +227,22 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.LEADING,
+        PartitionEvent.HOLD: Phase.HANDING_OVER,
+        PartitionEvent.RELEASE: None,
+        PartitionEvent.RESIGN: Phase.FOLLOWING,
+        PartitionEvent.FAIL: Phase.FAILED,
+        PartitionEvent.DELETE: Phase.DELETED,
+    },
+    Phase.HANDING_OVER: {
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: Phase.RECOVERING,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.RECONCILE: None,
+        PartitionEvent.LEAD: None,
+        # The controller refuses a consent under the earlier epoch.
+        PartitionEvent.BEGIN_EPOCH: Phase.LEADING,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: Phase.LEADING,
         PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -220,6 +254,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.FAILED,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -231,6 +267,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: Phase.FAILED,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.FAILED_COMPARING,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_COMPARING,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -242,6 +280,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: Phase.FAILED,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.FAILED_RECOVERING,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -253,6 +293,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: Phase.OPENING,
         PartitionEvent.BEGIN_EPOCH: None,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_FOLLOWING,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -264,6 +306,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: Phase.FAILED_RECOVERING,
         PartitionEvent.BEGIN_EPOCH: None,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: Phase.FAILED_FOLLOWING,
         PartitionEvent.FAIL: Phase.FAILED_FOLLOWING,
         PartitionEvent.DELETE: Phase.DELETED,
@@ -275,6 +319,8 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECONCILE: None,
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: None,
+        PartitionEvent.HOLD: None,
+        PartitionEvent.RELEASE: None,
         PartitionEvent.RESIGN: None,
         # A flush that was under way fails as its files are gone.
         PartitionEvent.FAIL: Phase.DELETED,

@@ -5,8 +5,7 @@ alone, so each broker sets those logs aside. When the newest metadata are back, 
 time: the partition continues with the log that was set aside.
 
 Invariant: a log is taken up by the partition of its own topic id and number alone, and never in place of another directory.
-Not promised: to find a log whose `partition.metadata` is lost; and to distinguish, after a restart, the log of a partition that
-other brokers have led since: the replicas of a partition do not change.
+Not promised: to find a log whose `partition.metadata` is lost. A partition that moves here begins empty and takes up none.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from storage_tiers.errors import FencedLeaderEpoch, UnknownLeaderEpoch
+from storage_tiers.types import TopicPartition
+
 #: The first unstable offset of a log without unstable transactions: above every offset.
 ALL_STABLE = (1 << 63) - 1
 #: The log end of a follower that has not fetched from this leader yet.
@@ -82,6 +85,14 @@ class PartitionState:
         """ValueError if it is earlier than the current one."""
         if leader_epoch < self.leader_epoch:
             raise ValueError(f"leader epoch {leader_epoch} is below {self.leader_epoch}")
+
+    def refuse_epoch(self, partition: TopicPartition, current: int) -> None:
+        """Raises the error for a caller that takes `current` for the leader epoch: FencedLeaderEpoch or UnknownLeaderEpoch."""
+        if current < self.leader_epoch:
+            raise FencedLeaderEpoch(
+                f"{partition}: leader epoch {current} is over, the current one is {self.leader_epoch}; refresh metadata"
+            )
+        raise UnknownLeaderEpoch(f"{partition}: leader epoch {current} has not reached this node yet")
 
     # --- replicas -----------------------------------------------------------------------------------------------------
     def set_in_sync(self, followers: Iterable[int]) -> bool:

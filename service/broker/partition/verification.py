@@ -12,7 +12,7 @@ of later ones did not. At most MAX_VERIFICATIONS are kept: those that a batch wa
 
 from __future__ import annotations
 
-from storage_tiers.errors import InvalidTransactionState, OutOfOrderSequence, RequestTimedOut
+from storage_tiers.errors import InvalidTransactionState, LogError, OutOfOrderSequence, RequestTimedOut
 
 #: Producers of one partition that have asked for a verification and begun no transaction since.
 MAX_VERIFICATIONS = 1_000
@@ -44,17 +44,21 @@ class Verification:
 class Verifications:
     """The verifications of one partition, by producer id."""
 
-    __slots__ = ("_of",)
+    __slots__ = ("_of", "refusal")
 
     def __init__(self) -> None:
         self._of: dict[int, Verification] = {}
+        #: The error with which new transactions are refused, while the partition waits for the end of the open ones.
+        self.refusal: LogError | None = None
 
     def __len__(self) -> int:
         return len(self._of)
 
     def begin(self, producer_id: int, epoch: int, sequence: int, *, adds: bool) -> Verification:
         """The coordinator is about to be asked. The caller calls `release` once its batch is appended or refused.
-        RequestTimedOut if batches already wait for MAX_VERIFICATIONS others."""
+        RequestTimedOut if batches already wait for MAX_VERIFICATIONS others, or the `refusal`."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
         found = self._of.pop(producer_id, None)
         if found is None:
             self._make_room()

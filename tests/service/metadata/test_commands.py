@@ -34,10 +34,12 @@ from service.metadata.commands import (
     FenceBroker,
     ForgetTopic,
     FoundCluster,
+    HandOver,
     LeadEverything,
     LevelChange,
     PlacedTopic,
     ProducerIdBlock,
+    Reassign,
     RegisterBroker,
     ShutDownBroker,
     SkipProducerIds,
@@ -51,11 +53,12 @@ from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from service.metadata.parts import NO_LEADER, StartImage
 from service.metadata.planner import PRODUCER_ID_GAP
+from service.metadata.reassignments import reassign
 from storage_tiers.errors import InvalidRequest, LogError, StorageError, TopicExists, UnknownTopicOrPartition
 from tests.service.metadata.disks import TroubledFiles
-from tests.service.metadata.records import deleted, image_with_brokers, new_topic, topic_id
+from tests.service.metadata.records import broker, deleted, image_with_brokers, new_topic, topic_id
 
-CONFIGS = Resolver({}, node_id=1, has_store=False)
+CONFIGS = Resolver({}, node_id=1, has_store=True)
 #: The topic `t` of two partitions, id 1; the topic `gone`, id 2, whose deletion has begun.
 BEFORE = image_with_brokers([None]).apply_batch([*new_topic("t", 1, 2), *new_topic("gone", 2), deleted(2)])
 TOPIC = Resource(ResourceKind.TOPIC, "t")
@@ -143,6 +146,15 @@ EXAMPLES = [
     Example(FenceBroker(1, 1), None, lambda image: image.brokers[1].fenced, False, True),
     Example(ShutDownBroker(1, 1), None, lambda image: image.brokers[1].shutting_down, False, True),
     Example(ElectUnclean("t", 1), None, lambda image: image.topics[topic_id(1)].partitions[1].leader, NO_LEADER, 1),
+    Example(Reassign("t", 0, (8,)), None, lambda image: image.topics[topic_id(1)].partitions[0].replicas, (1,), (8, 1)),
+    Example(Reassign("t", 1, None), None, lambda image: image.topics[topic_id(1)].partitions[1].adding, (8,), ()),
+    Example(
+        HandOver(topic_id(1), 1, 1, 1, 0, 1, 70),
+        None,
+        lambda image: image.topics[topic_id(1)].partitions[1].leader,
+        1,
+        8,
+    ),
     Example(LeadEverything(1), None, lambda image: image.topics[topic_id(1)].partitions[0].leader_epoch, 0, 1),
 ]
 
@@ -157,6 +169,9 @@ def start_of(command: Command[Any]) -> MetadataImage:
     if isinstance(command, ElectUnclean):
         lost = pb.PartitionChangeRecord(topic_id=topic_id(1), index=1, leader=NO_LEADER)
         return BEFORE.apply_batch([pb.MetadataRecord(partition_change=lost)])
+    if isinstance(command, Reassign | HandOver):
+        image = BEFORE.apply_batch([broker(8)])
+        return image.apply_batch(reassign(image, "t", 1, (8,), is_tiered=True))
     if isinstance(command, ConfirmIncarnation):
         return BEFORE.apply_batch(plan(BEFORE, ClaimIncarnation(1, 5, b"me"), CONFIGS)[0])
     return BEFORE

@@ -107,7 +107,7 @@ def test_an_older_copy_without_a_topic_says_how_to_continue_the_cluster(node: No
     node.spawn()
     assert node.wait() == 1
     advice = "keep this one and start on another, empty --data-dir with "
-    assert f"is older than its cluster {cluster}: since then topic later was made" in node.output()
+    assert f"is older than its cluster {cluster}: since then topic later was created" in node.output()
     node.flags += node.output().split(advice)[1].split('"')[0].split()
     node.data_dir = tmp_path / "another"
     node.start()

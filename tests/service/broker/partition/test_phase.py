@@ -49,6 +49,7 @@ KEY = TopicPartition("t", 0)
 KINDS: dict[Cause, type[LogError]] = {
     Cause.RECOVERY: LeaderNotAvailable,
     Cause.LEADERSHIP: NotLeader,
+    Cause.MOVE: LeaderNotAvailable,
     Cause.FAILURE: StorageError,
     Cause.DELETION: UnknownTopicOrPartition,
 }
@@ -66,6 +67,8 @@ REPORTS: dict[PartitionEvent, Callable[[Partition], None]] = {
     PartitionEvent.RECONCILE: lambda led: led.reconciled(),
     PartitionEvent.LEAD: lambda led: led._apply(PartitionEvent.LEAD, BEGINNING),
     PartitionEvent.BEGIN_EPOCH: lambda led: led._apply(PartitionEvent.BEGIN_EPOCH),
+    PartitionEvent.HOLD: lambda led: led.hold(),
+    PartitionEvent.RELEASE: lambda led: led._apply(PartitionEvent.RELEASE),
     PartitionEvent.RESIGN: lambda led: led.resign(MOVED),
     PartitionEvent.FAIL: lambda led: led.fail(FAILURE),
     PartitionEvent.DELETE: lambda led: led.delete(),
@@ -100,12 +103,14 @@ def test_the_tables_name_every_phase_and_every_event() -> None:
 
 class Facts(NamedTuple):
     """The facts about a partition that is not deleted. `log` is "unknown" (the bucket must be asked), "copy" (perhaps an
-    older copy), or "known" to match the bucket; of a follower's nothing is known."""
+    older copy), or "known" to match the bucket; of a follower's nothing is known. `held`: it is about to be
+    handed over."""
 
     log: str
     failed: bool = False
     opening: bool = False
     follows: bool = False
+    held: bool = False
 
 
 FACTS: dict[Phase, Facts] = {
@@ -113,6 +118,7 @@ FACTS: dict[Phase, Facts] = {
     Phase.RECOVERING: Facts("unknown"),
     Phase.COMPARING: Facts("copy"),
     Phase.LEADING: Facts("known"),
+    Phase.HANDING_OVER: Facts("known", held=True),
     Phase.FAILED: Facts("known", failed=True),
     Phase.FAILED_COMPARING: Facts("copy", failed=True),
     Phase.FAILED_RECOVERING: Facts("unknown", failed=True),
@@ -141,6 +147,12 @@ def facts_after(facts: Facts, event: PartitionEvent) -> Facts | None:
             return facts if facts.log == "unknown" and not facts.opening else None
         case PartitionEvent.RECONCILE:
             return None if facts.log == "known" else Facts("known", facts.failed)
+        case PartitionEvent.HOLD:
+            return Facts("known", held=True) if facts == Facts("known") else None
+        case PartitionEvent.RELEASE:
+            return Facts("known") if facts.held else None
+        case PartitionEvent.BEGIN_EPOCH if facts.held:
+            return Facts("known")
     return facts
 
 
@@ -154,13 +166,13 @@ def test_an_event_changes_only_its_own_fields(phase: Phase, event: PartitionEven
 
 @pytest.mark.parametrize("phase", FACTS)
 def test_callers_get_the_error_of_the_phase(phase: Phase) -> None:
-    log, failed, _, follows = FACTS[phase]
+    log, failed, _, follows, held = FACTS[phase]
     disk = Cause.FAILURE if failed else None
     if follows:
         moved = Cause.LEADERSHIP
         assert ANSWERS[phase] == Answers(moved, moved, moved, disk, False, failed, False)
         return
-    asked = None if log == "known" else Cause.RECOVERY
+    asked = Cause.MOVE if held else None if log == "known" else Cause.RECOVERY
     read = Cause.RECOVERY if log == "unknown" else None
     assert ANSWERS[phase] == Answers(disk or asked, read, asked, disk, log != "known", failed, True)
 
@@ -243,6 +255,8 @@ def test_an_event_reported_to_callers_needs_a_reason(event: PartitionEvent) -> N
         life = Life.begin(KEY)
     if event is PartitionEvent.LEAD:
         life = after(life, PartitionEvent.RESIGN)
+    if event is PartitionEvent.HOLD:
+        life = after(life, PartitionEvent.RECONCILE)
     with pytest.raises(TypeError, match="needs a reason"):
         life.after(event)
 
@@ -284,7 +298,6 @@ def answers(led: Partition) -> dict[str, type[LogError] | None]:
         "read": refused(led.check_readable),
         "admin": refused(lambda: led.check(Use.ADMIN)),
         "flush": refused(lambda: led.check(Use.FLUSH)),
-        "exists": refused(led.check_exists),
     }
 
 
@@ -299,7 +312,6 @@ def expected(phase: Phase) -> dict[str, type[LogError] | None]:
         "read": kind(row.read),
         "admin": kind(row.admin),
         "flush": kind(row.flush),
-        "exists": UnknownTopicOrPartition if phase is Phase.DELETED else None,
     }
 
 

@@ -1,0 +1,70 @@
+"""Decides the next step of a partition's move, from what its leader sees of it.
+
+    offload the tail -> wait for open transactions -> hold -> offload the rest -> hand over
+
+Pure. The log is held, which refuses appends, only once little of it is missing in the bucket and no transaction is open: the
+bucket has nothing above the last stable offset, so an open transaction would keep the log held until it ends. Transactions that
+follow each other without a gap would never let it be held: after DRAIN_AFTER_MS new ones are refused.
+
+Not promised: that a move ends. A transaction that stays open holds it up, as does a store that is away.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+#: Bytes that may be missing in the bucket when the log is held: a fraction of a second of offloading.
+HELD_TAIL_BYTES = 4 << 20
+#: How long a move waits for a moment without an open transaction before it refuses new ones, and how long it refuses them.
+DRAIN_AFTER_MS = 2_000
+DRAIN_LIMIT_MS = 30_000
+#: How long the log is held before the move is given up and tried again later.
+HOLD_LIMIT_MS = 10_000
+
+
+class MoveStep(Enum):
+    """The next step of a move."""
+
+    #: Nothing can be done now: look again soon.
+    WAIT = "wait"
+    #: Offload everything so far, while the partition is served.
+    OFFLOAD = "offload"
+    #: Refuse new transactions.
+    DRAIN = "drain"
+    #: Refuse appends.
+    HOLD = "hold"
+    #: Offload the rest of the held log.
+    FINISH = "finish"
+    #: Everything is in the bucket: consent to the new leader.
+    HAND_OVER = "hand over"
+    #: It takes too long: serve as before, and try again later.
+    GIVE_UP = "later"
+
+
+class MoveView(NamedTuple):
+    """`tail_bytes` are missing in the bucket, which ends at `tier_end`. `waited_ms` is the time since the tail was short
+    enough for the first time, `held_ms` since the log is held, None if it is not. `may_begin`: the bucket was compared, shows
+    nothing less than before, and no loss of records is unsettled."""
+
+    may_begin: bool
+    log_end: int
+    tier_end: int
+    tail_bytes: int
+    in_transaction: bool
+    waited_ms: int
+    held_ms: int | None
+
+
+def next_step(view: MoveView) -> MoveStep:
+    if view.held_ms is not None:
+        if view.held_ms > HOLD_LIMIT_MS or not view.may_begin:
+            return MoveStep.GIVE_UP
+        return MoveStep.HAND_OVER if view.tier_end == view.log_end else MoveStep.FINISH
+    if not view.may_begin:
+        return MoveStep.WAIT
+    if view.in_transaction:
+        if view.waited_ms > DRAIN_AFTER_MS + DRAIN_LIMIT_MS:
+            return MoveStep.GIVE_UP
+        return MoveStep.DRAIN if view.waited_ms > DRAIN_AFTER_MS else MoveStep.WAIT
+    return MoveStep.OFFLOAD if view.tail_bytes > HELD_TAIL_BYTES else MoveStep.HOLD

@@ -1,0 +1,232 @@
+"""Hands partitions over to the brokers that the metadata move them to (KIP-455), through the bucket.
+
+The leader offloads its log while it serves, then holds it: it appends nothing, offloads the rest, and consents to the new
+leader with a command. The new leader begins at the log end, which the metadata have, with the producers and epochs that the
+bucket has.
+
+Invariant: after a consent whose outcome is not known, the log stays held until the metadata show one: the target may lead
+already. Nothing is acknowledged that the bucket lacks when the target begins.
+
+Not promised: moves of partitions that are not tiered, which the controller refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from service.broker.background.move_steps import HOLD_LIMIT_MS, MoveStep, MoveView, next_step
+from service.broker.background.partition_work import PartitionWork
+from service.broker.background.tiering import Tiering
+from service.broker.partition.partition import Partition
+from service.broker.partition.partitions import Partitions
+from service.broker.partition.phase import Phase
+from service.metadata.commands import HandOver, Reassign
+from service.metadata.controller import Commands
+from service.metadata.following import Metadata
+from service.metadata.image import MetadataImage
+from service.metadata.parts import NO_LEADER, Changes, PartitionImage
+from storage_tiers import events
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.errors import (
+    BrokerNotRegistered,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    LogError,
+    NoReassignmentInProgress,
+    NotEnoughReplicas,
+    RequestTimedOut,
+    StaleBrokerEpoch,
+)
+from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: Partitions that a broker hands over at the same time.
+MAX_MOVES = 4
+#: Seconds between two looks at a move that waits.
+LOOK_S = 0.1
+OFFLOAD_TIMEOUT_MS = 60_000
+#: Answers of the controller after which the consent is certainly not in force.
+REFUSALS = (InvalidRequest, InvalidReplicaAssignment, StaleBrokerEpoch, BrokerNotRegistered)
+
+
+class Moving:
+    """Follows the metadata, and is a leadership listener of the assignment."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        tiering: Tiering,
+        metadata: Metadata,
+        commands: Commands,
+        *,
+        node_id: int,
+        clock: Clock,
+        rng: Rng,
+        on_fatal: Callable[[LogError], None],
+    ) -> None:
+        self._partitions = partitions
+        self._tiering = tiering
+        self._metadata = metadata
+        self._commands = commands
+        self._node_id = node_id
+        self._clock = clock
+        self._work = PartitionWork("moving", self._move, clock=clock, rng=rng, on_fatal=on_fatal)
+        self._slots = asyncio.Semaphore(MAX_MOVES)
+        #: Partitions with a consent whose outcome is not known.
+        self._unanswered: set[Partition] = set()
+        metadata.subscribe(self._changed)
+
+    def _changed(self, image: MetadataImage, changes: Changes) -> None:
+        for topic_id in changes.topics:
+            topic = image.topics.get(topic_id)
+            for placed in () if topic is None else topic.partitions:
+                if placed.adding and placed.leader == self._node_id and topic is not None:
+                    found = self._partitions.find(TopicPartition(topic.name, placed.index))
+                    if found is not None:
+                        self._work.request(found)
+
+    def gained(self, partition: Partition, leader_epoch: int) -> None:
+        """A move may have begun under another leader epoch, or before this start."""
+        self._unanswered.discard(partition)  # a consent under an earlier epoch is refused
+        if self._placed(partition) is not None:
+            self._work.request(partition)
+        if partition.is_recovering and partition.log.hot.end_offset < partition.moved_end:
+            self._tiering.kick(
+                partition
+            )  # the next round would come later, and it serves no client before it is compared
+
+    def lost(self, partition: Partition, leader_epoch: int) -> None:
+        if partition in self._unanswered:
+            self._unanswered.discard(partition)
+            leader, epoch = self._leader(partition)
+            if leader not in (NO_LEADER, self._node_id):
+                end = partition.log.hot.end_offset
+                events.info(
+                    log,
+                    "partition.handed_over",
+                    partition=partition.partition,
+                    end_offset=end,
+                    leader=leader,
+                    epoch=epoch,
+                )
+        self._work.forget(partition)
+
+    def _leader(self, partition: Partition) -> tuple[int, int]:
+        placed = self._metadata.image.partition(*partition.partition)
+        return (NO_LEADER, -1) if placed is None else (placed.leader, placed.leader_epoch)
+
+    async def close(self) -> None:
+        await self._work.close()
+
+    def _placed(self, partition: Partition) -> PartitionImage | None:
+        """The partition in the metadata while it moves away from this node; else None."""
+        topic = self._metadata.image.topics.get(partition.topic_id)
+        if topic is None or not partition.leads:
+            return None
+        placed = topic.partitions[partition.partition.partition]
+        return placed if placed.adding and placed.leader == self._node_id else None
+
+    async def _move(self, partition: Partition) -> None:
+        async with self._slots:
+            try:
+                await self._until_moved(partition)
+            except LogError:
+                self._work.request(partition)  # after the pause that a failure brings
+                raise
+            finally:
+                partition.verifications.refusal = None
+                if partition not in self._unanswered:
+                    partition.release()
+
+    async def _until_moved(self, partition: Partition) -> None:
+        short_ms: int | None = None  # when the tail was short enough for the first time
+        # It is held already after a consent without an answer.
+        held_ms = self._clock.steady_ms() if partition.phase is Phase.HANDING_OVER else None
+        while (placed := self._placed(partition)) is not None:
+            now = self._clock.steady_ms()
+            step = next_step(self._view(partition, 0 if short_ms is None else now - short_ms, held_ms))
+            if step is MoveStep.OFFLOAD:
+                await self._offload(partition, OFFLOAD_TIMEOUT_MS)
+            elif step is MoveStep.HOLD:
+                partition.hold()
+                held_ms = now
+            elif step is MoveStep.FINISH:
+                await self._offload(partition, HOLD_LIMIT_MS)
+                self._check_all_offloaded(partition)
+            elif step is MoveStep.HAND_OVER:
+                await self._hand_over(partition, placed)
+            elif step is MoveStep.GIVE_UP:
+                raise RequestTimedOut(f"{partition.partition} cannot be handed over yet; it is tried again")
+            else:
+                short_ms = now if short_ms is None else short_ms
+                if step is MoveStep.DRAIN and partition.verifications.refusal is None:
+                    partition.verifications.refusal = NotEnoughReplicas(
+                        f"{partition.partition} moves to another broker once its open transactions have ended; retry"
+                    )
+                if not self._tiering.has_compared(partition):
+                    self._tiering.kick(partition)  # a partition with nothing to offload has not been compared yet
+                await self._clock.sleep(LOOK_S)
+
+    def _view(self, partition: Partition, waited_ms: int, held_ms: int | None) -> MoveView:
+        hot, tier = partition.log.hot, partition.log.tier
+        tier_end = 0 if tier is None else tier.end
+        is_held = partition.phase is Phase.HANDING_OVER
+        return MoveView(
+            may_begin=(is_held or partition.phase is Phase.LEADING)
+            and partition not in self._tiering.lineage
+            and self._tiering.has_compared(partition)
+            and partition.recovered_end is None,
+            log_end=hot.end_offset,
+            tier_end=tier_end,
+            tail_bytes=sum(each.size_bytes for each in hot.segments() if each.end > tier_end),
+            in_transaction=hot.end.producers.first_unstable_offset is not None,
+            waited_ms=waited_ms,
+            held_ms=self._clock.steady_ms() - held_ms if is_held and held_ms is not None else None,
+        )
+
+    async def _offload(self, partition: Partition, timeout_ms: int) -> None:
+        await self._tiering.seal([partition], wait=True, timeout_ms=timeout_ms)
+
+    def _check_all_offloaded(self, partition: Partition) -> None:
+        """RequestTimedOut if the bucket ends below the log end although nothing is left to offload."""
+        hot, tier = partition.log.hot, partition.log.tier
+        if hot.log_start_offset >= hot.end_offset > (0 if tier is None else tier.end):
+            raise RequestTimedOut(
+                f"{partition.partition}: its newest records were deleted before they were offloaded, so that the bucket ends "
+                "below the log end; it moves once it has a new record"
+            )
+
+    async def _hand_over(self, partition: Partition, placed: PartitionImage) -> None:
+        """Consents. Returns once this node's metadata have the outcome, or raises: after a refusal, or without an answer. The
+        loss of the leadership, which is the consent's effect, usually ends this call before."""
+        broker = self._metadata.image.brokers.get(self._node_id)
+        consent = HandOver(
+            partition.topic_id,
+            placed.index,
+            self._node_id,
+            -1 if broker is None else broker.broker_epoch,
+            placed.leader_epoch,
+            placed.partition_epoch,
+            partition.log.hot.end_offset,
+        )
+        was_unanswered = partition in self._unanswered
+        self._unanswered.add(partition)
+        try:
+            await self._commands.execute(consent)
+        except REFUSALS:
+            if was_unanswered:
+                await self._cancel(partition)
+            self._unanswered.discard(partition)
+            raise
+        self._unanswered.discard(partition)
+
+    async def _cancel(self, partition: Partition) -> None:
+        """Makes void an earlier consent that may be under way still: it names an earlier partition epoch then."""
+        try:
+            await self._commands.execute(Reassign(partition.partition.topic, partition.partition.partition, None))
+        except NoReassignmentInProgress:
+            return
+        events.info(log, "partition.move_cancelled", partition=partition.partition)

@@ -1,0 +1,44 @@
+"""The steps of a move, from what the partition's leader sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.broker.background.move_steps import (
+    DRAIN_AFTER_MS,
+    DRAIN_LIMIT_MS,
+    HELD_TAIL_BYTES,
+    HOLD_LIMIT_MS,
+    MoveStep,
+    MoveView,
+    next_step,
+)
+
+#: Everything is in the bucket, and no transaction is open.
+READY = MoveView(may_begin=True, log_end=9, tier_end=9, tail_bytes=0, in_transaction=False, waited_ms=0, held_ms=None)
+WAITED = DRAIN_AFTER_MS + DRAIN_LIMIT_MS
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        ({}, MoveStep.HOLD),
+        ({"tail_bytes": HELD_TAIL_BYTES}, MoveStep.HOLD),
+        ({"tail_bytes": HELD_TAIL_BYTES + 1}, MoveStep.OFFLOAD),
+        ({"may_begin": False}, MoveStep.WAIT),
+        ({"may_begin": False, "tail_bytes": HELD_TAIL_BYTES + 1}, MoveStep.WAIT),
+        ({"in_transaction": True}, MoveStep.WAIT),
+        ({"in_transaction": True, "waited_ms": DRAIN_AFTER_MS}, MoveStep.WAIT),
+        ({"in_transaction": True, "waited_ms": DRAIN_AFTER_MS + 1}, MoveStep.DRAIN),
+        ({"in_transaction": True, "waited_ms": WAITED}, MoveStep.DRAIN),
+        ({"in_transaction": True, "waited_ms": WAITED + 1}, MoveStep.GIVE_UP),
+        ({"waited_ms": WAITED + 1}, MoveStep.HOLD),
+        ({"held_ms": 0}, MoveStep.HAND_OVER),
+        ({"held_ms": HOLD_LIMIT_MS}, MoveStep.HAND_OVER),
+        ({"held_ms": HOLD_LIMIT_MS + 1}, MoveStep.GIVE_UP),
+        ({"held_ms": 0, "tier_end": 8}, MoveStep.FINISH),
+        ({"held_ms": 0, "may_begin": False}, MoveStep.GIVE_UP),
+    ],
+)
+def test_the_next_step(changes: dict[str, bool | int], step: MoveStep) -> None:
+    assert next_step(MoveView(**{**READY._asdict(), **changes})) is step

@@ -1,0 +1,246 @@
+"""The leader of a partition that moves away: it consents once the bucket has everything, and never answers for two leaders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.metadata.commands import Command, FenceBroker, HandOver, Reassign, RegisterBroker, UnfenceBroker
+from service.metadata.controller import Commands
+from service.metadata.parts import PartitionImage
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import LeaderNotAvailable, LogError, NotLeader, RequestTimedOut, StorageError
+from storage_tiers.records.batch import BatchHeader, read_header
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, batch, running, until
+from tests.support.faulty_store import FaultyStore
+
+KEY = TopicPartition("t", 0)
+PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+
+class LossyCommands:
+    """The node's own commands; `lose` are the answers to consents that come next: whether the consent is carried out, and
+    the error that the sender gets. Further ones are answered."""
+
+    def __init__(self, node: Running, *lose: tuple[bool, LogError]) -> None:
+        self._inner: Commands = node.node.broker.moving._commands
+        self._lose = list(lose)
+        self.sent: list[Command[Any]] = []
+        node.node.broker.moving._commands = self
+
+    async def execute(self, command: Command[Any]) -> Any:
+        self.sent.append(command)
+        if isinstance(command, HandOver) and self._lose:
+            is_done, error = self._lose.pop(0)
+            if is_done:
+                await self._inner.execute(command)
+            raise error
+        return await self._inner.execute(command)
+
+
+async def with_target(node: Running) -> None:
+    """A topic of ten records, and a second broker that may lead."""
+    await node.create("t", configs={**TIERED, "local.retention.bytes": "-1"})
+    await append(node, 10)
+    await node.node.configs.controller.execute(RegisterBroker(2, b"second", (), start_id=b"s"))
+
+
+async def append(node: Running, count: int) -> None:
+    for number in range(count):
+        await node.append("t", b"%d" % number)
+
+
+async def moving(node: Running) -> None:
+    await node.core.topics.reassign(KEY, [2])
+
+
+def placed(node: Running) -> PartitionImage:
+    found = node.node.ground.metadata.image.partition(*KEY)
+    assert found is not None
+    return found
+
+
+def manifest_end(node: Running) -> int:
+    store = node.store.store
+    (key,) = (info.key for info in store.blocking().list("") if "/manifests/" in info.key)  # type: ignore[attr-defined]
+    end: int = json.loads(store.blocking().get(key).data)["end"]  # type: ignore[attr-defined]
+    return end
+
+
+async def test_the_bucket_has_everything_when_another_broker_leads(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+        assert (placed(node).replicas, placed(node).moved_end, placed(node).directories) == ((2,), 10, (b"second",))
+        assert manifest_end(node) == 10
+        with pytest.raises(NotLeader):
+            await node.append("t", b"late")
+        await until(lambda: not list(tmp_path.glob("t-0*")))
+
+
+async def test_an_empty_partition_moves(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await node.create("t", configs=TIERED)
+        await node.node.configs.controller.execute(RegisterBroker(2, b"second", (), start_id=b"s"))
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+        assert placed(node).moved_end == 0
+
+
+async def back(node: Running) -> None:
+    """The second broker, which has the partition, hands it over to the node."""
+    if placed(node).leader != 2:
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+    await node.core.topics.reassign(KEY, [1])
+    await until(lambda: node.node.broker.partitions.find(KEY) is not None)
+    now = placed(node)
+    topic_id = node.node.ground.metadata.image.topic_ids["t"]
+    consent = HandOver(topic_id, 0, 2, 1, now.leader_epoch, now.partition_epoch, 10)
+    await node.node.configs.controller.execute(consent)
+
+
+async def test_a_partition_that_arrives_continues_at_the_log_end_of_its_former_leader(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        await back(node)
+        led = node.node.broker.partitions.get(KEY)
+        await until(lambda: led.write_error is None)
+        assert (await node.append("t", b"next")).base_offset == 10
+        assert [record.offset for record in await node.read_all("t")] == list(range(11))
+        assert led.recovered_end is None, "nothing is lost"
+
+
+async def test_a_target_that_dies_before_it_has_begun_does_not_begin_at_offset_0(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path, store) as node:
+        await with_target(node)
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+        store.down = True
+        await back(node)
+        led = node.node.broker.partitions.get(KEY)
+        assert led.leads and led.is_recovering
+        with pytest.raises(LeaderNotAvailable):
+            await node.append("t", b"early")
+    store.down = False
+    async with running(tmp_path, store) as node:
+        led = node.node.broker.partitions.get(KEY)
+        await until(lambda: led.write_error is None)
+        assert (await node.append("t", b"next")).base_offset == 10
+        assert len(await node.read_all("t")) == 11
+
+
+async def test_a_bucket_that_lacks_the_moved_records_is_waited_for(tmp_path: Path) -> None:
+    """The manifest was deleted: offsets would be assigned a second time."""
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path, store) as node:
+        await with_target(node)
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+        (key,) = (info.key for info in store.store.blocking().list("") if "/manifests/" in info.key)  # type: ignore[attr-defined]
+        kept = (await store.get(key)).data
+        await store.delete([key])
+        await back(node)
+        led = node.node.broker.partitions.get(KEY)
+        known = store.count("get", "/manifests/")
+        await until(lambda: store.count("get", "/manifests/") > known + 1)
+        with pytest.raises(LeaderNotAvailable):
+            await node.append("t", b"early")
+        await store.put(key, kept)
+        await until(lambda: led.write_error is None)
+        assert (await node.append("t", b"next")).base_offset == 10
+
+
+async def test_a_log_left_behind_by_a_crash_is_set_aside_at_the_next_start(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()))
+    async with running(tmp_path / "data", store) as node:
+        await with_target(node)
+        shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "left")
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+    (tmp_path / "left").rename(tmp_path / "data" / "t-0")
+    async with running(tmp_path / "data", store) as node:
+        assert not (tmp_path / "data" / "t-0").exists()
+        assert len(list((tmp_path / "data").glob("t-0.*-stray"))) == 1
+        await node.core.topics.reassign(KEY, [1])
+        await until(lambda: node.node.broker.partitions.find(KEY) is not None)
+        assert node.node.broker.partitions.get(KEY).log.end_offset == 0
+
+
+async def test_a_target_that_is_away_leaves_the_leader_as_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        await node.node.configs.controller.execute(FenceBroker(2, 1))
+        commands = LossyCommands(node)
+        await moving(node)
+        await until(lambda: any(isinstance(each, HandOver) for each in commands.sent))
+        led = node.node.broker.partitions.get(KEY)
+        await until(lambda: led.write_error is None)
+        await append(node, 5)
+        assert not any(isinstance(each, Reassign) for each in commands.sent), "every consent was answered"
+        await node.node.configs.controller.execute(UnfenceBroker(2, 1))
+        await until(lambda: placed(node).leader == 2)
+        assert placed(node).moved_end == manifest_end(node) == 15
+
+
+async def test_a_consent_whose_answer_is_lost_is_still_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        commands = LossyCommands(node, (True, StorageError("the answer is lost")))
+        await moving(node)
+        await until(lambda: placed(node).leader == 2)
+        assert len([each for each in commands.sent if isinstance(each, HandOver)]) == 1
+        with pytest.raises(NotLeader):
+            await node.append("t", b"late")
+
+
+async def test_after_a_lost_consent_nothing_is_appended_until_it_is_void(tmp_path: Path) -> None:
+    """The first consent may still be under way: only a later partition epoch makes it void."""
+    async with running(tmp_path) as node:
+        await with_target(node)
+        commands = LossyCommands(node, (False, RequestTimedOut("no answer")))
+        await node.node.configs.controller.execute(FenceBroker(2, 1))
+        before = placed(node).partition_epoch
+        await moving(node)
+        await until(lambda: len([each for each in commands.sent if isinstance(each, HandOver)]) == 1)
+        with pytest.raises(LeaderNotAvailable, match="moves to another broker"):
+            await node.append("t", b"held")
+        await until(lambda: any(isinstance(each, Reassign) for each in commands.sent))
+        led = node.node.broker.partitions.get(KEY)
+        await until(lambda: led.write_error is None)
+        first = next(each for each in commands.sent if isinstance(each, HandOver))
+        assert (placed(node).adding, placed(node).partition_epoch) == ((), before + 2)
+        with pytest.raises(LogError, match="has changed"):
+            await commands.execute(first)
+        await append(node, 1)
+
+
+async def test_a_move_waits_for_an_open_transaction_and_refuses_new_ones_at_last(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        led = node.node.broker.partitions.get(KEY)
+        # As replicated: the coordinator's verification is not what this is about.
+        led.log.hot.appender.append(*begun(), leader_epoch=led.state.leader_epoch, now_ms=0)
+        led.state.appended(10, led.log.end_offset, hold_until_flushed=False)
+        led.settle_transactions()
+        await moving(node)
+        await until(lambda: led.verifications.refusal is not None)
+        with pytest.raises(LogError, match="once its open transactions have ended"):
+            led.verifications.begin(9, 0, 0, adds=True)
+        await append(node, 1)
+        await node.core.topics.reassign(KEY, None)
+        await until(lambda: led.verifications.refusal is None)
+        assert placed(node).leader == 1
+
+
+def begun() -> tuple[memoryview, BatchHeader]:
+    data = memoryview(batch(b"open", transactional=True, **PRODUCER))
+    return data, read_header(data)
