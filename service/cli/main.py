@@ -12,6 +12,7 @@ except ModuleNotFoundError as missing:  # a clone with only the `tidelog` distri
     ) from None
 
 from service.cli.client.cluster import cluster
+from service.cli.client.cluster_moves import drain, move, rebalance
 from service.cli.client.configs import configs
 from service.cli.client.consume import consume
 from service.cli.client.group import group
@@ -40,6 +41,9 @@ app.command()(serve)
 app.command()(top)
 app.add_typer(topic, name="topic")
 app.add_typer(configs, name="configs")
+cluster.command()(move)
+cluster.command()(drain)
+cluster.command()(rebalance)
 cluster.command()(up)
 app.add_typer(cluster, name="cluster")
 app.add_typer(group, name="group")

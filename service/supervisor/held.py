@@ -26,7 +26,7 @@ def check_none_left_out(settings: NodeSettings, brokers: int) -> None:
         )
     raise InvalidConfig(
         f"broker {last} holds partitions in {folder}, and --brokers {brokers} leaves it out; start with --brokers "
-        f"{last - first + 1}, or delete the topics that it leads before you start fewer"
+        f"{last - first + 1}; before you start fewer, run `tidelog cluster drain {last} --execute`"
     )
 
 

@@ -197,6 +197,8 @@ _CLUSTER_STORE = "tests/service/serve/test_cluster_store.py::test_"
 _MOVES = "tests/service/serve/test_moves.py::"
 _PLAN = "tests/service/supervisor/test_plan.py::test_"
 _BROKERS = "tests/service/controller/test_brokers.py::test_"
+_DRAINED = "tests/service/serve/test_cluster_moves.py::test_a_drained_broker_holds_nothing_and_gets_its_share_back"
+_MOVE_COMMANDS = "tests/service/cli/client/test_cluster_moves.py::test_"
 
 CLUSTER_ROWS = (
     row(
@@ -204,7 +206,11 @@ CLUSTER_ROWS = (
         _METADATA + "test_planner.py::test_a_partition_has_one_replica_whatever_is_asked_for_or_configured",
     ),
     row("name one broker", _MOVES + "test_a_partition_moves_to_one_broker"),
-    row("set remote.storage.enable=true and", _MOVES + "test_a_topic_that_is_not_tiered_moves_once_it_is"),
+    row(
+        "set remote.storage.enable=true and",
+        _MOVES + "test_a_topic_that_is_not_tiered_moves_once_it_is",
+        _MOVE_COMMANDS + "partitions_that_cannot_move_are_named",
+    ),
     row(
         "stop it, or choose another node.id",
         _METADATA
@@ -242,6 +248,25 @@ CLUSTER_ROWS = (
         "leaves it out; start with --brokers|start with the --node-id that the first broker had",
         _PLAN + "fewer_brokers_than_hold_partitions_are_refused",
         "tests/service/serve/test_brokers_of_one_command.py::test_a_stop_ends_all_and_a_start_finds_all",
+        _DRAINED,
+    ),
+    row(
+        "^use --to BROKER, or --cancel$",
+        _MOVE_COMMANDS + "words_that_name_nothing_are_refused",
+        _MOVE_COMMANDS + "moves_in_progress_are_cancelled",
+    ),
+    row(
+        "^stop broker … before new partitions are created there$",
+        _MOVE_COMMANDS + "a_drained_broker_is_to_be_stopped",
+        _DRAINED,
+    ),
+    row(
+        "start it, then drain it$|start another broker first$",
+        _MOVE_COMMANDS + "a_broker_that_cannot_be_drained_is_named_with_the_reason",
+    ),
+    row(
+        "^… cannot move without a leader; start broker …",
+        _MOVE_COMMANDS + "partitions_that_cannot_move_are_named",
     ),
     row("for brokers; stop the process using it, or choose another address", _BROKERS + "a_taken_address_is_named"),
     row(
@@ -280,6 +305,7 @@ GROUP_COMMAND_ROWS = (
         "name the partitions: either|name the partitions with --topic|write TOPIC, or TOPIC:0,2",
         _GROUP + "every_position_is_one_to_continue_from",
         _GROUP + "scopes_and_files_are_read",
+        _MOVE_COMMANDS + "words_that_name_nothing_are_refused",
     ),
     row(
         "leave --topic and --all-topics out|write lines of TOPIC,PARTITION,OFFSET",
@@ -296,7 +322,11 @@ GROUP_COMMAND_ROWS = (
         _CONSUME_GROUP + "from_is_for_partitions_without_an_offset",
     ),
     row("…: write one of …", _GROUP + "groups_are_listed_by_state_and_type"),
-    row("Run it again with --execute", _GROUP + "without_execute_nothing_is_changed"),
+    row(
+        "Run it again with --execute",
+        _GROUP + "without_execute_nothing_is_changed",
+        _MOVE_COMMANDS + "without_execute_nothing_is_moved",
+    ),
     row("stop the members first", _GROUP + "members_are_shown_and_keep_their_offsets"),
     row("leave the header line out", _GROUP + "wrong_files_are_explained"),
     row(

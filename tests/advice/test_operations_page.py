@@ -71,7 +71,7 @@ def found_in_docs() -> list[tuple[str, str]]:
 
 def found_in_messages() -> list[tuple[str, str]]:
     return [
-        (message.path, command.replace("…", "WORD"))
+        (message.path, command.replace("drain …", "drain 3").replace("…", "WORD"))
         for message in all_messages()
         for command in re.findall(r"`(tidelog [^`]+)`", message.text)
     ]

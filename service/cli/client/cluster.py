@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from service.cli.client.cluster_status import PlacedPartition, status_of
+from service.cli.client.move_requests import moving
 from service.cli.errors import CommandError
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -21,12 +23,13 @@ from service.cli.kafka import (
     describe_topics,
     outcome,
 )
+from service.cli.listener import require_reachable
 from service.cli.output import AsJson, counted, print_json, print_table
 
 cluster = typer.Typer(no_args_is_help=True, help="Inspect the cluster and its nodes, or start one for tests.")
 
-#: Partitions without a leader that the table's text names.
-NAMED_LEADERLESS = 10
+#: Partitions without a leader, and those that move, that the table's text names.
+NAMED = 10
 
 
 @cluster.command()
@@ -88,12 +91,20 @@ def status(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, pr
             for partition in topic.partitions.values()
         ),
     )
+    targets = sorted(moving(require_reachable(bootstrap)).items())
     if as_json:
-        print_json({"brokers": [each._asdict() for each in state.brokers], "leaderless": state.leaderless})
+        moves = [{"topic": topic, "partition": number, "to": target} for (topic, number), target in targets]
+        brokers = [each._asdict() for each in state.brokers]
+        print_json({"brokers": brokers, "leaderless": state.leaderless, "moving": moves})
         return
     columns = ("BROKER", "KAFKA", "STATE", "CONTROLLER", "LEADS", "REPLICAS")
     print_table(columns, [(*each[:3], "yes" if each.controller else "no", *each[4:]) for each in state.brokers])
     if state.leaderless:
-        more = "" if len(state.leaderless) <= NAMED_LEADERLESS else ", …"
-        named = ", ".join(state.leaderless[:NAMED_LEADERLESS])
-        typer.echo(f"{counted(len(state.leaderless), 'partition')} without a leader: {named}{more}")
+        typer.echo(f"{counted(len(state.leaderless), 'partition')} without a leader: {_first(state.leaderless)}")
+    if targets:
+        named = [f"{topic}-{number} to broker {target}" for (topic, number), target in targets]
+        typer.echo(f"{counted(len(named), 'partition')} on the way: {_first(named)}")
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + ("" if len(names) <= NAMED else ", …")

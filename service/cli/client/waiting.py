@@ -22,12 +22,23 @@ ASK_THE_LOG = "the node reports no problem; retrying"
 
 
 def why_nothing_comes(bootstrap: str, keys: Sequence[PartitionKey]) -> str:
-    """A sentence, even if the node does not answer. Takes at most a few times `PATIENCE_S`."""
+    """A sentence about the first node that reports a problem, even if none answers. Takes at most a few times `PATIENCE_S` for
+    each node."""
+    from service.cli.kafka import http_addresses
+
+    found = "the node gives no reason; retrying. Its log and /readyz have the reason"
     try:
-        body = _readyz(bootstrap)
-    except (CommandError, OSError, ValueError):
-        return "the node gives no reason; retrying. Its log and /readyz have the reason"
-    return explain_readyz(body, [f"{topic}-{number}" for topic, number in keys])
+        addresses = http_addresses(bootstrap, PATIENCE_S)
+    except CommandError:
+        return found
+    for address in addresses:
+        try:
+            found = explain_readyz(_readyz(address), [f"{topic}-{number}" for topic, number in keys])
+        except (OSError, ValueError):
+            continue
+        if found != ASK_THE_LOG:
+            break
+    return found
 
 
 class TransactionRemedy(NamedTuple):
@@ -127,15 +138,12 @@ def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
     return ASK_THE_LOG
 
 
-def _readyz(bootstrap: str) -> Any:
-    """Raises ValueError if the answer is not a tidelog node's."""
+def _readyz(address: str) -> Any:
+    """The answer of an HTTP listener. Raises OSError, and ValueError if it is not a tidelog node's."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
-    from service.cli.kafka import http_addresses
-
-    address = http_addresses(bootstrap, PATIENCE_S)[0]
     try:
         with urlopen(f"http://{address}/readyz", timeout=PATIENCE_S) as answer:
             return json.loads(answer.read(_LONGEST_BODY))

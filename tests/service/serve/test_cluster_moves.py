@@ -1,0 +1,77 @@
+"""A broker is drained by the command line, which moves everything that it holds, and gets its share back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.faults.clients import until
+from tests.service.cli.support import tidelog
+from tests.service.serve.test_cluster import consumed, create, produce
+from tests.support.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("drained")
+    settings = {"offsets.topic.num.partitions": 6}
+    with Cluster(directory, f"file://{directory / 'store'}", settings) as made:
+        yield made
+
+
+def held(cluster: Cluster) -> Counter[int]:
+    """How many partitions each broker holds."""
+    topics = cluster.admin(1).list_topics(timeout=10).topics.values()
+    return Counter(broker for topic in topics for part in topic.partitions.values() for broker in part.replicas)
+
+
+def test_a_drained_broker_holds_nothing_and_gets_its_share_back(cluster: Cluster) -> None:
+    for topic in ("a", "b"):
+        create(cluster, 1, topic)
+        produce(cluster, 1, topic, range(60))
+    assert consumed(cluster, 1, "a", "readers", 60) == set(range(60))
+    before, at = held(cluster), ("-b", cluster.nodes[2].kafka)
+
+    assert "Nothing was changed" in tidelog("cluster", "drain", "3", *at).out
+    assert held(cluster) == before
+    drained = tidelog("cluster", "drain", "3", "--execute", "--timeout", "60", "--json", *at)
+    assert drained.code == 0, drained.err
+    assert {row["state"] for row in drained.json["moves"]} == {"moved"}
+    assert {row["topic"] for row in drained.json["moves"]} == {"a", "b", "__consumer_offsets"}
+    until(lambda: held(cluster)[3] == 0, "broker 3 holds nothing")
+    until(lambda: not [*cluster.nodes[3].data_dir.glob("*-[0-9]")], "broker 3 has no partition's directory")
+    assert max(held(cluster).values()) - min(held(cluster)[broker] for broker in (1, 2)) <= 1
+
+    produce(cluster, 2, "a", range(60, 90))
+    assert consumed(cluster, 2, "a", "others", 90) == set(range(90))
+    assert consumed(cluster, 2, "a", "readers", 30) == set(range(60, 90))
+    assert consumed(cluster, 2, "b", "others", 60) == set(range(60))
+
+    balanced = tidelog("cluster", "rebalance", "--execute", "--timeout", "60", *at)
+    assert balanced.code == 0, balanced.err
+    until(lambda: [*held(cluster).values()] == [6, 6, 6], "all brokers hold equally many")
+
+
+def test_a_wait_names_the_transaction_that_holds_a_move_up(cluster: Cluster) -> None:
+    create(cluster, 1, "open")
+    at, source = ("-b", cluster.nodes[2].kafka), cluster.leaders(1, "open")[0]
+    producer = Producer({"bootstrap.servers": cluster.nodes[1].kafka, "transactional.id": "slow", "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("open", b"1", partition=0)
+    assert producer.flush(30) == 0
+
+    target = source % 3 + 1
+    waited = tidelog("cluster", "move", "open:0", "--to", str(target), "--execute", "--timeout", "5", *at)
+    assert waited.code == 1
+    assert "nothing has moved for 3 s; waiting for open-0: producer" in waited.err
+    assert "`tidelog txn abort slow` aborts it now" in waited.err
+    assert f"1 partition on the way: open-0 to broker {target}" in tidelog("cluster", "status", *at).out
+    assert tidelog("cluster", "move", "--cancel", "--execute", *at).out.endswith("1 move cancelled\n")
+    producer.commit_transaction(30)
+    assert cluster.leaders(1, "open")[0] == source
+    assert tidelog("cluster", "move", "open:0", "--to", str(target), "--execute", "--timeout", "60", *at).code == 0
+    until(lambda: cluster.leaders(1, "open")[0] == target, "the partition has moved")
