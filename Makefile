@@ -63,7 +63,7 @@ bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker),
 
 bench-kafka: test-tools  ## all but decoder and Spark beside Apache Kafka 4.2.1, which it fetches, starts and stops; about an hour
 	@scripts/system-packages bench
-	@$(BIN)/python -m benchmarks.run --kafka --parts requests,fleet,cluster,beside,starts,java,partitions,cold,groups,transactions,compaction,coordinators $(ARGS)
+	@$(BIN)/python -m benchmarks.run --kafka --parts requests,fleet,cluster,moves,beside,starts,java,partitions,cold,groups,transactions,compaction,coordinators $(ARGS)
 
 bench-spark: test-tools  ## the column decoder, and Spark's scan beside prebuilt Arrow and Spark's own Kafka source
 	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)

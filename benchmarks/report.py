@@ -27,6 +27,7 @@ PARTS = (
     "requests",
     "fleet",
     "cluster",
+    "moves",
     "beside",
     "starts",
     "java",

@@ -5,13 +5,13 @@ medians and ratios.
                            [--kafka] [--rival NAME=HOST:PORT] [--write]
 
 Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and partitions), `cluster` (the same with
-`--brokers 2`), `beside` (produce while segments roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own
-clients), `partitions` (10,000 of them), `cold` (from an S3 server beside), `decoder` (batches into columns), `spark` (beside
-Spark's Kafka source), `stalls` (each API's largest request, and others' waits), `callers` (excessive gRPC callers), `sdk` (the
-SDK's producers beside confluent-kafka's), `groups` (members of consumer groups), `transactions` (by Java's clients),
-`compaction` (the log cleaner), `coordinators` (many and large groups), `history` (what segments and partitions cost). The
-machine changes from minute to minute, so only ratios within one run count; `--write` saves the figures, each part with its own
-date, and updates the docs' tables and the plot.
+`--brokers 2`), `moves` (a partition to another broker), `beside` (produce while segments roll and are offloaded, tailing
+consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold` (from an S3 server beside), `decoder`
+(batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's largest request, and others' waits),
+`callers` (excessive gRPC callers), `sdk` (the SDK's producers beside confluent-kafka's), `groups` (members of consumer groups),
+`transactions` (by Java's clients), `compaction` (the log cleaner), `coordinators` (many and large groups), `history` (what
+segments and partitions cost). The machine changes from minute to minute, so only ratios within one run count; `--write` saves
+the figures, each part with its own date, and updates the docs' tables and the plot.
 
 A part that fails or exceeds its limit keeps its rows, and other parts go on; the exit code is then 1.
 """
@@ -45,6 +45,7 @@ from benchmarks import (
     java_clients,
     load,
     machine_limits,
+    moves,
     report,
     sdk_producers,
     spark_scan,
@@ -62,6 +63,7 @@ LIMITS = {
     "requests": 25,
     "fleet": 20,
     "cluster": 20,
+    "moves": 15,
     "beside": 25,
     "starts": 5,
     "java": 15,
@@ -169,6 +171,9 @@ class Bench:
         arguments = self._arguments
         self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
         self._memory(made, "after the rows")
+
+    def moves(self) -> None:
+        moves.measure(self._table, self._directory, rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes)
 
     def _memory(self, made: Mapping[str, Broker], when: str) -> None:
         for name, broker in made.items():

@@ -12,6 +12,9 @@ BESIDE = "cold consume beside produce"
 #: The worst of the parts `stalls` and `callers`.
 MOST_IN_A_STALL = "any API's largest request: most processor time in a stall"
 MOST_IN_A_CALLERS_STALL = "callers of gRPC that ask for too much: most processor time in a stall"
+#: Rows of the part `moves`.
+MOVED_WAIT = "a partition moves: longest wait for an acknowledgement meanwhile"
+MOVED_BYTES = "a partition moves: bytes to the bucket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
         Wanted("burners", 2.0, less_is_better=True, provided=BESIDE),
     ),
     BESIDE: (Wanted("alone", 0.5),),
+    MOVED_WAIT: (Wanted("", 1000.0, less_is_better=True),),
+    MOVED_BYTES: (Wanted("", 83.9, less_is_better=True),),
     MOST_IN_A_STALL: (Wanted("", 20.0, less_is_better=True),),
     MOST_IN_A_CALLERS_STALL: (Wanted("", 20.0, less_is_better=True),),
     "SDK producer with asyncio, 100 B": (Wanted("", 300_000.0),),
