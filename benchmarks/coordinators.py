@@ -1,4 +1,4 @@
-"""What many groups, large groups and many committed offsets cost a broker.
+"""The cost to a broker of many groups, large groups and many committed offsets.
 
 Offsets are committed without membership in a group (generation -1), as tools do it, once the coordinators of all partitions
 are loaded. Before that the brokers have coordinated only the load that warms them. A start is timed from the spawn after a

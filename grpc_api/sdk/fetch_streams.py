@@ -29,8 +29,9 @@ class FetchStreams:
         self._routes = routes
         self._stubs: PerNode[Any] = PerNode(lambda node: LogStub(node.channel))
         self._retry_s = retry_s
-        #: The pauses survive `close`, so they grow while a leader stays away. Partitions without a leader have a pause
-        #: of their own, because the home node answers for the partitions that it leads.
+        #: By whether the partitions have a leader, and the node's address. `close` keeps these, so the pauses before retries
+        #: grow while a leader stays unreachable. The home node has two: a success of the partitions that it leads must not
+        #: reset the pause of the partitions without a leader, which are asked of it too.
         self._patience: dict[tuple[bool, str], Patience] = {}
         self._streams: list[_LeaderFetchStream] = []
         self._ready: list[_LeaderFetchStream] = []
