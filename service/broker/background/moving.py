@@ -4,8 +4,9 @@ The leader offloads its log while it serves, then holds it: it appends nothing, 
 leader with a command. The new leader begins at the log end, which the metadata have, with the producers and epochs that the
 bucket has.
 
-Invariant: after a consent whose outcome is not known, the log stays held until the metadata show one: the target may lead
-already. Nothing is acknowledged that the bucket lacks when the target begins.
+Invariant: after a consent whose outcome is not known, the log stays held until the metadata show one: the end of this
+leadership, or a later partition epoch. The target may lead already. Nothing is acknowledged that the bucket lacks when the
+target begins.
 
 Not promised: moves of partitions that are not tiered, which the controller refuses.
 """
@@ -75,22 +76,23 @@ class Moving:
         self._clock = clock
         self._work = PartitionWork("moving", self._move, clock=clock, rng=rng, on_fatal=on_fatal)
         self._slots = asyncio.Semaphore(MAX_MOVES)
-        #: Partitions with a consent whose outcome is not known.
-        self._unanswered: set[Partition] = set()
+        #: Partitions with a consent whose outcome is not known, and the partition epoch that it names.
+        self._unanswered: dict[Partition, int] = {}
         metadata.subscribe(self._changed)
 
     def _changed(self, image: MetadataImage, changes: Changes) -> None:
         for topic_id in changes.topics:
             topic = image.topics.get(topic_id)
             for placed in () if topic is None else topic.partitions:
-                if placed.adding and placed.leader == self._node_id and topic is not None:
-                    found = self._partitions.find(TopicPartition(topic.name, placed.index))
-                    if found is not None:
-                        self._work.request(found)
+                if placed.leader != self._node_id or topic is None or not (placed.adding or self._unanswered):
+                    continue
+                found = self._partitions.find(TopicPartition(topic.name, placed.index))
+                if found is not None and (placed.adding or found in self._unanswered):
+                    self._work.request(found)
 
     def gained(self, partition: Partition, leader_epoch: int) -> None:
         """A move may have begun under another leader epoch, or before this start."""
-        self._unanswered.discard(partition)  # a consent under an earlier epoch is refused
+        self._unanswered.pop(partition, None)  # a consent under an earlier epoch is refused
         if self._placed(partition) is not None:
             self._work.request(partition)
         if partition.is_recovering and partition.log.hot.end_offset < partition.moved_end:
@@ -99,8 +101,7 @@ class Moving:
             )  # the next round would come later, and it serves no client before it is compared
 
     def lost(self, partition: Partition, leader_epoch: int) -> None:
-        if partition in self._unanswered:
-            self._unanswered.discard(partition)
+        if self._unanswered.pop(partition, None) is not None:
             leader, epoch = self._leader(partition)
             if leader not in (NO_LEADER, self._node_id):
                 end = partition.log.hot.end_offset
@@ -138,8 +139,19 @@ class Moving:
                 raise
             finally:
                 partition.verifications.refusal = None
-                if partition not in self._unanswered:
+                if self._may_release(partition):
                     partition.release()
+
+    def _may_release(self, partition: Partition) -> bool:
+        """Whether no consent can still be carried out: each was refused, or the metadata have a later partition epoch."""
+        named = self._unanswered.get(partition)
+        if named is None:
+            return True
+        placed = self._metadata.image.partition(*partition.partition)
+        if placed is None or placed.leader != self._node_id or placed.partition_epoch == named:
+            return False
+        del self._unanswered[partition]
+        return True
 
     async def _until_moved(self, partition: Partition) -> None:
         short_ms: int | None = None  # when the tail was short enough for the first time
@@ -213,18 +225,19 @@ class Moving:
             partition.log.hot.end_offset,
         )
         was_unanswered = partition in self._unanswered
-        self._unanswered.add(partition)
+        self._unanswered[partition] = placed.partition_epoch
         try:
             await self._commands.execute(consent)
         except REFUSALS:
             if was_unanswered:
                 await self._cancel(partition)
-            self._unanswered.discard(partition)
+            else:
+                del self._unanswered[partition]
             raise
-        self._unanswered.discard(partition)
 
     async def _cancel(self, partition: Partition) -> None:
-        """Makes void an earlier consent that may be under way still: it names an earlier partition epoch then."""
+        """Makes void an earlier consent that may be under way still: it names an earlier partition epoch then. If there is no
+        move to cancel, that consent may be the reason, and this node's metadata will show it."""
         try:
             await self._commands.execute(Reassign(partition.partition.topic, partition.partition.partition, None))
         except NoReassignmentInProgress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +15,15 @@ from service.metadata.controller import Commands
 from service.metadata.parts import PartitionImage
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import LeaderNotAvailable, LogError, NotLeader, RequestTimedOut, StorageError
+from storage_tiers.errors import (
+    InvalidRequest,
+    LeaderNotAvailable,
+    LogError,
+    NoReassignmentInProgress,
+    NotLeader,
+    RequestTimedOut,
+    StorageError,
+)
 from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, batch, running, until
@@ -32,6 +41,8 @@ class LossyCommands:
         self._inner: Commands = node.node.broker.moving._commands
         self._lose = list(lose)
         self.sent: list[Command[Any]] = []
+        #: Whether a cancellation finds no move.
+        self.has_moved = False
         node.node.broker.moving._commands = self
 
     async def execute(self, command: Command[Any]) -> Any:
@@ -41,6 +52,8 @@ class LossyCommands:
             if is_done:
                 await self._inner.execute(command)
             raise error
+        if isinstance(command, Reassign) and self.has_moved:
+            raise NoReassignmentInProgress("t-0 is not being moved")
         return await self._inner.execute(command)
 
 
@@ -80,6 +93,7 @@ async def test_the_bucket_has_everything_when_another_broker_leads(tmp_path: Pat
         await until(lambda: placed(node).leader == 2)
         assert (placed(node).replicas, placed(node).moved_end, placed(node).directories) == ((2,), 10, (b"second",))
         assert manifest_end(node) == 10
+        await until(lambda: node.node.broker.partitions.find(KEY) is None)
         with pytest.raises(NotLeader):
             await node.append("t", b"late")
         await until(lambda: not list(tmp_path.glob("t-0*")))
@@ -198,6 +212,7 @@ async def test_a_consent_whose_answer_is_lost_is_still_one(tmp_path: Path) -> No
         await moving(node)
         await until(lambda: placed(node).leader == 2)
         assert len([each for each in commands.sent if isinstance(each, HandOver)]) == 1
+        await until(lambda: node.node.broker.partitions.find(KEY) is None)
         with pytest.raises(NotLeader):
             await node.append("t", b"late")
 
@@ -221,6 +236,25 @@ async def test_after_a_lost_consent_nothing_is_appended_until_it_is_void(tmp_pat
         with pytest.raises(LogError, match="has changed"):
             await commands.execute(first)
         await append(node, 1)
+
+
+async def test_a_log_stays_held_while_the_metadata_may_lag_behind_a_consent(tmp_path: Path) -> None:
+    """The first consent is in force at the controller, whose answers show it before this broker's metadata do."""
+    async with running(tmp_path) as node:
+        await with_target(node)
+        commands = LossyCommands(
+            node, (False, RequestTimedOut("no answer")), (False, InvalidRequest("t-0 has changed"))
+        )
+        commands.has_moved = True
+        await moving(node)
+        await until(lambda: any(isinstance(each, Reassign) for each in commands.sent))
+        await asyncio.sleep(0)
+        led = node.node.broker.partitions.get(KEY)
+        with pytest.raises(LeaderNotAvailable, match="moves to another broker"):
+            await node.append("t", b"held")
+        commands.has_moved = False
+        await until(lambda: placed(node).leader == 2)
+        assert placed(node).moved_end == led.log.end_offset == 10
 
 
 async def test_a_move_waits_for_an_open_transaction_and_refuses_new_ones_at_last(tmp_path: Path) -> None:
