@@ -19,6 +19,7 @@ from storage_tiers.errors import (
     InvalidConfig,
     InvalidTopic,
     LogError,
+    NoReassignmentInProgress,
     OffsetOutOfRange,
     TopicExists,
     UnknownLeaderEpoch,
@@ -226,6 +227,15 @@ async def test_an_unclean_election_changes_no_leader_that_is_there(any_core: Dri
     for missing in (TopicPartition("t", 1), TopicPartition("other", 0)):
         with pytest.raises(UnknownTopicOrPartition):
             await any_core.core.topics.elect_unclean(missing)
+
+
+async def test_a_move_that_is_not_under_way_cannot_be_cancelled(any_core: Driven) -> None:
+    await any_core.create("t")
+    with pytest.raises(NoReassignmentInProgress):
+        await any_core.core.topics.reassign(TopicPartition("t", 0), None)
+    for missing in (TopicPartition("t", 1), TopicPartition("other", 0)):
+        with pytest.raises(UnknownTopicOrPartition):
+            await any_core.core.topics.reassign(missing, None)
 
 
 async def test_illegal_and_unknown_names_are_distinguished(any_core: Driven) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from grpc_api.contract.node import ActiveProducer
+from grpc_api.contract.topics import PartitionDescription, TopicDescription
+from kafka_gateway.handlers import list_partition_reassignments
 from storage_tiers.errors import StorageError
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import TopicId, TopicPartition
 from tests.kafka_gateway.handler_client import HandlerClient
 from tests.kafka_gateway.kio_frames import milliseconds
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -193,6 +197,26 @@ async def test_no_reassignment_is_under_way(handlers: HandlerClient) -> None:
     for topics in (None, [], [{"name": "first", "partition_indexes": [0, 9]}]):
         answer = await handlers.ask("list_partition_reassignments", 0, timeout=WAIT, topics=topics)
         assert (int(answer.error_code), answer.error_message, answer.topics) == (0, None, ())
+
+
+async def test_a_reassignment_is_listed_if_its_partition_is_asked_for() -> None:
+    rows = [PartitionDescription(number, 1, 0, (2, 1), (1,), adding=(2,), removing=(1,)) for number in range(2)]
+    here = [TopicDescription("t", TopicId(bytes(16)), [*rows, PartitionDescription(2, 1, 0, (1,), (1,))])]
+
+    async def each(items: Iterable[Any]) -> AsyncIterator[Any]:
+        for item in items:
+            yield item
+
+    core = SimpleNamespace(topics=SimpleNamespace(describe=lambda names=None: here))
+    call: Any = SimpleNamespace(core=core, each=each, make=lambda _, **values: SimpleNamespace(**values))
+
+    async def listed(wanted: object) -> list[list[int]]:
+        answer = await list_partition_reassignments.serve(SimpleNamespace(topics=wanted), call)
+        return [[row.partition_index for row in topic.partitions] for topic in answer["topics"]]
+
+    assert await listed(None) == [[0, 1]]
+    assert await listed([SimpleNamespace(name="t", partition_indexes=[1, 2])]) == [[1]]
+    assert await listed([SimpleNamespace(name="t", partition_indexes=[2])]) == []
 
 
 # --- DescribeQuorum, UnregisterBroker ---------------------------------------------------------------------------------
