@@ -12,6 +12,7 @@ import pytest
 
 from grpc_api.contract.coordinator_errors import CoordinatorNotAvailable
 from service.broker.coordinators.coordinator_log import PartitionLog
+from service.broker.partition.record_loss import RecoveredEnd
 from service.metadata.commands import Command, FenceBroker, HandOver, Reassign, RegisterBroker, UnfenceBroker
 from service.metadata.controller import Commands
 from service.metadata.parts import PartitionImage
@@ -25,6 +26,7 @@ from storage_tiers.errors import (
     NotLeader,
     RequestTimedOut,
     StorageError,
+    StoreBehind,
 )
 from storage_tiers.records.batch import BatchHeader, read_header
 from storage_tiers.types import TopicPartition
@@ -191,6 +193,22 @@ async def test_a_log_left_behind_by_a_crash_is_set_aside_at_the_next_start(tmp_p
         await node.core.topics.reassign(KEY, [1])
         await until(lambda: node.node.broker.partitions.find(KEY) is not None)
         assert node.node.broker.partitions.get(KEY).log.end_offset == 0
+
+
+async def test_no_move_begins_while_a_loss_is_unsettled_or_the_bucket_shows_less_than_before(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await with_target(node)
+        await node.seal("t")
+        led, moves = node.node.broker.partitions.get(KEY), node.node.broker.moving
+        lineage = node.node.work.tiering.lineage
+        assert moves._view(led, 0, None).may_begin
+        led.recovered_end = RecoveredEnd(5)
+        assert not moves._view(led, 0, None).may_begin
+        led.recovered_end = None
+        lineage._behind[led] = StoreBehind("the bucket went backwards")
+        assert not moves._view(led, 0, None).may_begin
+        del lineage._behind[led]
+        assert moves._view(led, 0, None).may_begin
 
 
 async def test_a_log_that_the_bucket_lacks_is_set_aside_and_not_deleted(tmp_path: Path) -> None:
