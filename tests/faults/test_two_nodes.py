@@ -17,6 +17,7 @@ import pytest
 
 from tests.faults.clients import TIERED, Load, create_topic, local_bytes, read_everything, seal, until
 from tests.history.passes import History
+from tests.support.live_files import live_files
 from tests.support.node import Node
 
 TOPIC = "twice"
@@ -34,7 +35,10 @@ def copy_of(node: Node, directory: Path) -> Node:
     """Another node on a copy of the directory as it is now, with the same bucket."""
     # Otherwise the node, which writes topic.json within a second of creating the topic, would already find the copy's start
     # there.
-    until(lambda: any(Path(node.store.removeprefix("file://")).rglob("topic.json")), "the topic is named in the bucket")
+    until(
+        lambda: live_files(Path(node.store.removeprefix("file://")), "**/topic.json"),
+        "the topic is named in the bucket",
+    )
     other = Node(directory, store=node.store)
     shutil.copytree(node.data_dir, other.data_dir, copy_function=_copy_if_there)
     return other

@@ -18,6 +18,7 @@ from storage_tiers.cold.manifest import keys
 from tests.faults.clients import until
 from tests.service.serve.test_cluster import PARTITIONS, consumed, create, produce
 from tests.support.cluster import Cluster
+from tests.support.live_files import live_files, read_live
 from tests.support.node import Node, NodeFailed
 
 QUICK = {
@@ -38,10 +39,11 @@ def manifests(cluster: Cluster, topic: str) -> dict[int, dict[str, Any]]:
     """The topic's manifests by partition."""
     found = {}
     store = cluster.nodes[1].store_path
-    for path in store.rglob("manifests/*.json"):
+    for path in live_files(store, "**/manifests/*.json"):
         parsed = keys.parse(str(path.relative_to(store)))
-        if isinstance(parsed, keys.ManifestKey) and parsed.topic == topic:
-            found[parsed.partition] = json.loads(path.read_bytes())
+        content = read_live(path)
+        if isinstance(parsed, keys.ManifestKey) and parsed.topic == topic and content is not None:
+            found[parsed.partition] = json.loads(content)
     return found
 
 
@@ -58,15 +60,14 @@ def wait_offloaded(cluster: Cluster, topic: str, end: int) -> dict[int, dict[str
 
 def local_bytes(cluster: Cluster, topic: str) -> int:
     return sum(
-        path.stat().st_size
+        len(read_live(path) or b"")
         for node in cluster.nodes.values()
-        for path in node.data_dir.rglob("*.log")
-        if path.parent.name.startswith(f"{topic}-")
+        for path in live_files(node.data_dir, f"{topic}-*/*.log")
     )
 
 
 def incarnation(cluster: Cluster) -> dict[str, Any]:
-    (path,) = cluster.nodes[1].store_path.rglob("cluster.json")
+    (path,) = live_files(cluster.nodes[1].store_path, "*/cluster.json")
     found: dict[str, Any] = json.loads(path.read_bytes())
     return found
 
@@ -120,7 +121,7 @@ def test_a_broker_paused_beside_the_deletion_of_its_topic_continues(cluster: Clu
     produce(cluster, 3, "t", range(60))
     wait_offloaded(cluster, "t", 10)
     assert two.running
-    until(lambda: not any(cluster.nodes[1].store_path.rglob("gone/**/*.log")), "the objects of the topic are swept")
+    until(lambda: not live_files(cluster.nodes[1].store_path, "**/gone/**/*.log"), "the objects of the topic are swept")
 
 
 def test_an_unclean_election_continues_a_lost_disks_partitions_after_the_buckets_records(cluster: Cluster) -> None:
@@ -192,7 +193,7 @@ def test_files_of_the_cluster_are_repaired_through_the_controllers_node(cluster:
     produce(cluster, 1, "t", range(60))
     wait_offloaded(cluster, "t", 10)
     store = cluster.nodes[1].store_path
-    (path,) = store.rglob("topics/t/topic.json")
+    (path,) = live_files(store, "*/topics/t/topic.json")
     path.unlink()
     of_two = list(islice(repairs(cluster.nodes[2].grpc, [("t", 0)], cluster=True, apply=True), 2))
     assert ["repair them through that node" in each.refused for each in of_two] == [True, True]
@@ -242,7 +243,7 @@ def test_a_broker_with_another_store_writes_nothing_there(cluster: Cluster, tmp_
 
 
 def test_a_broker_without_the_store_of_its_cluster_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    until(lambda: any(cluster.nodes[1].store_path.rglob("cluster.json")), "the controller has claimed the store")
+    until(lambda: live_files(cluster.nodes[1].store_path, "*/cluster.json"), "the controller has claimed the store")
     controller = cluster.nodes[2].flags[2:]
     four = Node(tmp_path / "4", store="none", flags=[*controller, "--node-id", "4"])
     with pytest.raises(NodeFailed, match="give the controller's --store here, too"), four:
